@@ -27,9 +27,9 @@ def shared(folder: str) -> list:
 URL = "https://github.com/robocache/robocache_ros"
 # The Kilted wheels are for machines without ROS; they exist for x86-64 Linux only.
 ROS_WHEELS = "; platform_machine == 'x86_64' and sys_platform == 'linux'"
-# The tests pass with each lower bound; .ci/run installs exactly these versions. Older rosbags treat zstd recordings as
-# damaged, and typer before 0.9 does not support Annotated.
-BAGS = ["rosbags>=0.11.7"]
+# The tests pass with each lower bound; .ci/run installs exactly these versions. typer before 0.9 does not support
+# Annotated. Recordings are read by this package, with lz4 and zstd; rosbags writes them.
+BAGS = ["rosbags>=0.11.7", "lz4>=4.3.2", "backports.zstd>=1.0.0; python_version < '3.14'"]
 TEST = [
     "pytest>=7.2",
     "pytest-timeout>=2.1",

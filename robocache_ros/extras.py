@@ -10,7 +10,7 @@ from robocache_ros.errors import RoboCacheError, printable
 # Module -> the extra of setup.py that installs it.
 EXTRAS = {
     **dict.fromkeys(("typer", "click", "rich"), "cli"),
-    "rosbags": "bags",
+    **dict.fromkeys(("rosbags", "lz4", "backports"), "bags"),
     **dict.fromkeys(("pyarrow", "av", "PIL", "jinja2", "matplotlib", "google_crc32c"), "export"),
     "h5py": "hdf5",
     "simplejpeg": "datasets",

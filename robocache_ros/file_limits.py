@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.storage.paths import AnyPath
 
 FREE_BYTES = 64 << 20  # that any file may decode to
 RATIO = 64  # of decoded to stored bytes, beyond FREE_BYTES: constant columns compress so well, measured ones never do
@@ -67,7 +68,7 @@ def check_hdf5(stored: Any, where: str, rows: int | None = None) -> None:
 
 
 def read_table(
-    path: Path,
+    path: AnyPath,
     where: str,
     columns: Sequence[str] | None = None,
     *,
@@ -117,7 +118,7 @@ def read_table(
 
 
 @contextmanager
-def open_table(path: Path, where: str) -> Iterator[Any]:
+def open_table(path: AnyPath, where: str) -> Iterator[Any]:
     """Open a `pyarrow.parquet.ParquetFile`, to read all of its row groups one by one; see `read_table`."""
     footer = _footer_of(path, where)
     repeated = _check_table(footer, None, range(len(footer.rows)), where)
@@ -169,16 +170,16 @@ class _Footer:
     nbytes: NDArray[np.float64]  # (G, C) of the pages before compression
 
 
-def _footer_of(path: Path, where: str) -> _Footer:
-    told = path.stat()
+def _footer_of(path: AnyPath, where: str) -> _Footer:
+    status = path.stat()
     try:
-        return _footer(path, told.st_size, told.st_mtime_ns)
+        return _footer(path, status.st_size, status.st_mtime_ns)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise RoboCacheError(f"{where}: damaged (its footer: {printable(error, 40)}); get the file again") from None
 
 
 @lru_cache(maxsize=KEPT_FOOTERS)
-def _footer(path: Path, size: int, mtime_ns: int) -> _Footer:
+def _footer(path: AnyPath, size: int, mtime_ns: int) -> _Footer:
     schema = need("pyarrow.parquet", "datasets").read_metadata(path).schema  # refuses a file that is not of parquet
     with Path(os.fspath(path)).open("rb") as file:
         file.seek(-8, os.SEEK_END)

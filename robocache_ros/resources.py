@@ -1,4 +1,4 @@
-"""Finds the files that ship beside the Python modules: CUDA kernels, configuration and launch files."""
+"""Finds the files that ship with the Python modules: CUDA kernels, configuration and launch files."""
 
 from __future__ import annotations
 

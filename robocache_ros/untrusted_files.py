@@ -7,17 +7,17 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NewType
+from typing import Any, BinaryIO, NewType, TypeAlias
 from urllib.parse import unquote
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.storage.paths import MAX_PATH, RemotePath, as_path, keep_for, may_be_path
+from robocache_ros.storage.paths import MAX_PATH, AnyPath, RemotePath, as_path, keep_for, may_be_path
 
 # Reads a text file that a user wrote, with a limit on its size.
 
 
-def read_text(path: Path, hint: str, max_bytes: int) -> str:
+def read_text(path: AnyPath, hint: str, max_bytes: int) -> str:
     """Return the text of a file.
 
     Args:
@@ -55,7 +55,9 @@ def read_text(path: Path, hint: str, max_bytes: int) -> str:
 # file take a `DatasetFile` only, which nothing else makes.
 
 
-DatasetFile = NewType("DatasetFile", Path)
+_LocalFile = NewType("_LocalFile", Path)
+_RemoteFile = NewType("_RemoteFile", RemotePath)
+DatasetFile: TypeAlias = _LocalFile | _RemoteFile
 """A regular file that belongs to a dataset, or a URL below that of the dataset."""
 
 HUB_REPOSITORIES = ("datasets--", "models--")  # names of the folders of repositories in the cache of Hugging Face
@@ -75,7 +77,7 @@ class DatasetError(RoboCacheError):
     """A file or a record of a dataset that cannot be used; the message names both."""
 
 
-def path_below(root: Path, name: str | Path) -> Path:
+def path_below(root: AnyPath, name: str | Path) -> AnyPath:
     """Return the path of a name that a dataset states, which may have no file.
 
     Args:
@@ -96,7 +98,7 @@ def path_below(root: Path, name: str | Path) -> Path:
     return root / text
 
 
-def file_below(root: Path, name: str | Path) -> DatasetFile:
+def file_below(root: AnyPath, name: str | Path) -> DatasetFile:
     """Return a file of a dataset; see `path_below`.
 
     A symbolic link may lead to another place in the dataset, and from a snapshot in the cache of Hugging Face to the
@@ -108,10 +110,10 @@ def file_below(root: Path, name: str | Path) -> DatasetFile:
     path = path_below(root, name)
     if not (path.is_file() if isinstance(root, RemotePath) else stat.S_ISREG(_mode(root, name))):
         raise DatasetError(f"{printable(path)}: {_not_regular(path)}; get the file again")
-    return DatasetFile(path)
+    return dataset_file(path)
 
 
-def folder_below(root: Path, name: str | Path) -> Path:
+def folder_below(root: AnyPath, name: str | Path) -> AnyPath:
     """Return a folder of a dataset; see `file_below`.
 
     Errors:
@@ -123,18 +125,18 @@ def folder_below(root: Path, name: str | Path) -> Path:
     return path
 
 
-def files_below(root: Path, pattern: str) -> list[DatasetFile]:
+def files_below(root: AnyPath, pattern: str) -> list[DatasetFile]:
     """Return the files of a dataset that match a pattern, sorted; see `file_below`.
 
     Errors:
         DatasetError: as of `file_below`.
     """
     if isinstance(root, RemotePath):
-        return [DatasetFile(path) for path in sorted(root.glob(pattern))]
+        return [_RemoteFile(path) for path in sorted(root.glob(pattern))]
     return [file_below(root, path.relative_to(root)) for path in sorted(root.glob(pattern))]
 
 
-def given_file(path: str | Path) -> DatasetFile:
+def given_file(path: str | AnyPath) -> DatasetFile:
     """Return a file that a user gives: any regular file, also through links.
 
     Errors:
@@ -143,7 +145,7 @@ def given_file(path: str | Path) -> DatasetFile:
     given = as_path(path)
     if not given.is_file():
         raise DatasetError(f"{printable(given)}: {_not_regular(given)}; give the file of a dataset")
-    return DatasetFile(given)
+    return dataset_file(given)
 
 
 def filled(template: object, **values: object) -> str:
@@ -349,5 +351,10 @@ def _check_link(root: Path, path: Path) -> None:
         raise DatasetError(f"{printable(path)}: is a link out of the dataset; copy what it leads to into the dataset")
 
 
-def _not_regular(path: Path) -> str:
+def dataset_file(path: AnyPath) -> DatasetFile:
+    """Return a path as one that was checked."""
+    return _RemoteFile(path) if isinstance(path, RemotePath) else _LocalFile(path)
+
+
+def _not_regular(path: AnyPath) -> str:
     return "not a regular file" if path.exists() else "not there"

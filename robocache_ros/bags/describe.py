@@ -25,7 +25,7 @@ from robocache_ros.decode.transforms import Transform, read_transforms
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC, TF_TYPE
 from robocache_ros.spec.stream import POINT_DATATYPES
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath, is_url
 
 # Records the frame tree of a recording: parents, rates, and which frames move.
 
@@ -187,7 +187,7 @@ class TopicInfo:
 class BagInfo:
     """Description of a recording."""
 
-    path: Path
+    path: AnyPath
     size: int  # bytes on disk
     start_ns: int
     stop_ns: int
@@ -204,7 +204,7 @@ class BagInfo:
         return (self.stop_ns - self.start_ns) / 1e9
 
 
-def describe(path: str | Path, msg_path: Sequence[str | Path] = ()) -> BagInfo:
+def describe(path: str | AnyPath, msg_path: Sequence[str | Path] = ()) -> BagInfo:
     """Read a recording in one pass and describe it. Of large mcap files at URLs, read the index and a few chunks.
 
     Args:

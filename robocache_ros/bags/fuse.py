@@ -134,21 +134,21 @@ class BagRun:
             yield from frames
             self.check_spans_ticks()
             return
-        begun, inputs = False, np.array(self.spec.inputs)
+        started, inputs = False, np.array(self.spec.inputs)
         waiting: list[Frames] = []  # ticks since the last complete tick: the tail, if no complete tick follows
         for part in frames:
             complete = np.flatnonzero((part.valid[:, inputs] > 0).all(axis=1))
             start = 0
-            if not begun:
+            if not started:
                 start = int(complete[0]) if len(complete) else len(part)
                 self.leading += start
-                begun = bool(len(complete))
+                started = bool(len(complete))
             stop = int(complete[-1]) + 1 if len(complete) else start
             if len(complete):
                 yield from waiting
                 waiting = []
                 yield part[start:stop]
-            if begun and stop < len(part):
+            if started and stop < len(part):
                 waiting.append(part[stop:])
                 ticks, nbytes = sum(map(len, waiting)), sum(v.nbytes for w in waiting for v in w.media.values())
                 if ticks > TAIL_NS // NS_PER_S * self.spec.rate_hz or nbytes > TAIL_BYTES:
@@ -156,7 +156,7 @@ class BagRun:
                     waiting = []
         self.trailing = sum(len(w) for w in waiting)
         self.check_spans_ticks()
-        if not begun:
+        if not started:
             raise RoboCacheError(self.why_incomplete())
 
     def first_tick_at(self, log_ns: int) -> int:

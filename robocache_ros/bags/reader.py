@@ -31,7 +31,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
 from robocache_ros.storage.downloads import hold
 from robocache_ros.storage.errors import NotReadError
-from robocache_ros.storage.paths import RemotePath, any_path, is_url
+from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url
 
 __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
 
@@ -155,17 +155,17 @@ SUFFIXES = (".mcap", ".db3", ".bag")
 _SPLIT_OF_ROS1 = re.compile(r"([0-9]{4}(-[0-9]{2}){5})?_?[0-9]+(?=\.bag)")
 
 
-def open_storage(file: Path, *, sampled: bool = False) -> Source:
+def open_storage(file: AnyPath, *, sampled: bool = False) -> Source:
     """Open a storage file with the reader for its first bytes, or for its name if the bytes are not recognized.
 
     Args:
         file: the file.
-        sampled: of a remote MCAP file, read a few chunks alone.
+        sampled: of a remote MCAP file, read only a few chunks.
 
     Errors:
         RoboCacheError: the file cannot be opened or read.
     """
-    if isinstance(file, RemotePath) and file.suffix == ".mcap":  # of others, parts alone are of no use
+    if isinstance(file, RemotePath) and file.suffix == ".mcap":  # of others, parts are of no use
         return McapFile(file, sampled=sampled)
     try:
         with file.open("rb") as opened:
@@ -181,7 +181,7 @@ def open_storage(file: Path, *, sampled: bool = False) -> Source:
     return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
 
 
-def check_files(path: Path) -> None:
+def check_files(path: AnyPath) -> None:
     """Refuse a path that is not a recording, by the names and types of its files, without reading messages.
 
     Errors:
@@ -193,9 +193,8 @@ def check_files(path: Path) -> None:
         raise RoboCacheError(f"{path}: neither a rosbag2 folder nor a .mcap, .db3 or .bag file; give a recording")
     files = storage_files(path)
     if not files:
-        inside = next(
-            (folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and storage_files(folder)), ""
-        )
+        folders = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+        inside = next((name for name in folders if storage_files(path / name)), "")
         hint = f"give a folder in it, such as {printable(inside, 40)}" if inside else "give a recording"
         raise RoboCacheError(f"{path}: not a recording, it has no .mcap, .db3 or .bag file; {hint}")
     if len(files) > 1 and len({_SPLIT_OF_ROS1.sub("", file.name) for file in files if _is_named_ros1(file)}) > 1:
@@ -215,7 +214,7 @@ def check_files(path: Path) -> None:
             raise RoboCacheError(f"{file}: empty; record it again")
 
 
-def _is_named_ros1(file: Path) -> bool:
+def _is_named_ros1(file: AnyPath) -> bool:
     return file.suffix == ".bag" or file.name.endswith(".bag.active")
 
 
@@ -250,7 +249,7 @@ class Bag:
     """
 
     def __init__(
-        self, path: str | Path, *, whole: bool = False, sampled: bool = False, msg_path: Sequence[str | Path] = ()
+        self, path: str | AnyPath, *, whole: bool = False, sampled: bool = False, msg_path: Sequence[str | Path] = ()
     ) -> None:
         check_msg_path(msg_path)
         self.path, self._msg_path = any_path(path, "recordings"), tuple(msg_path)
@@ -409,7 +408,7 @@ class Bag:
             return f"{last}; give one with ROS messages"
         return f"has no messages{f' ({last})' if last else ''}; record it again"
 
-    def _unpack(self, file: Path) -> Source:
+    def _unpack(self, file: AnyPath) -> Source:
         unpacked = Path(self._stack.enter_context(TemporaryDirectory(prefix="robocache-"))) / file.stem
         wrong = decompress_file(file, unpacked)
         if wrong:
@@ -444,7 +443,7 @@ class Bag:
         self.close()
 
 
-def check_recordings(paths: Iterable[str | Path], spec: FusionSpec) -> None:
+def check_recordings(paths: Iterable[str | AnyPath], spec: FusionSpec) -> None:
     """Refuse recordings that cannot be read or do not match the spec, before the first one is processed."""
     found = [any_path(path, "recordings") for path in paths]
     for path in found:

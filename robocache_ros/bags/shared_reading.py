@@ -132,7 +132,7 @@ def read_alone(bag: Bag) -> ReadMessages:
 
 
 def reads_around(
-    span: Span, within: tuple[int, int], reach_ns: int, topics: frozenset[str], lasting: frozenset[str]
+    span: Span, within: tuple[int, int], reach_ns: int, topics: frozenset[str], latched: frozenset[str]
 ) -> list[Read]:
     """Return what is read for the ticks of a part of a recording: its messages, and those around it.
 
@@ -141,12 +141,12 @@ def reads_around(
         within: range of log times without a time jump; nothing outside of it is read.
         reach_ns: how far around the part messages can affect its ticks.
         topics: of the run.
-        lasting: those of them whose messages of any age can affect ticks.
+        latched: those of them whose messages of any age can affect ticks.
     """
     low_ns, high_ns = within
     near_ns, end_ns = max(low_ns, span.start_ns - reach_ns), min(high_ns, span.stop_ns + reach_ns)
     reads = (
-        Read(lasting, low_ns, near_ns, counted=False),
+        Read(latched, low_ns, near_ns, counted=False),
         Read(topics, near_ns, span.start_ns, counted=False),
         Read(topics, span.start_ns, span.stop_ns),
         Read(topics, span.stop_ns, end_ns, counted=False),

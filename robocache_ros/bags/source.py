@@ -21,8 +21,8 @@ from robocache_ros.units import NS_PER_S
 #
 # 1. Sorted log times are split into groups where two neighbors are more than PAUSE_NS apart.
 # 2. The group with the most messages is kept. Outward from it, each next group at most REACH_NS away is kept.
-# 3. Small groups at both ends of the kept groups are excluded: groups of at most FEW messages and at most 1 / FEW_SHARE
-#    of the messages of the largest group.
+# 3. Small groups at both ends of the kept groups are excluded: groups of at most MAX_SMALL_GROUP messages, and
+#    at most 1 / SMALL_GROUP_SHARE of the messages of the largest group.
 # 4. Log times that do not fit into 63 bits are always excluded.
 #
 # A recording with a pause of less than half an hour loses no messages. With a pause of up to a day, it loses at most

@@ -68,27 +68,27 @@ def export(
     apply_cache_bytes(options, "--cache-bytes")
     executor = executor_of(options)  # refuses what does not fit it, before anything is read
     export_output.check_shard(options, dry_run=dry_run)
-    out = any_path(out, "datasets")
-    recordings = recordings_of(bags, manifest, but=out)
+    target = any_path(out, "datasets")
+    recordings = recordings_of(bags, manifest, but=target)
     specs = [(path.stem, load_spec(path)) for path in (any_path(one, "specs") for one in spec)]
     outputs = outputs_of(specs, rate_hz or (), given=divided(given)[0])
-    request = ExportRequest(recordings, tuple(outputs), out, options)
+    request = ExportRequest(recordings, tuple(outputs), target, options)
     return_freed_memory()
     if dry_run:
         _dry_run(request, json=json)
         return
-    kept_in, own = append_folders(request, remote=executor.remote) if options.append else (out, None)
+    kept_in, own = append_folders(request, remote=executor.remote) if options.append else (target, None)
     continued = export_output.continued(kept_in, options.pieces or own, json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
         done = run_export(request, executor, stop.checked(progress))
     if isinstance(done, ShardResult):
-        export_output.show_shard(done, out, json=json)
+        export_output.show_shard(done, target, json=json)
         results, code = done.results, export_output.shard_exit_code(done)
     else:
         results, code = done, int(any(not loss.dropped for result in done for loss in result.failed))
     report = options.report and not options.append  # that of an append is named in the notes
     if json and results:
-        export_output.print_result_json(results, out, report=report)
+        export_output.print_result_json(results, target, report=report)
     elif not json:
         for result in results:
             export_output.show_result(result, report=report)

@@ -19,7 +19,7 @@ from robocache_ros.cli.progress import duration
 from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.exporter.report.facts import recording_facts, shares
 from robocache_ros.formats.recording import drop_causes
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
     from robocache_ros.exporter.job import ExportResult, Output
@@ -138,7 +138,7 @@ def _episodes_of(expected: Expected) -> str:
 # The output of `robocache export --dry-run`.
 
 
-def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
+def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: AnyPath) -> None:
     """Print what an export would make, for each dataset."""
     for output, run in runs:
         if output.name:
@@ -158,7 +158,7 @@ def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
         tables.complain(line)
 
 
-def _print_dataset(output: Output, run: DryRun, out: Path) -> None:
+def _print_dataset(output: Output, run: DryRun, out: AnyPath) -> None:
     expected = run.expected
     tables.show(stream_table(expected[0]) if len(expected) == 1 else recordings_table(expected))
     formats, recordings = ", ".join(output.options.formats), number_of(len(run.accepted), "recording")
@@ -189,7 +189,7 @@ def _problems(runs: Sequence[tuple[Output, DryRun]]) -> list[str]:
     ]
 
 
-def print_dry_run_json(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
+def print_dry_run_json(runs: Sequence[tuple[Output, DryRun]], out: AnyPath) -> None:
     """Print the document of a dry run, with a list of the datasets if there are several."""
     problems, contents = _problems(runs), [_dry_run_content(output, run) for output, run in runs]
     content = contents[0] if len(runs) == 1 else {"datasets": contents}
@@ -220,9 +220,9 @@ def _dry_run_content(output: Output, run: DryRun) -> dict[str, Any]:
     }
 
 
-def _free_bytes(out: Path) -> int | None:
+def _free_bytes(out: AnyPath) -> int | None:
     """Return the free space where a folder is, or will be."""
-    if is_url(out):
+    if not isinstance(out, Path):
         return None
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     return shutil.disk_usage(there).free
@@ -262,7 +262,7 @@ def show_result(result: ExportResult, *, report: bool) -> None:
     )
 
 
-def print_result_json(results: Sequence[ExportResult], out: Path, *, report: bool) -> None:
+def print_result_json(results: Sequence[ExportResult], out: AnyPath, *, report: bool) -> None:
     """Print the document of an export, with a list of the datasets if there are several."""
     contents = [_result_content(result, report) for result in results]
     errors = [f"not in the dataset: {loss.reason}" for result in results for loss in result.failed]
@@ -291,7 +291,9 @@ def _result_content(result: ExportResult, report: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def continued(out: Path, pieces: str | Path | None, *, json: bool = False, log_json: bool = False) -> Iterator[None]:
+def continued(
+    out: AnyPath, pieces: str | AnyPath | None, *, json: bool = False, log_json: bool = False
+) -> Iterator[None]:
     """If Ctrl-C or SIGTERM stops an export, print what is kept and how to continue."""
     try:
         yield
@@ -332,7 +334,7 @@ def check_shard(options: ExportOptions, *, dry_run: bool) -> None:
         raise RoboCacheError("--shard: needs a folder of pieces that all shards can write; add --pieces DIR")
 
 
-def show_shard(result: ShardResult, out: Path, *, json: bool) -> None:
+def show_shard(result: ShardResult, out: AnyPath, *, json: bool) -> None:
     """Print what a shard has done, except for the dataset if it has written it."""
     failed = [f"failed: {loss.reason}" for loss in result.losses]
     if not json:
@@ -357,7 +359,7 @@ def shard_exit_code(result: ShardResult) -> int:
     return int(any(not loss.dropped for loss in losses))
 
 
-def shard_line(result: ShardResult, out: Path) -> str:
+def shard_line(result: ShardResult, out: AnyPath) -> str:
     """Describe in one line how far the export is."""
     where = printable(out, 60)
     are = "is" if result.total == 1 else "are"

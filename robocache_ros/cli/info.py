@@ -11,6 +11,7 @@ import typer
 from robocache_ros.cli.options import AsJson, Recordings, with_msg_path
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo, FrameInfo, TopicInfo
@@ -60,7 +61,7 @@ def info(
 
 
 def _one(
-    path: Path,
+    path: AnyPath,
     write_spec: Path | None,
     topics: Sequence[str],
     only: Sequence[str],
@@ -96,7 +97,7 @@ def _one(
         tables.say(f"wrote {spec}; next: robocache export {tables.argument(path)} --spec {spec} --out DIR{given_too}")
 
 
-def _overview(paths: Sequence[Path], json: bool) -> None:
+def _overview(paths: Sequence[AnyPath], json: bool) -> None:
     """Show a line per recording from the indexes of their files; exit with 1 if one cannot be read."""
     from robocache_ros.cli import tables
     from robocache_ros.cli.program import lines_of
@@ -134,7 +135,7 @@ def _write(path: Path, text: str) -> None:
 _NOT_SAMPLED = ("size_bytes", "lost", "longest_gap_ms", "gaps", "duplicates", "out_of_order")
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def _summary(path: AnyPath) -> dict[str, Any]:
     """Return what the index of a recording states, without reading its messages."""
     from robocache_ros.bags.reader import Bag
 
@@ -161,7 +162,7 @@ def _facts(info: "BagInfo") -> dict[str, Any]:
     }
 
 
-def _extent(path: Path, size: int, start_ns: int, stop_ns: int) -> dict[str, Any]:
+def _extent(path: AnyPath, size: int, start_ns: int, stop_ns: int) -> dict[str, Any]:
     span = {"start_ns": start_ns, "stop_ns": stop_ns, "duration_s": (stop_ns - start_ns) / 1e9}
     return {"path": path, "size_bytes": size, **span}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Optional, TypeVar, cast
+from typing import Annotated, Any, Optional, TypeVar
 
 import typer
 
@@ -17,13 +17,13 @@ from robocache_ros.spec.dataset import ACTIONS, EPISODES, IMAGES, INPUT, MACHINE
 # Arguments and options shared by several commands.
 
 
-def place(text: str) -> Path:
+def place(text: str) -> str | Path:
     """Return a folder or, as it is, a URL: `Path` would change its slashes. The commands check it."""
     try:
         keys.place.read(text)
     except keys.SpecError as error:
         raise typer.BadParameter(str(error)) from None
-    return cast(Path, text) if "://" in text else Path(text)
+    return text if "://" in text else Path(text)
 
 
 SpecFile = Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
@@ -19,6 +18,7 @@ from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import keys_of
 from robocache_ros.spec.layout import Layout
+from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo, FrameInfo
@@ -62,7 +62,7 @@ def say(text: str) -> None:
     console.print(escape(text), soft_wrap=True, highlight=False)
 
 
-def argument(path: Path | str) -> str:
+def argument(path: AnyPath | str) -> str:
     """Return a path as an argument of a command that is printed, for a shell."""
     return shlex.quote(printable(path, PATH))
 

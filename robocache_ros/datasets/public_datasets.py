@@ -17,19 +17,19 @@ from robocache_ros.formats.read import ChainedEpisodes, DatasetError, known_name
 from robocache_ros.formats.registry import open_source
 from robocache_ros.formats.rlds.read import Mapped, open_rlds
 from robocache_ros.formats.robomimic.read import RobomimicDemos
-from robocache_ros.storage.paths import any_path
+from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.untrusted_files import file_below
 
 # The path of a dataset: local, or a URL whose files are downloaded when they are used.
 
 
 def dataset_path(
-    path: str | Path,
+    path: str | AnyPath,
     *,
     cache_dir: str | Path | None = None,
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Path:
+) -> AnyPath:
     """Return the path of a dataset; see `any_path`. Downloaded files are in robocache_ros/datasets by default."""
     return any_path(path, "datasets", cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options)
 
@@ -59,7 +59,7 @@ class RTXDataset(TimelineDataset):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | AnyPath,
         modalities: Sequence[str] = ALL_MODALITIES,
         target_hz: float = 50.0,
         *,
@@ -86,7 +86,7 @@ class CALVINDataset(TimelineDataset):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | AnyPath,
         tasks: Sequence[str] = ("all",),
         cameras: Sequence[str] = ("static", "gripper"),
         target_hz: float = 50.0,
@@ -116,7 +116,7 @@ class RoboMimicDataset(TimelineDataset):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | AnyPath,
         tasks: Sequence[str] | None = None,
         obs_modality: str = "low_dim",
         target_hz: float = 50.0,
@@ -150,7 +150,7 @@ class LeRobotTimelineDataset(TimelineDataset):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | AnyPath,
         modalities: Sequence[str] = ALL_MODALITIES,
         target_hz: float = 50.0,
         *,
@@ -165,7 +165,7 @@ class LeRobotTimelineDataset(TimelineDataset):
 
 def open_dataset(
     name: str,
-    path: str | Path,
+    path: str | AnyPath,
     *,
     target_hz: float = 50.0,
     modalities: Sequence[str] = ALL_MODALITIES,
@@ -206,11 +206,11 @@ def open_dataset(
     )
 
 
-def _task_file(path: Path, task: str, modality: str) -> Path:
+def _task_file(path: AnyPath, task: str, modality: str) -> AnyPath:
     """Return the file of a task: the only one in its folder or with its name, or the one of these with the modality."""
     if path.is_file() or (path / f"{task}.hdf5").exists():
         return path if path.is_file() else file_below(path, f"{task}.hdf5")
-    found = sorted((path / task).rglob("*.hdf5")) or sorted(path.glob(f"*{glob.escape(task)}*.hdf5"))
+    found = [*(path / task).rglob("*.hdf5")] or [*path.glob(f"*{glob.escape(task)}*.hdf5")]
     if len(found) > 1:
         found = [file for file in found if modality in file.name]
     if len(found) != 1:
@@ -221,13 +221,13 @@ def _task_file(path: Path, task: str, modality: str) -> Path:
     return file_below(path, str(found[0])[len(str(path)) + 1 :])
 
 
-def _of_timeline(path: str | Path, options: dict[str, Any]) -> Path:
+def _of_timeline(path: str | AnyPath, options: dict[str, Any]) -> AnyPath:
     """Return the path of a dataset, and leave those of its options that a `TimelineDataset` has."""
     known_names("options", options, (*_TIMELINE, *_FILES))
     return _taken(path, options)
 
 
-def _taken(path: str | Path, options: dict[str, Any]) -> Path:
+def _taken(path: str | AnyPath, options: dict[str, Any]) -> AnyPath:
     """Return the path of a dataset, and take the options of its files out of the others."""
     files = {name: options.pop(name) for name in _FILES if name in options}
     return dataset_path(path, **files)

@@ -202,6 +202,6 @@ def check_live(spec: FusionSpec) -> None:
     for stream in spec.streams:
         if stream.type in VIDEO_TYPES:
             raise RoboCacheError(
-                f"streams.{stream.name}.type: {stream.type} is read from recordings alone, because a lost message "
+                f"streams.{stream.name}.type: {stream.type} is read only from recordings, because a lost message "
                 "costs all pictures up to the next key frame; subscribe to a topic of images"
             )

@@ -1,4 +1,4 @@
-"""Translates stamps of a device with its own clock to the host's clock, from the sequence of (stamp, arrival) alone.
+"""Translates stamps of a device with its own clock to the host's clock, from the sequence of (stamp, arrival) only.
 
 A message arrives after its stamp by the offset between the clocks and a delay that is never negative. The fastest
 messages are therefore on the lower convex hull of the points (stamp, arrival). The line through the edge of the hull at

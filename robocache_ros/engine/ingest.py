@@ -247,17 +247,17 @@ class Ingest:
     def serialized_run(self, stream: str, data: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
         """Push recorded messages of one stream in order; messages with the same structure are decoded together."""
         decoder = self._decoders[stream]
-        at = alone = 0
+        at = singly = 0
         while at < len(data):
             self.serialized(stream, data[at], arrivals_ns[at])
             at += 1
-            if alone:
-                alone -= 1
+            if singly:
+                singly -= 1
             elif len(data) - at >= _MIN_ALIKE and isinstance(decoder, VectorDecoder):
                 upto = min(at + MAX_COMPARED, len(data))
                 count = self._push_alike(stream, decoder, data[at - 1], data[at:upto], arrivals_ns[at:upto])
                 at += count
-                alone = 0 if count >= _MIN_ALIKE else _DECODED_SINGLY
+                singly = 0 if count >= _MIN_ALIKE else _DECODED_SINGLY
 
     def _push_alike(
         self, stream: str, decoder: VectorDecoder, first: bytes, data: Sequence[bytes], arrivals_ns: Sequence[int]

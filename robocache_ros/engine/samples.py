@@ -153,7 +153,7 @@ class SampleIndex:
 # The samples of one stream: keeps them in order, selects the ones that each tick uses, and counts losses.
 
 
-NEVER_NS = -(2**63)
+NO_SAMPLE_NS = -(2**63)
 
 log = logging.getLogger(__name__)
 
@@ -320,7 +320,7 @@ def prune(index: SampleIndex, before_ns: int, *, holds: bool) -> list[int]:
     """
     if holds:
         arrived = np.flatnonzero(index.arrivals_ns <= before_ns)
-        before_ns = min(before_ns, int(index.stamps_ns[arrived[-1]])) if len(arrived) else NEVER_NS
+        before_ns = min(before_ns, int(index.stamps_ns[arrived[-1]])) if len(arrived) else NO_SAMPLE_NS
     return index.prune(before_ns)
 
 

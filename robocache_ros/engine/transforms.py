@@ -389,7 +389,7 @@ class FrameTree:
         return found
 
     def shown_ns(self, target: str, source: str, tick_ns: int, rule: Rule, limit_ns: int) -> int:
-        """When every transform of the chain first has a sample at or after a tick; NEVER if that is after the limit."""
+        """When all transforms of the chain have a sample at or after a tick; NO_TIME_NS: not within the limit."""
         ticks = np.array([tick_ns])
         arrivals = [edge.arrivals_from(tick_ns) for edge in self._edges.values()]
         candidates = np.unique(np.concatenate([*arrivals, ticks]))
@@ -620,7 +620,7 @@ class TransformSamples(StreamSamples):
             self._explain(reason, count)
 
     def shown_ns(self, ticks: Int64) -> Int64:
-        """When every transform of the chain first has a sample at or after each tick; NEVER if not in time."""
+        """When every transform of the chain first has a sample at or after each tick; NO_TIME_NS if not in time."""
         show, way = self.tree.shown_ns, (self._target, self._source)
         return np.array([show(*way, tick, self.rule, tick + self._cut_ns) for tick in ticks.tolist()], np.int64)
 

@@ -20,7 +20,7 @@ from robocache_ros.exporter.request import ExportRequest
 from robocache_ros.exporter.target import APPEND, BUCKET_APPENDS
 from robocache_ros.storage.cache import cache_folder
 from robocache_ros.storage.object_store import ObjectStore
-from robocache_ros.storage.paths import any_path, is_url
+from robocache_ros.storage.paths import AnyPath, any_path, is_url
 
 
 def append(request: ExportRequest, executor: Executor, progress: Progress | None = None) -> ExportResult:
@@ -62,7 +62,7 @@ def append(request: ExportRequest, executor: Executor, progress: Progress | None
     return replace(result, out=request.out, notes=(*result.notes, *notes))
 
 
-def append_folders(request: ExportRequest, *, remote: bool = False) -> tuple[Path, Path]:
+def append_folders(request: ExportRequest, *, remote: bool = False) -> tuple[Path, AnyPath]:
     """Return the folders of an append that is not complete: of its dataset, and of its pieces.
 
     They are those of another call with the same recordings, spec and options. That of the dataset is on this machine;

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,7 @@ from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec, Layout, StreamQuality, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import Problem, SpecError, below
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import read_text
 
 # Reads the messages of a topic that is not a stream: those that begin and end episodes, and those with the task.
@@ -118,7 +118,7 @@ class StatedEpisode:
     success: bool | None
 
 
-def episode_file(recording: Path) -> Path | None:
+def episode_file(recording: AnyPath) -> AnyPath | None:
     """Return the file with the episodes of a recording; None if there is none.
 
     It is `episodes.yaml` or `episodes.csv` in the folder of a recording, and `<name>.episodes.yaml` or
@@ -134,12 +134,12 @@ def episode_file(recording: Path) -> Path | None:
     return found[0] if found else None
 
 
-def episode_text(path: Path) -> str:
+def episode_text(path: AnyPath) -> str:
     """Return the text of such a file; RoboCacheError if it cannot be read, or is too large."""
     return read_text(path, "give a list of episodes in YAML or CSV", MAX_CSV_BYTES)
 
 
-def read_episodes(path: Path) -> list[StatedEpisode]:
+def read_episodes(path: AnyPath) -> list[StatedEpisode]:
     """Read the episodes that a file states, in its order.
 
     The file is a list of rows with the keys `from`, `to`, `task` and `success`, all of them optional. In YAML it is a

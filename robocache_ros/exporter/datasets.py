@@ -47,7 +47,7 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError
 from robocache_ros.storage.object_store import ObjectStore
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath, is_url
 
 # The result of an export.
 
@@ -56,7 +56,7 @@ from robocache_ros.storage.paths import is_url
 class ExportResult:
     """The result of an export."""
 
-    out: Path
+    out: AnyPath
     recordings: tuple[ExportedRecording, ...]
     seconds: float  # from the first access to a recording until the dataset is complete, without library imports
     failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: recordings that are not in the dataset
@@ -303,7 +303,7 @@ def failure_lines(failed: Collection[str]) -> str:
 def open_target(request: ExportRequest, datasets: Sequence[DatasetPlan]) -> AbstractContextManager[NewDataset]:
     """Return the target of a request, as a context; see `new_dataset` and `new_bucket_dataset`."""
     out, options = request.target, request.options
-    if not is_url(out):
+    if isinstance(out, Path):
         last = datasets[-1].name or datasets[-1].formats[-1].entry
         return new_dataset(out, last, overwrite=options.overwrite, pieces=options.pieces)
     code = {"robocache_ros": robocache_ros.__version__, **fingerprint()}
@@ -314,14 +314,14 @@ def open_target(request: ExportRequest, datasets: Sequence[DatasetPlan]) -> Abst
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=options.overwrite, pieces=options.pieces)
 
 
-def check_buckets(*places: str | Path | None) -> None:
+def check_buckets(*places: str | AnyPath | None) -> None:
     """Refuse buckets among places that an export could not write to, before it reads a recording."""
     for place in places:
         if place is not None and is_url(place):
             ObjectStore(str(place)).check()
 
 
-def check_any_target(out: Path, *, overwrite: bool = False) -> None:
+def check_any_target(out: AnyPath, *, overwrite: bool = False) -> None:
     """Refuse a folder or a URL that an export would refuse because of what is in it, without writing to it."""
     if is_url(out):
         BucketTarget(str(out), "", 0, ()).check(overwrite=overwrite)
@@ -329,7 +329,7 @@ def check_any_target(out: Path, *, overwrite: bool = False) -> None:
         check_target(Path(os.path.abspath(out)), overwrite=overwrite)
 
 
-def identity_of(out: Path, datasets: Sequence[DatasetPlan]) -> str:
+def identity_of(out: AnyPath, datasets: Sequence[DatasetPlan]) -> str:
     """Return a text that is another one after the next export to the target; empty if a dataset is not there."""
     if is_url(out):
         told = TargetPlans(ObjectStore(str(out)))

@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.paths import AnyPath
 
 _ADVICE = {
     errno.ENOSPC: "free some space, or choose a folder on another disk",
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\[errno (\d{1,3})\]", re.IGNORECASE)
 
 
 @contextmanager
-def file_errors(path: Path, *, but: Collection[int] = ()) -> Iterator[None]:
+def file_errors(path: AnyPath, *, but: Collection[int] = ()) -> Iterator[None]:
     """Convert an OSError to a RoboCacheError that names its file, or `path` if the error names no file.
 
     Args:
@@ -49,7 +49,7 @@ def error_number(error: OSError) -> int:
     return int(in_text[1]) if in_text else 0
 
 
-def _described(error: OSError, path: Path) -> str:
+def _described(error: OSError, path: AnyPath) -> str:
     number = error_number(error)
     reason = os.strerror(number) if number else printable(" ".join(str(error).split()) or type(error).__name__, 80)
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) and error.filename else path

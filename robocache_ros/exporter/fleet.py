@@ -16,7 +16,7 @@ from robocache_ros.exporter.piece_store import DONE, FAILED, NOTES, PieceFailure
 from robocache_ros.exporter.target import BUCKET_APPENDS, TargetPlan, TargetPlans, piece_store
 from robocache_ros.formats.dataset_folder import LISTING, listed_entries
 from robocache_ros.storage.object_store import Listed, ObjectStore
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath, is_url
 
 # The pieces, the failures and the leftovers of exports, in a bucket or in a local folder.
 
@@ -170,7 +170,7 @@ class FleetTarget:
         StoreError: of all methods: the bucket cannot be used.
     """
 
-    def __init__(self, out: str | Path, pieces: str | Path | None = None) -> None:
+    def __init__(self, out: str | AnyPath, pieces: str | AnyPath | None = None) -> None:
         self._out, self._pieces = out, piece_store(out, pieces)
         self._plans = TargetPlans(ObjectStore(str(out))) if is_url(out) else None
 

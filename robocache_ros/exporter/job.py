@@ -21,7 +21,7 @@ from robocache_ros.exporter.shards import ShardResult, convert_shard
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from robocache_ros.storage.paths import any_path
+from robocache_ros.storage.paths import AnyPath, any_path
 
 __all__ = [
     "MAX_OUTPUTS",
@@ -39,7 +39,7 @@ __all__ = [
 def export(
     bags: Sequence[str | Path | PlannedRecording],
     spec: FusionSpec,
-    out: str | Path,
+    out: str | AnyPath,
     options: DatasetOptions | None = None,
     *,
     progress: Progress | None = None,
@@ -77,7 +77,7 @@ def export(
 def export_together(
     bags: Sequence[str | Path | PlannedRecording],
     outputs: Sequence[Output],
-    out: str | Path,
+    out: str | AnyPath,
     *,
     progress: Progress | None = None,
     executor: str | Executor = "local",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from robocache_ros.spec.dataset import MACHINES, OUTPUT, DatasetOptions
 from robocache_ros.spec.keys import Flag, boolean, choice, integer, key, place, text
+from robocache_ros.storage.paths import AnyPath
 
 MAX_JOBS = 4096
 
@@ -40,7 +40,7 @@ class ExportOptions(DatasetOptions):
         default="fail",
         flag=Flag(MACHINES, "A recording fails: fail, or leave it out (exit code 1)."),
     )
-    pieces: str | Path | None = key(
+    pieces: str | AnyPath | None = key(
         place,
         "folder or URL in which the converted recordings stay, for other exports with the same options",
         default=None,

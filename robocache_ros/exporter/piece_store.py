@@ -32,15 +32,15 @@ from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO, TypeAlias, cast
+from typing import BinaryIO, TypeAlias
 
 from robocache_ros.errors import printable
 from robocache_ros.formats.checksums import digests_of, files_of, sha256
 from robocache_ros.formats.dataset_folder import sync, sync_all
-from robocache_ros.storage.cache import FileCache, cache_folder, default_cache_bytes, let_go
+from robocache_ros.storage.cache import FileCache, cache_folder, default_cache_bytes, release
 from robocache_ros.storage.errors import RemoteError, StoreError
 from robocache_ros.storage.object_store import OBJECT_BYTES, Listed, ObjectStore
-from robocache_ros.storage.paths import RemotePath, any_path
+from robocache_ros.storage.paths import AnyPath, RemotePath, any_path
 
 DONE, FAILED = "done.json", "failed.json"
 NOTES = ".robocache-notes"
@@ -252,13 +252,13 @@ class PieceStore:
         self.remembers_failures = self.local is None
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> AnyPath:
         """The folder or the URL, for messages."""
         if isinstance(self.objects, LocalObjects):
             return self.objects.folder
         return any_path(self.objects.url, "pieces", storage_options=self.objects.options)
 
-    def find(self, key: str) -> Path | None:
+    def find(self, key: str) -> AnyPath | None:
         """Return a complete piece, None if there is none. Files of a bucket are compared when they are downloaded."""
         described = self._described(key)
         return self._whole(key, *described) if described else None
@@ -336,7 +336,7 @@ class PieceStore:
         else:
             self.objects.check()
 
-    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
+    def commit(self, draft: Path, key: str) -> tuple[AnyPath, bool]:
         """Make a draft the piece of a key, unless another process has made the same piece.
 
         Returns:
@@ -380,7 +380,7 @@ class PieceStore:
                 return told["attempt"], files
         return None
 
-    def _whole(self, key: str, attempt: str, files: PieceFiles) -> Path | None:
+    def _whole(self, key: str, attempt: str, files: PieceFiles) -> AnyPath | None:
         """Return an attempt if its files are there."""
         there = {name: file.size for name, file in self.objects.listed(f"{key}/{attempt}/").items()}
         if there != {name: size for name, (size, _) in files.items()}:
@@ -393,7 +393,7 @@ class PieceStore:
             return None
         return self._path(f"{key}/{attempt}", files)
 
-    def _other(self, key: str, done: bytes) -> Path | None:
+    def _other(self, key: str, done: bytes) -> AnyPath | None:
         """Return the piece that another process has made; None if it is damaged and ours takes its place."""
         for _ in range(_TRIES):
             described = self._described(key)
@@ -410,10 +410,10 @@ class PieceStore:
     def _delete(self, where: str, files: PieceFiles) -> None:
         self.objects.delete([f"{where}/{name}" for name in files])
 
-    def _path(self, where: str, files: PieceFiles) -> Path:
+    def _path(self, where: str, files: PieceFiles) -> AnyPath:
         if isinstance(self.objects, LocalObjects):
             return self.objects.folder / where
-        return cast(Path, PiecePath.of(self.objects.below(where), files))
+        return PiecePath.of(self.objects.below(where), files)
 
 
 def _described(draft: Path) -> PieceFiles:
@@ -505,7 +505,7 @@ class PiecePath(RemotePath):
             version = path._version(digest)
             if file := self.cache.existing(version, path.name, size):
                 with file:
-                    let_go(file)
+                    release(file)
                 self.cache.remove(version, path.name, size)
 
     def _version(self, digest: str) -> str:
@@ -524,7 +524,7 @@ class PiecePath(RemotePath):
             raise FileNotFoundError(errno.ENOENT, "not there", self.url) from None
 
 
-def fetch_ahead(paths: Iterable[Path]) -> None:
+def fetch_ahead(paths: Iterable[AnyPath]) -> None:
     """Download the files of pieces in a bucket, many at once, before they are used one after the other."""
 
     def fetch(path: PiecePath) -> None:
@@ -536,12 +536,12 @@ def fetch_ahead(paths: Iterable[Path]) -> None:
                 pass
 
 
-def remove_copies(pieces: Iterable[Path]) -> None:
+def remove_copies(pieces: Iterable[AnyPath]) -> None:
     """Remove the local copies of the files of pieces in a bucket, which no other dataset needs."""
     for piece in _in_buckets(pieces):
         piece.remove_copies()
 
 
-def _in_buckets(paths: Iterable[Path]) -> list[PiecePath]:
+def _in_buckets(paths: Iterable[AnyPath]) -> list[PiecePath]:
     distinct: list[object] = list(dict.fromkeys(paths))
     return [path for path in distinct if isinstance(path, PiecePath)]

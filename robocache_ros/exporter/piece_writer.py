@@ -27,7 +27,7 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats import pieces
 from robocache_ros.formats.depth import CODES, UNITS, depth_codes
-from robocache_ros.formats.pictures import ArrayWriter, PictureWriter, Used, stats_rows, video_path
+from robocache_ros.formats.pictures import ArrayWriter, PictureWriter, Used, stats_rows, video_name
 from robocache_ros.formats.pieces import CONTENTS, features_of
 from robocache_ros.formats.statistics import Histogram, by_column
 from robocache_ros.formats.video import DEPTH_VIDEO, VideoFile, VideoSettings, video_part
@@ -139,7 +139,7 @@ class DepthWriter(ArrayWriter):
                 f"{size[0]}x{size[1]} (height x width); use depth arrays"
             )
         if self._video is None:
-            path = video_path(self._folder, self._name, DEPTH_VIDEO, len(self._episodes) - 1)
+            path = self._folder / video_name(self._name, DEPTH_VIDEO, len(self._episodes) - 1)
             self._video = VideoFile(path, size, self._rate_hz, DEPTH_VIDEO)
         for (image,), stamp in zip(arrays, used.tolist(), strict=True):
             if stamp != self._written:

@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch.cuda import OutOfMemoryError
@@ -42,7 +41,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.downloads import hold, opened, stored
 from robocache_ros.storage.errors import RemoteError, StoreError
 from robocache_ros.storage.object_store import refresh
-from robocache_ros.storage.paths import RemotePath, is_url
+from robocache_ros.storage.paths import AnyPath, RemotePath, is_url
 
 # Checksums of a source recording, computed while the recording is read.
 
@@ -67,7 +66,7 @@ class Checksums:
         RoboCacheError: a storage file is not a regular file.
     """
 
-    def __init__(self, recording: Path) -> None:
+    def __init__(self, recording: AnyPath) -> None:
         self.unread = unread_files(recording)
         self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
         self._held = ExitStack()
@@ -106,7 +105,7 @@ class Checksums:
         self._held.close()
         self._pool.shutdown(cancel_futures=True)
 
-    def _sha256(self, file: Path) -> str:
+    def _sha256(self, file: AnyPath) -> str:
         digest = hashlib.sha256()
         block = memoryview(bytearray(_BLOCK_BYTES))  # reused: new memory costs half as much as the hash, in page faults
         local = stored(file) if isinstance(file, RemotePath) else opened(file)
@@ -123,7 +122,7 @@ class Checksums:
         return digest.hexdigest()
 
 
-def regular_file_identity(file: Path) -> Identity:
+def regular_file_identity(file: AnyPath) -> Identity:
     """Return an identity that changes with the file; RoboCacheError for a pipe or device: a read may never end."""
     found: Any = file.stat() if isinstance(file, RemotePath) else os.stat(file)
     if not stat.S_ISREG(found.st_mode):
@@ -133,17 +132,17 @@ def regular_file_identity(file: Path) -> Identity:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def unread_files(recording: Path) -> list[dict[str, Any]]:
+def unread_files(recording: AnyPath) -> list[dict[str, Any]]:
     """Return the path, size and times of every file of a recording, or its URL and version: they change with it.
 
     They stand for its checksums where reading it again would take long. The times are those of its file system, so
     that all machines that mount it see the same ones.
     """
     files = storage_files(recording)
-    if isinstance(recording, RemotePath):
-        for file in files:
-            refresh(cast(RemotePath, file))
-        return [{"path": str(file), "version": file.version} for file in files if isinstance(file, RemotePath)]
+    if remote := [file for file in files if isinstance(file, RemotePath)]:
+        for file in remote:
+            refresh(file)
+        return [{"path": str(file), "version": file.version} for file in remote]
     found = [(os.path.realpath(file), os.stat(file)) for file in files]
     return [{"path": p, "size": s.st_size, "mtime_ns": s.st_mtime_ns, "ctime_ns": s.st_ctime_ns} for p, s in found]
 
@@ -230,7 +229,7 @@ class Plan:
             "definitions": {name: text for name, (text, _) in sorted(given.items())},
         }
 
-    def _episodes_of(self, path: Path) -> str:
+    def _episodes_of(self, path: AnyPath) -> str:
         """Return a hash of the file that states the episodes of a recording; empty without one."""
         stated = episode_file(path) if self.options.episode_file and not self.options.episode_topic else None
         return hashlib.sha256(episode_text(stated).encode()).hexdigest() if stated else ""
@@ -263,7 +262,7 @@ class Outcome:
     """The outcome for a recording in a dataset: its piece, or the error."""
 
     recording: PlannedRecording
-    piece: Path | None = None
+    piece: AnyPath | None = None
     reused: bool = False  # an earlier export made the piece, or recorded the error
     replaced: bool = False  # the piece of an earlier export was damaged, and was made again
     error: str = ""
@@ -356,7 +355,7 @@ def _note(recording: PlannedRecording, plan: Plan, store: PieceStore, checksums:
         store.note(plan.key(recording, checksums.unread) + PIECE, key)
 
 
-def _outcome(recording: PlannedRecording, make: Callable[[], tuple[Path, bool]]) -> Outcome:
+def _outcome(recording: PlannedRecording, make: Callable[[], tuple[AnyPath, bool]]) -> Outcome:
     """Return the outcome of making a piece."""
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS):
@@ -400,7 +399,7 @@ def _record(work: _Recording, plan: Plan, outcome: Outcome) -> None:
         _note(work.recording, plan, work.store, work.checksums, key)
 
 
-def _make(work: _Recording, plan: Plan, without: Collection[int] = ()) -> tuple[Path, bool]:
+def _make(work: _Recording, plan: Plan, without: Collection[int] = ()) -> tuple[AnyPath, bool]:
     """Make a piece on its own; return what `PieceStore.commit` does."""
     while True:
         with ExitStack() as stack:
@@ -438,7 +437,7 @@ def _make_together(work: _Recording, plans: Mapping[int, Plan]) -> dict[int, Out
     return outcomes
 
 
-def _end(work: _Recording, plan: Plan, draft: _Draft, error: BaseException | None) -> tuple[Path, bool]:
+def _end(work: _Recording, plan: Plan, draft: _Draft, error: BaseException | None) -> tuple[AnyPath, bool]:
     """Commit a draft that was made with others, after the error of its conversion."""
     if isinstance(error, PartsDropped):
         return _make(work, plan, error.parts)
@@ -462,7 +461,7 @@ class _Draft:
             bag, work.recording, plan.spec, plan.options, self._writer, without=without, device=plan.device
         )
 
-    def commit(self) -> tuple[Path, bool]:
+    def commit(self) -> tuple[AnyPath, bool]:
         """Complete the piece after the run of its conversion; RoboCacheError if the recording is refused."""
         converted, refused = self.conversion.result()
         if refused:
@@ -585,7 +584,7 @@ def estimated_needs(plans: Sequence[Plan], size: int) -> Resources:
     return Resources(1.0, float(any(plan.device != "cpu" for plan in plans)), memory)
 
 
-def size_of(recording: Path) -> int:
+def size_of(recording: AnyPath) -> int:
     """Return the bytes of the files of a recording."""
     try:
         if is_url(recording) and recording.is_dir():  # without a request for its metadata

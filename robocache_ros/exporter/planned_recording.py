@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.spec.dataset import check_line
 from robocache_ros.spec.keys import KeyType, refuse, show_value
-from robocache_ros.storage.paths import any_path
+from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.units import NS_PER_S
 
 # A time in a recording: seconds from its start, or an absolute log time.
@@ -123,7 +122,7 @@ class PlannedRecording:
         origin: where a manifest names the recording, for error messages.
     """
 
-    path: Path
+    path: AnyPath
     task: str = ""
     start: Moment | None = None
     stop: Moment | None = None
@@ -176,7 +175,7 @@ class PlannedRecording:
         return max(start_ns, first_ns), min(stop_ns, end_ns)
 
 
-def planned(recordings: Iterable[str | Path | PlannedRecording]) -> tuple[PlannedRecording, ...]:
+def planned(recordings: Iterable[str | AnyPath | PlannedRecording]) -> tuple[PlannedRecording, ...]:
     """Return paths and planned recordings as planned recordings, in the same order."""
     return tuple(
         r if isinstance(r, PlannedRecording) else PlannedRecording(any_path(r, "recordings")) for r in recordings
@@ -185,7 +184,7 @@ def planned(recordings: Iterable[str | Path | PlannedRecording]) -> tuple[Planne
 
 def repeated(recordings: Iterable[tuple[PlannedRecording, Sequence[str]]]) -> list[str]:
     """Return a note for each recording that is another one under another name, given the SHA-256 of their files."""
-    found: dict[object, list[Path]] = {}
+    found: dict[object, list[AnyPath]] = {}
     for each, digests in recordings:
         same = (*digests, each.start, each.stop, each.task, each.success)
         found.setdefault(same, []).append(each.path)

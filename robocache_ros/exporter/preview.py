@@ -32,7 +32,7 @@ from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import TF, TF_STATIC, TF_TYPE, VIDEO_TYPES, FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import suggestion
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath, is_url
 from robocache_ros.units import NS_PER_S
 
 # Whether a recording has the topics, types, fields, joints and frames that a spec names.
@@ -178,7 +178,7 @@ class Expected:
         return wrong or ((self.refusal,) if self.refusal else ())
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """The recording."""
         return self.recording.path
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.storage.paths import AnyPath
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Merging:
 class Ended:
     """The datasets are complete and in their final location."""
 
-    out: Path
+    out: AnyPath
     episodes: int
     frames: int
     seconds: float

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from glob import has_magic
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from robocache_ros.bags.reader import check_files, storage_files
 from robocache_ros.bags.storage.metadata import is_stored
@@ -18,7 +18,7 @@ from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording, p
 from robocache_ros.spec import strict_yaml
 from robocache_ros.spec.dataset import check_line
 from robocache_ros.spec.keys import KeyPath, KeyType, Problem, SpecError, below, refuse, show_value, suggestion
-from robocache_ros.storage.paths import RemotePath, any_path, is_url
+from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url, remote_path
 from robocache_ros.untrusted_files import read_text
 
 # Splits CSV text (RFC 4180, with commas) into cells that know their position, for exact error messages.
@@ -111,7 +111,7 @@ class Table(NamedTuple):
     place: Place
 
 
-def read_table(path: Path, kind: RowKind) -> Table:
+def read_table(path: AnyPath, kind: RowKind) -> Table:
     """Read a table.
 
     Args:
@@ -124,7 +124,7 @@ def read_table(path: Path, kind: RowKind) -> Table:
     return _csv(path, kind) if path.suffix.lower() == ".csv" else _yaml(path, kind)
 
 
-def _yaml(path: Path, kind: RowKind) -> Table:
+def _yaml(path: AnyPath, kind: RowKind) -> Table:
     shown = printable(path, 60)
     try:
         root = strict_yaml.load(read_text(path, _HINT.format(kind.name), strict_yaml.MAX_BYTES))
@@ -140,7 +140,7 @@ def _yaml(path: Path, kind: RowKind) -> Table:
     return Table(root.value, place)
 
 
-def _csv(path: Path, kind: RowKind) -> Table:
+def _csv(path: AnyPath, kind: RowKind) -> Table:
     shown = printable(path, 60)
     try:
         header, *lines = split_cells(read_text(path, _HINT.format(kind.name), MAX_CSV_BYTES)) or [[]]
@@ -230,7 +230,7 @@ _MAGIC = {"*": "[^/]*", "?": "[^/]"}
 _CLASS = re.compile(r"\[[^]]+\]")
 
 
-def find_remote(url: str, is_one: Callable[[Path, Sequence[str]], bool], but: str) -> Iterator[RemotePath]:
+def find_remote(url: str, is_one: Callable[[AnyPath, Sequence[str]], bool], but: str) -> Iterator[RemotePath]:
     """Yield the recordings that a URL names: one recording, those in a folder, or those that a glob matches.
 
     Args:
@@ -242,14 +242,14 @@ def find_remote(url: str, is_one: Callable[[Path, Sequence[str]], bool], but: st
         RoboCacheError: it names no recording, or cannot be listed.
     """
     base, pattern = _split(url)
-    root = cast(RemotePath, any_path(base, "recordings"))
+    root = remote_path(base, "recordings")
     if not pattern and is_stored(root.name):
-        check_files(cast(Path, root))
+        check_files(root)
         yield root
         return
     tree = _Tree(root, is_one, but)
     if not pattern and not tree.files:
-        check_files(cast(Path, root))  # says that it is not there
+        check_files(root)  # says that it is not there
     found = list(tree.matches(pattern) if pattern else tree.recordings(""))
     if not found:
         what = "matches no recording; correct the pattern" if pattern else "no recordings in it; give another folder"
@@ -260,7 +260,7 @@ def find_remote(url: str, is_one: Callable[[Path, Sequence[str]], bool], but: st
 class _Tree:
     """The files below a folder; names are relative to it, and that of the folder itself is empty."""
 
-    def __init__(self, root: RemotePath, is_one: Callable[[Path, Sequence[str]], bool], but: str) -> None:
+    def __init__(self, root: RemotePath, is_one: Callable[[AnyPath, Sequence[str]], bool], but: str) -> None:
         self._root, self._is_one = root, is_one
         start = len(root.url) + 1
         shown = (file.url for file in root.find() if not but or not file.url.startswith(f"{but}/"))
@@ -282,7 +282,7 @@ class _Tree:
             names, below = self._names[folder], self._folders[folder]
             stored = [name for name in names if is_stored(name)]
             whole = self._root / folder if folder else self._root
-            if METADATA in names or (not below and self._is_one(cast(Path, whole), stored)):
+            if METADATA in names or (not below and self._is_one(whole, stored)):
                 yield folder
                 continue
             yield from (f"{folder}/{name}" if folder else name for name in stored)
@@ -351,7 +351,7 @@ _SPLIT_OF_ROS1 = re.compile(r"[0-9]{4}(-[0-9]{2}){5}_[0-9]+(?=\.bag)")
 _DIGITS = re.compile(r"([0-9]+)")
 
 
-def find_recordings(arguments: Iterable[str | Path], *, but: Path | None = None) -> tuple[Path, ...]:
+def find_recordings(arguments: Iterable[str | AnyPath], *, but: AnyPath | None = None) -> tuple[AnyPath, ...]:
     """Return the recordings that the arguments name, each once, sorted by path with numbers in numeric order.
 
     A folder is a recording if it has a metadata.yaml, a single storage file, or the split files of a recording named
@@ -366,27 +366,25 @@ def find_recordings(arguments: Iterable[str | Path], *, but: Path | None = None)
         RoboCacheError: an argument names no recording, or there are more files than the limits allow.
     """
     search = _Search(but)
-    found: dict[str, Path] = {}
+    left_out = str(but) if is_url(but) else ""
+    found: dict[str, AnyPath] = {}
     for argument in arguments:
-        for path in _remote(str(argument), but) if is_url(argument) else search.argument(str(argument)):
+        text = str(argument)
+        for path in find_remote(text, _is_one_recording, left_out) if is_url(argument) else search.argument(text):
             found.setdefault(_real(path), path)
             if len(found) > MAX_RECORDINGS:
                 raise RoboCacheError(f"recordings: more than {MAX_RECORDINGS:,}; name fewer")
-    local = [path for path in found.values() if not is_url(path)]
+    local = [path for path in found.values() if isinstance(path, Path)]
     inside = {os.path.realpath(file) for path in local if path.is_dir() for file in storage_files(path)}
     inside |= {real for real, path in found.items() if is_url(path) and str(path.parent) in found}
     return tuple(sorted((path for real, path in found.items() if real not in inside), key=natural))
 
 
-def _remote(url: str, but: Path | None) -> Iterator[Path]:
-    yield from cast("Iterator[Path]", find_remote(url, _is_one_recording, str(but) if is_url(but) else ""))
-
-
-def _real(path: Path) -> str:
+def _real(path: AnyPath) -> str:
     return str(path) if is_url(path) else os.path.realpath(path)
 
 
-def natural(path: Path) -> tuple[object, ...]:
+def natural(path: AnyPath) -> tuple[object, ...]:
     """Return the sort key of a path; `lift_2` comes before `lift_10`."""
     return tuple(tuple(_piece(piece) for piece in _DIGITS.split(part)) for part in path.parts), str(path)
 
@@ -395,7 +393,7 @@ def _piece(text: str) -> tuple[int, int, str]:
     return (0, int(text), "") if text.isascii() and text.isdigit() else (1, 0, text)
 
 
-def _is_one_recording(folder: Path, names: Sequence[str]) -> bool:
+def _is_one_recording(folder: AnyPath, names: Sequence[str]) -> bool:
     """Whether storage files of a folder without metadata.yaml are one recording: one file, or its split files."""
     if len(names) <= 1:
         return bool(names)
@@ -410,8 +408,8 @@ def _is_recording(folder: Path) -> bool:
 
 
 class _Search:
-    def __init__(self, but: Path | None) -> None:
-        self.but = os.path.realpath(but) if but and not is_url(but) else None
+    def __init__(self, but: AnyPath | None) -> None:
+        self.but = os.path.realpath(but) if isinstance(but, Path) else None
         self.entries = 0
 
     def argument(self, text: str) -> Iterator[Path]:
@@ -495,7 +493,7 @@ class _Search:
 MAX_PATH = 4096  # characters
 
 
-def load_manifest(path: str | Path) -> tuple[PlannedRecording, ...]:
+def load_manifest(path: str | AnyPath) -> tuple[PlannedRecording, ...]:
     """Read a manifest.
 
     The file is a list of rows with the keys `recording` (a URL, or a recording, a folder or a glob relative to the
@@ -509,15 +507,15 @@ def load_manifest(path: str | Path) -> tuple[PlannedRecording, ...]:
         RoboCacheError: the file cannot be read or is not a manifest, or a row names no recording. The message has one
             line per error, with its position in the file.
     """
-    path = any_path(path, "manifests")
-    table = read_table(path, ROWS)
+    where = any_path(path, "manifests")
+    table = read_table(where, ROWS)
     if not table.rows:
         raise RoboCacheError(f"{table.place(())}: lists no recordings; name one at least")
     found: dict[PlannedRecording, None] = {}
     problems: list[Problem] = []
     for number, row in enumerate(table.rows):
         try:
-            found |= dict.fromkeys(_recordings(row, path.parent, table.place((number,))))
+            found |= dict.fromkeys(_recordings(row, where.parent, table.place((number,))))
         except SpecError as error:
             problems += below((number,), error)
         if len(found) > MAX_RECORDINGS:
@@ -529,7 +527,7 @@ def load_manifest(path: str | Path) -> tuple[PlannedRecording, ...]:
     return tuple(found)
 
 
-def _recordings(row: Any, folder: Path, origin: str) -> Iterator[PlannedRecording]:
+def _recordings(row: Any, folder: AnyPath, origin: str) -> Iterator[PlannedRecording]:
     """Yield the recordings of a row."""
     values = values_of(row, ROWS)
     values["start"], values["stop"] = values.pop("from", None), values.pop("to", None)
@@ -542,7 +540,7 @@ def _recordings(row: Any, folder: Path, origin: str) -> Iterator[PlannedRecordin
         raise refuse(str(error)) from None
 
 
-def _named(recording: str, folder: Path) -> str | Path:
+def _named(recording: str, folder: AnyPath) -> str | AnyPath:
     """Return the path or URL of a recording, relative to the folder of the manifest."""
     if is_url(recording):
         return recording
@@ -569,7 +567,7 @@ def recordings_of(
     given: Sequence[str | Path | PlannedRecording] | None,
     manifest: str | Path | None = None,
     *,
-    but: Path | None = None,
+    but: AnyPath | None = None,
 ) -> tuple[PlannedRecording, ...]:
     """Return the recordings of a command or a call.
 

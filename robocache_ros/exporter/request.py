@@ -14,7 +14,7 @@ from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import VARIABLE, cache_bytes_of
-from robocache_ros.storage.paths import any_path, is_url
+from robocache_ros.storage.paths import AnyPath, any_path
 
 MAX_OUTPUTS = 32  # each has an engine and encoders of its own while a recording is converted
 _OF_DATASETS = frozenset(field.name for field in fields(DatasetOptions))
@@ -101,7 +101,7 @@ class ExportRequest:
 
     recordings: tuple[PlannedRecording, ...]
     outputs: tuple[Output, ...]
-    out: Path
+    out: AnyPath
     options: ExportOptions = field(default_factory=ExportOptions)
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class ExportRequest:
         cls,
         recordings: Sequence[str | Path | PlannedRecording],
         outputs: Sequence[Output],
-        out: str | Path,
+        out: str | AnyPath,
         given: Mapping[str, Any],
     ) -> ExportRequest:
         """Return the request of arguments, with the options of the run that are given."""
@@ -124,9 +124,9 @@ class ExportRequest:
         return cls(planned(recordings), tuple(outputs), any_path(out, "datasets"), options)
 
     @property
-    def target(self) -> Path:
+    def target(self) -> AnyPath:
         """The target as it is used: an absolute path, or the URL."""
-        return self.out if is_url(self.out) else Path(os.path.abspath(self.out))
+        return Path(os.path.abspath(self.out)) if isinstance(self.out, Path) else self.out
 
 
 def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -18,7 +18,7 @@ from robocache_ros.exporter.request import ExportRequest, apply_cache_bytes, div
 from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.keys import read_values, refusal
-from robocache_ros.storage.paths import any_path
+from robocache_ros.storage.paths import AnyPath, any_path
 
 # `robocache_ros.export`: its keywords are the fields of `ExportOptions`, for type checkers and editors too.
 
@@ -50,7 +50,7 @@ def _with_arguments(arguments: Callable[P, _Arguments]) -> Callable[[Callable[..
 def export(
     recordings: str | Path | Sequence[str | Path | PlannedRecording],
     spec: str | Path | Mapping[str, Any] | FusionSpec,
-    out: str | Path,
+    out: str | AnyPath,
     *,
     progress: Progress | None = None,
     **given: Any,

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from heapq import heapify, heapreplace
-from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
 from robocache_ros.exporter.datasets import (
@@ -32,7 +31,7 @@ from robocache_ros.exporter.recordings import MAX_RECORDINGS
 from robocache_ros.exporter.request import ExportRequest
 from robocache_ros.exporter.target import TargetInUse, piece_store
 from robocache_ros.formats.recording import FailedRecording
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath, is_url
 
 # A shard: the part of the recordings of an export that one of several machines converts.
 
@@ -184,7 +183,7 @@ def convert_shard(request: ExportRequest, executor: Executor, progress: Progress
 class _ShardedExport:
     """The datasets of an export, and what its shards have noted about them."""
 
-    def __init__(self, datasets: Sequence[DatasetPlan], target: Path, store: PieceStore) -> None:
+    def __init__(self, datasets: Sequence[DatasetPlan], target: AnyPath, store: PieceStore) -> None:
         self._datasets, self._target, self._store = datasets, target, store
         self.recordings = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.plan.distinct))
         with ThreadPoolExecutor(THREADS, "files") as pool:  # each waits for answers, of recordings at URLs

@@ -37,7 +37,7 @@ from robocache_ros.formats.dataset_folder import (
 )
 from robocache_ros.storage.errors import StoreError
 from robocache_ros.storage.object_store import ObjectStore, name_below
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath, is_url
 
 # The plans of a target in a bucket: which export makes its dataset.
 #
@@ -283,7 +283,7 @@ class NewDataset:
         return [name[len(folder) + 1 :] for name in self.staged if name.startswith(f"{folder}/")]
 
 
-def piece_store(out: str | Path, pieces: str | Path | None = None) -> PieceStore:
+def piece_store(out: str | AnyPath, pieces: str | AnyPath | None = None) -> PieceStore:
     """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`.
 
     Args:
@@ -337,7 +337,7 @@ class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
 # More than 50 lines, because of its docstring.
 @contextmanager
 def new_dataset(
-    out: Path, last: str = "meta", *, overwrite: bool = False, pieces: str | Path | None = None
+    out: Path, last: str = "meta", *, overwrite: bool = False, pieces: str | AnyPath | None = None
 ) -> Iterator[NewDataset]:
     """Yield a folder for a new dataset. On exit its contents move to `out`; on an exception it is removed.
 
@@ -653,7 +653,7 @@ def new_bucket_dataset(
     entries: Sequence[str],
     *,
     overwrite: bool = False,
-    pieces: str | Path | None = None,
+    pieces: str | AnyPath | None = None,
 ) -> Iterator[NewDataset]:
     """Yield a local folder for a new dataset. On exit its files are put into the target, the entries last.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.check import Findings, file_in
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetFile, given_file, open_file, path_below, read_bytes
 
 FILE = "SHA256SUMS"
@@ -85,7 +86,7 @@ def digests_of(dataset: Path, names: Sequence[str]) -> dict[str, str]:
     return {name: digests[found.st_dev, found.st_ino] for name, found in zip(names, identities, strict=True)}
 
 
-def sha256(path: Path) -> str:
+def sha256(path: AnyPath) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
     digest = hashlib.sha256()
     with open_file(given_file(path)) as file:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.formats import pieces
 from robocache_ros.formats.depth import depth_stats
-from robocache_ros.formats.pictures import VIDEO, Blobs, blobs_path, samples_path, video_path
+from robocache_ros.formats.pictures import VIDEO, Blobs, blobs_name, samples_name, video_name
 from robocache_ros.formats.pieces import (
     ArrayInfo,
     EpisodeInfo,
@@ -32,6 +31,7 @@ from robocache_ros.formats.video import VideoPart
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
+from robocache_ros.storage.paths import AnyPath
 
 # What the episodes of a dataset state of their outcomes.
 
@@ -108,20 +108,20 @@ class Episode:
     """Consecutive ticks of a recording."""
 
     index: int  # in the dataset
-    recording: Path
+    recording: AnyPath
     task: str
     task_index: int
     success: bool | None  # None: not known
     length: int
     first_row: int  # in the dataset
-    piece: Path
+    piece: AnyPath
     number: int  # of the episode in the piece
     first: int  # first row in the piece
     layout: Layout
     features: dict[str, Feature] = field(repr=False)
     pictures: dict[str, PictureInfo] = field(repr=False)  # those of the dataset, without counts
     array_streams: dict[str, ArrayInfo] = field(repr=False)
-    contents: Callable[[Path], PieceContents] = field(repr=False)  # reads those of a piece
+    contents: Callable[[AnyPath], PieceContents] = field(repr=False)  # reads those of a piece
 
     @property
     def stats(self) -> dict[str, Stats]:
@@ -206,19 +206,19 @@ class Episode:
 
     def images(self, stream: str, encoding: str) -> EncodedImages:
         """Return the images of a stream in the encoding png, jpeg or raw, which the format must have asked for."""
-        blobs = Blobs(blobs_path(self.piece, stream, encoding))
+        blobs = Blobs(self.piece / blobs_name(stream, encoding))
         return EncodedImages(blobs, self._samples(stream), self.pictures[stream].shape)
 
-    def video(self, stream: str, codec: str) -> Path:
+    def video(self, stream: str, codec: str) -> AnyPath:
         """Return the mp4 file with one frame per row, in a codec which the format must have asked for.
 
         `DEPTH_VIDEO` for depth, with `DatasetOptions.depth` video.
         """
-        return video_path(self.piece, stream, codec, self.number)
+        return self.piece / video_name(stream, codec, self.number)
 
     def video_part(self, stream: str, codec: str) -> VideoPart:
         """Return what is known of the file of `video`, without reading it."""
-        return self.contents(self.piece).videos[video_path(Path(), stream, codec, self.number).as_posix()]
+        return self.contents(self.piece).videos[video_name(stream, codec, self.number)]
 
     def histogram(self, stream: str) -> Histogram:
         """Return the counts of the pixel values of a stream of 8-bit images."""
@@ -233,12 +233,12 @@ class Episode:
 
     def arrays(self, stream: str) -> StoredArrays:
         """Return the voxels or non-8-bit images of a stream."""
-        blobs = Blobs(blobs_path(self.piece, stream, "arrays"))
+        blobs = Blobs(self.piece / blobs_name(stream, "arrays"))
         return StoredArrays(blobs, self._samples(stream), self.array_streams[stream])
 
     def _samples(self, stream: str) -> NDArray[np.int64]:
         offset = 8 * self.first
-        return np.fromfile(samples_path(self.piece, stream), "<i8", self.length, offset=offset).astype(np.int64)
+        return np.fromfile(self.piece / samples_name(stream), "<i8", self.length, offset=offset).astype(np.int64)
 
     def _feature(self, name: str) -> NDArray[np.float32]:
         if name not in self.features:
@@ -257,8 +257,8 @@ _LOSSLESS = {"png": "8-bit RGB as PNG, lossless", "raw": "8-bit RGB, lossless", 
 class Piece:
     """The piece of a recording in a dataset. The same folder may occur several times."""
 
-    folder: Path
-    recording: Path
+    folder: AnyPath
+    recording: AnyPath
     task: str  # of the episodes of which the recording does not state one
     episodes: tuple[EpisodeInfo, ...]
     success: bool | None = None  # of the episodes of which the recording does not state it; None: not known

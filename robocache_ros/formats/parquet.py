@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import read_table
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetError, DatasetFile
 
 # Files of a table, as in LeRobot v3.0.
@@ -130,7 +131,7 @@ def column_names(path: DatasetFile) -> list[str]:
 
 
 @contextmanager
-def parquet_errors(path: Path) -> Iterator[None]:
+def parquet_errors(path: AnyPath) -> Iterator[None]:
     """Turn the errors of reading a parquet file into those of datasets."""
     try:
         yield

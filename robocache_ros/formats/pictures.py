@@ -24,11 +24,12 @@ from robocache_ros.formats.statistics import Histogram
 from robocache_ros.formats.video import VideoFile, VideoSettings, add_stream_like
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import CODECS, COPY, DatasetOptions
+from robocache_ros.storage.paths import AnyPath
 
 # A file of many byte strings, read by index.
 
 
-def _ends(path: Path) -> Path:
+def _ends(path: AnyPath) -> AnyPath:
     return path.with_name(f"{path.name}.ends")
 
 
@@ -65,7 +66,7 @@ class Blobs:
         path: written by a `BlobWriter`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._ends: NDArray[np.int64] = np.fromfile(_ends(path), "<i8").astype(np.int64)
         self._data = np.memmap(os.fspath(path), np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
@@ -253,26 +254,26 @@ def stats_rows(height: int) -> slice:
     return slice(None, None, max(1, height // STATS_ROWS))
 
 
-def video_path(folder: Path, stream: str, codec: str, episode: int) -> Path:
+def video_name(stream: str, codec: str, episode: int) -> str:
     """Return the file of an episode's video in a piece."""
-    return folder / "pictures" / stream / codec / f"episode-{episode:06d}.mp4"
+    return f"pictures/{stream}/{codec}/episode-{episode:06d}.mp4"
 
 
-def blobs_path(folder: Path, stream: str, encoding: str) -> Path:
+def blobs_name(stream: str, encoding: str) -> str:
     """Return the file of a stream's distinct images or arrays in a piece."""
-    return folder / "pictures" / stream / encoding
+    return f"pictures/{stream}/{encoding}"
 
 
-def samples_path(folder: Path, stream: str) -> Path:
+def samples_name(stream: str) -> str:
     """Return the file with the index of the distinct image of each row, -1 if there is none."""
-    return folder / "pictures" / stream / "samples"
+    return f"pictures/{stream}/samples"
 
 
 class _SampleNumbers:
     """Numbers the distinct samples of a stream, and writes the number of each row."""
 
     def __init__(self, folder: Path, stream: str) -> None:
-        path = samples_path(folder, stream)
+        path = folder / samples_name(stream)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb")
         self._last = -2
@@ -315,7 +316,7 @@ class PictureWriter:
         self._codecs = [encoding for encoding in encodings if encoding in CODECS]
         self._copies = COPY in encodings
         self._used: list[list[int]] = []  # by episode, the stamps of the messages that its rows used
-        self._images = {e: BlobWriter(blobs_path(folder, stream.name, e)) for e in encodings if e not in VIDEO}
+        self._images = {e: BlobWriter(folder / blobs_name(stream.name, e)) for e in encodings if e not in VIDEO}
         self._numbers = _SampleNumbers(folder, stream.name)
         self._videos: list[VideoFile] = []
         self._shape = (0, 0)
@@ -362,7 +363,7 @@ class PictureWriter:
     def copy_video(self, bag: Bag) -> None:
         """Write the videos that are copied from the recording, after its last row."""
         if self._copies:
-            files = [video_path(self._folder, self._name, COPY, number) for number in range(len(self._used))]
+            files = [self._folder / video_name(self._name, COPY, number) for number in range(len(self._used))]
             stamps = [np.array(used, np.int64) for used in self._used]
             copied = copy_video(bag, self._stream, stamps, files, (self._shape[0], self._shape[1]), self._rate_hz)
             self._codec_names[COPY], self._pixel_formats[COPY] = copied
@@ -386,7 +387,7 @@ class PictureWriter:
 
     def _open_videos(self) -> None:
         for codec in self._codecs:
-            path = video_path(self._folder, self._name, codec, len(self._episodes) - 1)
+            path = self._folder / video_name(self._name, codec, len(self._episodes) - 1)
             video = VideoFile(path, (self._shape[0], self._shape[1]), self._rate_hz, codec, self._settings)
             self._codec_names[codec] = video.encoder.codec
             self._pixel_formats[codec] = video.encoder.pixel_format
@@ -411,7 +412,7 @@ class ArrayWriter:
 
     def __init__(self, folder: Path, stream: StreamSpec) -> None:
         self._name = stream.name
-        self._blobs = BlobWriter(blobs_path(folder, stream.name, "arrays"))
+        self._blobs = BlobWriter(folder / blobs_name(stream.name, "arrays"))
         self._numbers = _SampleNumbers(folder, stream.name)
         self._bits = stream.voxels is not None and stream.voxels.reduction.is_flag
         self._shape: list[int] = []

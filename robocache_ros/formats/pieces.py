@@ -21,6 +21,7 @@ from robocache_ros.formats.statistics import Histogram, Stats
 from robocache_ros.formats.video import VideoPart
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
+from robocache_ros.storage.paths import AnyPath
 
 # What a piece states of each of its episodes.
 
@@ -100,12 +101,12 @@ class RowColumnsWriter:
                 stack.callback(file.close)
 
 
-def load(folder: Path, layout: Layout) -> Rows:
+def load(folder: AnyPath, layout: Layout) -> Rows:
     """Return the columns of a piece as memory-mapped arrays."""
     return dict(_loaded(folder, layout))
 
 
-def _loaded(folder: Path, layout: Layout) -> Iterator[tuple[str, NDArray[Any]]]:
+def _loaded(folder: AnyPath, layout: Layout) -> Iterator[tuple[str, NDArray[Any]]]:
     rows = (folder / FOLDER / "ticks_ns").stat().st_size // 8
     for name, (dtype, shape) in shapes(layout).items():
         path = folder / FOLDER / name
@@ -208,7 +209,7 @@ STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at
 class FeatureColumns:
     """Reads the values of each number of a feature from all pieces, several numbers at a time in bounded memory."""
 
-    def __init__(self, feature: Feature, pieces: Sequence[Path], layout: Layout, rows: int) -> None:
+    def __init__(self, feature: Feature, pieces: Sequence[AnyPath], layout: Layout, rows: int) -> None:
         self._feature, self._pieces, self._layout = feature, pieces, layout
         self._step = max(1, STATS_BYTES // (8 * rows))
         self._first, self._block = -self._step, np.zeros((0, 0))
@@ -221,7 +222,7 @@ class FeatureColumns:
         values: NDArray[Any] = self._block[k - self._first]
         return values
 
-    def _read(self, piece: Path, numbers: Sequence[int]) -> NDArray[Any]:
+    def _read(self, piece: AnyPath, numbers: Sequence[int]) -> NDArray[Any]:
         rows = load(piece, self._layout)  # of one piece at a time: the number of mapped files is limited
         return np.stack([self._feature.column(rows, k) for k in numbers])
 
@@ -296,7 +297,7 @@ class PieceContents:
     videos: dict[str, VideoPart]
 
     @classmethod
-    def load(cls, piece: Path) -> PieceContents:
+    def load(cls, piece: AnyPath) -> PieceContents:
         """Read the contents of the piece in a folder."""
         told = json.loads((piece / CONTENTS).read_text(encoding="utf-8"))
         return cls(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec.keys import suggestion
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError as DatasetError
 from robocache_ros.untrusted_files import DatasetFile, read_text
@@ -258,7 +258,7 @@ class ChainedEpisodes:
         self._ends = list(accumulate(len(source) for source in self.sources))
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return tuple(file for source in self.sources for file in getattr(source, "files", ()))
 

@@ -21,6 +21,7 @@ from robocache_ros.errors import number_of
 from robocache_ros.extras import need
 from robocache_ros.formats.pieces import EpisodeInfo
 from robocache_ros.spec import FusionSpec
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_MS
 
 # The states and ages of the values of each stream, which tell what latency costs a recording.
@@ -141,7 +142,7 @@ def _jpeg(image: NDArray[np.generic]) -> bytes:
 class FailedRecording:
     """A recording that is not in the dataset, and the reason."""
 
-    bag: Path
+    bag: AnyPath
     reason: str
     dropped: bool = False  # because of `on_invalid: drop`
 
@@ -150,7 +151,7 @@ class FailedRecording:
 class ExportedRecording:
     """The result of the export of one recording."""
 
-    bag: Path
+    bag: AnyPath
     spec: FusionSpec
     visibility: str
     start_ns: int
@@ -263,7 +264,7 @@ def save_recording(folder: Path, recording: ExportedRecording, files: StorageFil
 
 
 def load_recording(
-    folder: Path, bag: Path, spec: FusionSpec, visibility: str
+    folder: AnyPath, bag: AnyPath, spec: FusionSpec, visibility: str
 ) -> tuple[ExportedRecording, StorageFiles]:
     """Load the result that `save` stored, given the inputs from the plan of the export."""
     told = json.loads((folder / RECORDING_JSON).read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.read import DatasetError, EpisodeSource, known_names
+from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
     from robocache_ros.formats.check import Findings
@@ -143,7 +144,7 @@ def known_readers() -> tuple[str, ...]:
     return (*READERS, *sorted({*_declared(READER_GROUP), *_declared_parts("reader")} - set(READERS)))
 
 
-def open_source(name: str, path: str | Path, **options: Any) -> EpisodeSource:
+def open_source(name: str, path: str | AnyPath, **options: Any) -> EpisodeSource:
     """Return the episodes of a dataset.
 
     Args:

@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -19,7 +18,7 @@ from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats.read import DatasetError, check_image_bytes
-from robocache_ros.storage.paths import keep_for
+from robocache_ros.storage.paths import AnyPath, keep_for
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_container
 
 # A video file that stays open between reads: a read that follows the last one goes on decoding.
@@ -148,7 +147,7 @@ class VideoFrames:
         count: number of frames of the episode.
     """
 
-    root: Path
+    root: AnyPath
     name: str
     start_s: float
     fps: float
@@ -158,7 +157,7 @@ class VideoFrames:
         return self.count
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """The file, which may not be there."""
         return self.root / self.name
 

@@ -152,7 +152,7 @@ def runtime_folder() -> Path:
         raise IpcUnavailableError(f"{folder}: cannot be created ({error.strerror}); set XDG_RUNTIME_DIR") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise IpcUnavailableError(
-            f"{folder}: is not a folder of this user alone (mode 0700); remove it, or set XDG_RUNTIME_DIR"
+            f"{folder}: is not a folder of only this user (mode 0700); remove it, or set XDG_RUNTIME_DIR"
         )
     return folder
 

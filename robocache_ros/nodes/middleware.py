@@ -175,9 +175,9 @@ def profile(qos: QosSpec) -> QoSProfile:
     )
 
 
-def for_replay(asked: QosSpec, *, large: bool) -> QosSpec:
+def for_replay(requested: QosSpec, *, large: bool) -> QosSpec:
     """Reliable, with a queue deep enough that a fast replay loses no message while the node is busy."""
-    return replace(asked, reliability="reliable", depth=max(asked.depth, LARGE_DEPTH if large else SMALL_DEPTH))
+    return replace(requested, reliability="reliable", depth=max(requested.depth, LARGE_DEPTH if large else SMALL_DEPTH))
 
 
 def any_best_effort(offered: Iterable[QoSProfile]) -> bool:
@@ -185,11 +185,11 @@ def any_best_effort(offered: Iterable[QoSProfile]) -> bool:
     return any(profile.reliability == ReliabilityPolicy.BEST_EFFORT for profile in offered)
 
 
-def unmet(asked: QosSpec, offered: QoSProfile) -> str:
+def unmet(requested: QosSpec, offered: QoSProfile) -> str:
     """The QoS policy for which a publisher offers less than is requested; empty if it offers enough."""
-    if asked.reliability == "reliable" and offered.reliability == ReliabilityPolicy.BEST_EFFORT:
+    if requested.reliability == "reliable" and offered.reliability == ReliabilityPolicy.BEST_EFFORT:
         return "reliability"
-    if asked.durability == "transient_local" and offered.durability == DurabilityPolicy.VOLATILE:
+    if requested.durability == "transient_local" and offered.durability == DurabilityPolicy.VOLATILE:
         return "durability"
     return ""
 

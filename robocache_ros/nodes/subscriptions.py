@@ -383,21 +383,21 @@ class TopicSubscriptions:
     def _subscribe(self, streams: tuple[StreamSpec, ...], reliable: bool) -> Topic:
         first = streams[0]
         large = first.kind != "vector"
-        asked = for_replay(first.qos, large=large) if reliable else first.qos
+        requested = for_replay(first.qos, large=large) if reliable else first.qos
         name = self._node.resolve_topic_name(first.topic)
-        auto = asked.reliability == "auto"
+        auto = requested.reliability == "auto"
         if auto:
             offered = [publisher.qos_profile for publisher in self._node.get_publishers_info_by_topic(name)]
             all_reliable = large and offered and not any_best_effort(offered)
-            asked = replace(asked, reliability="reliable" if all_reliable else "best_effort")
-        return Topic(self._subscription(first, asked), streams, asked, name, auto)
+            requested = replace(requested, reliability="reliable" if all_reliable else "best_effort")
+        return Topic(self._subscription(first, requested), streams, requested, name, auto)
 
-    def _subscription(self, stream: StreamSpec, asked: QosSpec) -> Subscription[Any]:
+    def _subscription(self, stream: StreamSpec, requested: QosSpec) -> Subscription[Any]:
         return self._node.create_subscription(
             message_class(stream),
             stream.topic,
             _never_called,
-            profile(asked),
+            profile(requested),
             callback_group=self._group,
             event_callbacks=middleware.no_events(),
             raw=True,
@@ -460,7 +460,7 @@ class LargeMessages:
     """
 
     def __init__(self, node: Node, subscriptions: TopicSubscriptions, failed: Callable[[Exception], None]) -> None:
-        self.news = middleware.Signal(node)  # sent for each message
+        self.arrived = middleware.Signal(node)  # sent for each message
         self._subscriptions = subscriptions
         self._topics: Sequence[Topic] = [topic for topic in subscriptions.topics if topic.large]
         self._failed = failed
@@ -482,7 +482,7 @@ class LargeMessages:
         if self._thread.is_alive():
             self._thread.join()
         self._waiter.destroy()
-        self.news.destroy()
+        self.arrived.destroy()
 
     def _run(self) -> None:
         process.reduce_timer_slack()
@@ -505,7 +505,7 @@ class LargeMessages:
         count = 0
         for message in topic.take(self._raw_subscriber, LARGE_BATCH):
             self._received.append((topic, message))
-            self.news.send()
+            self.arrived.send()
             count += 1
         return count == LARGE_BATCH
 

@@ -93,7 +93,7 @@ class WallClockSource:
         queues = [partial(subscriptions.take_from, topic) for topic in self._small]
         self._arrivals = Arrivals([*queues, self._large.read])
         self._flood = Flood()
-        self._waiter = middleware.Waiter(node, len(self._small), self._large.news)
+        self._waiter = middleware.Waiter(node, len(self._small), self._large.arrived)
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""

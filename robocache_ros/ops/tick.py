@@ -369,7 +369,7 @@ class TickPlan:
         _ROW_TASK.pack_into(self._draft, at, samples, lower, upper, weight, width, column, method)
 
     def window(self, number: int, slots: Sequence[int]) -> None:
-        """Set the slots of a window's samples, the oldest first; `number` counts windows alone."""
+        """Set the slots of a window's samples, the oldest first; `number` counts only windows."""
         source, column, slots_at = self._windows[number]
         reduction = 1 + REDUCTIONS.index(source.reduce) if source.reduce else 0
         numbers = (len(slots), source.rows.shape[1], source.width, column, reduction, 0)

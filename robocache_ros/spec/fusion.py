@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
@@ -26,7 +25,7 @@ from robocache_ros.spec.keys import (
     show_value,
 )
 from robocache_ros.spec.stream import OUTCOMES, TF, TF_TYPE, SpecQuality, StreamSpec
-from robocache_ros.storage.paths import any_path
+from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.units import NS_PER_MS
 from robocache_ros.untrusted_files import read_text
 
@@ -191,7 +190,7 @@ class FusionSpec:
         return {**keys.write(self), "streams": streams}
 
 
-def load_spec(source: str | Path | Mapping[str, Any], namespace: str = "/") -> FusionSpec:
+def load_spec(source: str | AnyPath | Mapping[str, Any], namespace: str = "/") -> FusionSpec:
     """Read a fusion spec from a YAML file or a mapping.
 
     Args:

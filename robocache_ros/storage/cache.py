@@ -61,7 +61,7 @@ _recent: deque[int] = deque()  # descriptors
 _lock = threading.Lock()
 
 
-def keep(file: BinaryIO) -> None:
+def keep_open(file: BinaryIO) -> None:
     """Keep an open file and its lock, in place of the one that was kept for the longest time."""
     with _lock:
         if len(_recent) == MAX_RECENT_FILES:
@@ -69,8 +69,8 @@ def keep(file: BinaryIO) -> None:
         _recent.append(os.dup(file.fileno()))
 
 
-def let_go(file: BinaryIO) -> None:
-    """Keep a file no longer."""
+def release(file: BinaryIO) -> None:
+    """Release a kept file."""
     same = os.fstat(file.fileno())
     with _lock:
         for handle in [each for each in _recent if os.path.samestat(os.fstat(each), same)]:
@@ -79,7 +79,7 @@ def let_go(file: BinaryIO) -> None:
 
 
 def release_all() -> None:
-    """Keep no file longer: no library is about to open one."""
+    """Release all kept files: no library is about to open one."""
     with _lock:
         while _recent:
             os.close(_recent.popleft())
@@ -105,8 +105,8 @@ class FileCache:
     """The files in a folder.
 
     Args:
-        folder: created when needed; of this cache alone. None: `kind` in robocache_ros in $XDG_CACHE_HOME or ~/.cache,
-            of each process that uses the cache.
+        folder: created when needed; used only by this cache. None: `kind` in robocache_ros in $XDG_CACHE_HOME or
+            ~/.cache, of each process that uses the cache.
         limit: bytes of all files; never more than a share of the free disk. Files in use are kept, also if they exceed
             it.
         kind: of the files.

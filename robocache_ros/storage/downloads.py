@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 from robocache_ros.buffer_pool import buffer_for, host_pool
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.storage.errors import NotReadError, RemoteError
-from robocache_ros.storage.paths import RemotePath
+from robocache_ros.storage.paths import AnyPath, RemotePath
 
 BLOCK_BYTES = 64 << 10  # the unit of requests
 REQUEST_BYTES = 8 << 20  # at most, of one request
@@ -169,7 +169,7 @@ def opened(path: Path) -> LocalFile:
 
 
 @contextmanager
-def hold(paths: Iterable[Path]) -> Iterator[None]:
+def hold(paths: Iterable[AnyPath]) -> Iterator[None]:
     """Download the remote ones of some files, in their order, and keep them as long as the block runs."""
     with ExitStack() as stack:
         before: threading.Event | None = None
@@ -206,7 +206,7 @@ class _Holding:
     def __init__(self, path: RemotePath, after: threading.Event | None) -> None:
         self.ended = threading.Event()  # downloaded, or failed
         self._path, self._after = path, after
-        self._begun = threading.Event()  # one of the following is known
+        self._started = threading.Event()  # one of the following is known
         self._partial: PartialFile | None = None
         self._file: BinaryIO | None = None
         self._error: BaseException | None = None
@@ -215,7 +215,7 @@ class _Holding:
 
     def opened(self) -> LocalFile:
         """Return the file for a reader."""
-        self._begun.wait()
+        self._started.wait()
         if self._error:
             raise self._error
         if self._file is not None:
@@ -227,7 +227,7 @@ class _Holding:
     def __enter__(self) -> _Holding:
         _held[_key(self._path)] = self
         self._thread.start()
-        self._begun.wait()  # others that open the file now wait for this download
+        self._started.wait()  # others that open the file now wait for this download
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -251,7 +251,7 @@ class _Holding:
         except BaseException as error:  # raised again in the threads that read
             self._error = error
         finally:
-            self._begun.set()
+            self._started.set()
             self.ended.set()
 
     def _download(self, local: Path) -> None:
@@ -259,7 +259,7 @@ class _Holding:
         partial = PartialFile(os.open(local, os.O_RDWR), self._path.size, self._path.read_range)
         try:
             self._partial = partial
-            self._begun.set()
+            self._started.set()
             if self._after:  # others are read first
                 self._after.wait()
             if self._given_up:
@@ -293,7 +293,7 @@ class StoredFile:
         RoboCacheError: not a regular file, or not readable.
     """
 
-    def __init__(self, path: Path, window: int = _WINDOW) -> None:
+    def __init__(self, path: AnyPath, window: int = _WINDOW) -> None:
         self._path, self._window_bytes = path, window
         try:
             self._file = stored(path) if isinstance(path, RemotePath) else _local(path)

@@ -99,7 +99,7 @@ def file_info(path: Located) -> dict[str, Any]:
     """Return what the file system says of a file or folder; a process asks once.
 
     Errors:
-        FileNotFoundError, RemoteError: as of `asked`.
+        FileNotFoundError, RemoteError: as of `call_with_retries`.
     """
     global _process
     if _process != os.getpid():  # after a fork, what was known may be old
@@ -134,13 +134,13 @@ def forget(path: Located) -> None:
     _known.pop(path, None)
 
 
-def remember(path: Located, told: Mapping[str, Any]) -> dict[str, Any]:
+def remember(path: Located, info: Mapping[str, Any]) -> dict[str, Any]:
     """Keep what a listing says of a file, so that it is not asked for again; return what is kept."""
     for kept in (_known, _absent):
         if len(kept) >= MAX_KNOWN:
             kept.clear()
     _absent.pop(path, None)
-    found = dict(told)
+    found = dict(info)
     _known[path] = found, time.monotonic()
     return found
 
@@ -165,10 +165,10 @@ def _is_http(system: Any) -> bool:
     return "http" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
 
 
-def version_of(told: Mapping[str, Any]) -> str:
+def version_of(info: Mapping[str, Any]) -> str:
     """Return what identifies the contents of a file: its size, and its checksum or time as far as they are known."""
-    known = next((f"{key}={told[key]}" for key in _VERSION if told.get(key) is not None), "")
-    return hashlib.sha256(f"{told.get('size')} {known}".encode()).hexdigest()
+    known = next((f"{key}={info[key]}" for key in _VERSION if info.get(key) is not None), "")
+    return hashlib.sha256(f"{info.get('size')} {known}".encode()).hexdigest()
 
 
 def _lacks_bucket(error: BaseException) -> bool:
@@ -367,14 +367,14 @@ def _found(system: Any, folder: str, options: Mapping[str, str]) -> dict[str, Li
     details = system.find(folder, detail=True, **options)
     prefix, start = options.get("prefix", ""), len(folder) + 1
     return {
-        name[start:]: Listed(int(told["size"] or 0), _modified(told))
-        for name, told in details.items()
-        if told["type"] == "file" and name[start:].startswith(prefix)
+        name[start:]: Listed(int(info["size"] or 0), _modified(info))
+        for name, info in details.items()
+        if info["type"] == "file" and name[start:].startswith(prefix)
     }
 
 
-def _modified(told: Mapping[str, Any]) -> datetime:
-    found = next((told[key] for key in _MODIFIED if told.get(key) is not None), 0)
+def _modified(info: Mapping[str, Any]) -> datetime:
+    found = next((info[key] for key in _MODIFIED if info.get(key) is not None), 0)
     if isinstance(found, str):
         with suppress(ValueError):
             found = datetime.fromisoformat(found.replace("Z", "+00:00"))

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage import object_store
-from robocache_ros.storage.cache import FileCache, default_cache_bytes, keep
+from robocache_ros.storage.cache import FileCache, default_cache_bytes, keep_open
 from robocache_ros.storage.errors import RemoteError
 from robocache_ros.storage.object_store import (
     answers_ranges,
@@ -124,22 +124,22 @@ class RemotePath:
 
     def is_file(self) -> bool:
         """Whether this is a file."""
-        told = self._described()
-        return told is not None and told["type"] == "file"
+        info = self._described()
+        return info is not None and info["type"] == "file"
 
     def is_dir(self) -> bool:
         """Whether this is a folder. Over http a folder is what gives a page of links."""
-        told = self._described()
-        if told is None:
+        info = self._described()
+        if info is None:
             return False
-        return told["type"] == "directory" or str(told.get("mimetype", "")).startswith("text/html")
+        return info["type"] == "directory" or str(info.get("mimetype", "")).startswith("text/html")
 
     def stat(self) -> SimpleNamespace:
         """Return the size, the kind, and a time that differs between versions; FileNotFoundError if it is not there."""
-        told = file_info(self)
-        mode = stat.S_IFREG if told["type"] == "file" else stat.S_IFDIR
-        time_ns = int(version_of(told)[:15], 16)
-        return SimpleNamespace(st_size=int(told["size"] or 0), st_mtime_ns=time_ns, st_mode=mode)
+        info = file_info(self)
+        mode = stat.S_IFREG if info["type"] == "file" else stat.S_IFDIR
+        time_ns = int(version_of(info)[:15], 16)
+        return SimpleNamespace(st_size=int(info["size"] or 0), st_mtime_ns=time_ns, st_mode=mode)
 
     @property
     def version(self) -> str:
@@ -148,19 +148,19 @@ class RemotePath:
 
     def iterdir(self) -> Iterator[RemotePath]:
         """Yield the contents of a folder."""
-        for name, told in self._listed(lambda system, path: system.ls(path, detail=True)):
+        for name, info in self._listed(lambda system, path: system.ls(path, detail=True)):
             child = self / name.rstrip("/").rpartition("/")[2]
-            remember(child, told)
+            remember(child, info)
             yield child
 
     def find(self) -> list[RemotePath]:
         """Return all files below a folder, at any depth, by one listing: a request for 1000 files in S3."""
         _, root = system_of(self)
         start, found = len(root.rstrip("/")) + 1, []
-        for name, told in self._listed(lambda system, path: system.find(path, detail=True)):
-            if told["type"] == "file" and not name.endswith("/"):  # some tools write empty objects for folders
+        for name, info in self._listed(lambda system, path: system.find(path, detail=True)):
+            if info["type"] == "file" and not name.endswith("/"):  # some tools write empty objects for folders
                 found.append(self / name[start:])
-                remember(found[-1], told)
+                remember(found[-1], info)
         for folder in {file.parent for file in found}:
             remember(folder, {"type": "directory", "size": 0})
         return found
@@ -203,10 +203,10 @@ class RemotePath:
 
     def has_ranges(self) -> bool:
         """Whether the server answers requests for parts of the file, as all but some http servers do."""
-        told = file_info(self)
-        if "ranges" not in told:
-            told["ranges"] = call_with_retries(self, lambda system, name: answers_ranges(system, name, self.size))
-        return bool(told["ranges"])
+        info = file_info(self)
+        if "ranges" not in info:
+            info["ranges"] = call_with_retries(self, lambda system, name: answers_ranges(system, name, self.size))
+        return bool(info["ranges"])
 
     def read_bytes(self) -> bytes:
         """Return the contents."""
@@ -220,7 +220,7 @@ class RemotePath:
     def __fspath__(self) -> str:
         """Return the name of the local copy. It stays in the cache until some others were used, or see `keep_for`."""
         with self.open() as file:
-            keep(file)
+            keep_open(file)
             return str(file.name)
 
     def require_unchanged(self) -> None:
@@ -257,19 +257,22 @@ class RemotePath:
 MAX_PATH, MAX_NAME = 4096, 255  # bytes of a path with its NUL, and of a part of it, as Linux has them
 
 
+AnyPath: TypeAlias = Path | RemotePath
+
+
 def is_url(path: object) -> bool:
     """Whether a path is a URL, such as `s3://bucket/a.mcap`."""
     return isinstance(path, RemotePath) or (isinstance(path, str) and "://" in path)
 
 
 def any_path(
-    path: str | Path,
+    path: str | AnyPath,
     kind: str,
     *,
     cache_dir: str | Path | None = None,
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Path:
+) -> AnyPath:
     """Return a local path as it is, and for a URL a path whose files are downloaded when they are used.
 
     Args:
@@ -286,16 +289,30 @@ def any_path(
     """
     if not isinstance(path, str) or not is_url(path):
         return as_path(path)
+    return remote_path(path, kind, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options)
+
+
+def remote_path(
+    url: str,
+    kind: str,
+    *,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> RemotePath:
+    """Return the path of a URL; see `any_path`."""
     limit = default_cache_bytes() if cache_bytes is None else cache_bytes
     if not 0 <= limit < 1 << 63:
         raise RemoteError(f"cache_bytes: {limit!r} is not a number of bytes; give one")
     cache = FileCache(Path(cache_dir) if cache_dir else None, int(limit), kind)
-    remote = RemotePath(path, storage_options or {}, cache)
+    remote = RemotePath(url, storage_options or {}, cache)
     remote.check()
-    return as_path(remote)
+    if len(url) >= MAX_PATH:
+        raise RoboCacheError(f"{printable(url, 40)}: {len(url):,} characters, not a path; give a file or a folder")
+    return remote
 
 
-def as_path(path: Any) -> Path:
+def as_path(path: str | AnyPath) -> AnyPath:
     """Return a path of a str; others, such as a `RemotePath`, which has the interface of Path, as they are.
 
     Errors:
@@ -304,7 +321,7 @@ def as_path(path: Any) -> Path:
     text = str(path)
     if len(text) >= MAX_PATH or not (isinstance(path, RemotePath) or may_be_path(text)):
         raise RoboCacheError(f"{printable(text, 40)}: {len(text):,} characters, not a path; give a file or a folder")
-    return Path(path) if isinstance(path, str) else cast(Path, path)
+    return Path(path) if isinstance(path, str) else path
 
 
 def may_be_path(text: str) -> bool:
@@ -316,7 +333,7 @@ def may_be_path(text: str) -> bool:
     return len(data) < MAX_PATH and b"\0" not in data and all(len(part) <= MAX_NAME for part in data.split(b"/"))
 
 
-def keep_for(path: Path, holder: Any) -> None:
+def keep_for(path: AnyPath, holder: Any) -> None:
     """Keep the local copy of a path in the cache as long as an object exists, such as a library's open file."""
     if isinstance(path, RemotePath):
         weakref.finalize(holder, path.open().close)

@@ -112,5 +112,5 @@ def test_another_codec_is_refused(decoder: Decoder) -> None:
 
 def test_a_node_does_not_read_video() -> None:
     spec = spec_of()
-    with pytest.raises(RoboCacheError, match=r"streams\.front\.type: .* is read from recordings alone"):
+    with pytest.raises(RoboCacheError, match=r"streams\.front\.type: .* is read only from recordings"):
         Ingest(spec, FusionEngine(spec, "cpu"), live=True)

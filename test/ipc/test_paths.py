@@ -53,7 +53,7 @@ def test_folder_that_others_may_enter_is_refused(runtime: Path) -> None:
     (runtime / "robocache").mkdir()
     (runtime / "robocache").chmod(0o755)
 
-    with pytest.raises(RoboCacheError, match="is not a folder of this user alone"):
+    with pytest.raises(RoboCacheError, match="is not a folder of only this user"):
         socket_path("/fusion")
 
 
@@ -61,5 +61,5 @@ def test_link_in_the_folders_place_is_refused(runtime: Path) -> None:
     (runtime / "elsewhere").mkdir(mode=0o700)
     (runtime / "robocache").symlink_to(runtime / "elsewhere")
 
-    with pytest.raises(RoboCacheError, match="is not a folder of this user alone"):
+    with pytest.raises(RoboCacheError, match="is not a folder of only this user"):
         socket_path("/fusion")

@@ -42,14 +42,14 @@ class ReceivedMessages:
     """Stands for the thread that receives large messages: the test decides what it has received."""
 
     def __init__(self, node: Any, *_: Any) -> None:
-        self.news = middleware.Signal(node)
+        self.arrived = middleware.Signal(node)
         self.received: deque[Any] = deque()
 
     def read(self, limit: int) -> list[Any]:
         return [self.received.popleft() for _ in range(min(limit, len(self.received)))]
 
     def destroy(self) -> None:
-        self.news.destroy()
+        self.arrived.destroy()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 from robocache_ros.bags.source import Data, RawMessage, Source
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.storage.paths import AnyPath
 
 # Decompression with size limits. The table of codecs is fixed, so text in a file cannot select a Python module.
 
@@ -51,7 +52,7 @@ def decompress(codec: str, data: Data, size: int | None = None) -> Data:
     return found
 
 
-def decompress_file(source: Path, target: Path) -> str:
+def decompress_file(source: AnyPath, target: Path) -> str:
     """Decompress a zstd file to another file; return a description of damage, empty if there is none.
 
     Errors:

@@ -20,6 +20,7 @@ from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.decode.definitions import msg_of_idl
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage.downloads import StoredFile
+from robocache_ros.storage.paths import AnyPath
 
 # The records of an MCAP file: an op code, a length and the content (https://mcap.dev/spec).
 
@@ -648,7 +649,7 @@ class McapFile:
 
     Args:
         path: the file.
-        sampled: give the messages of a few chunks alone; what the index says is that of the whole file.
+        sampled: give only the messages of a few chunks; what the index says is that of the whole file.
 
     Attributes:
         topics: topics with CDR or ROS 1 messages.
@@ -658,7 +659,7 @@ class McapFile:
         RoboCacheError: not MCAP, or no readable data.
     """
 
-    def __init__(self, path: Path, *, sampled: bool = False) -> None:
+    def __init__(self, path: AnyPath, *, sampled: bool = False) -> None:
         self._file = StoredFile(path)
         with self._file.closed_on_error():
             if self._file.read(0, len(MCAP_MAGIC)) != MCAP_MAGIC:

@@ -41,8 +41,8 @@ def merged_messages(
         if not heap:
             continue
         _, index, message, messages = heap[0]
-        alone = len(heap) == 1
-        if alone and not later:  # nothing is left to merge
+        is_last = len(heap) == 1
+        if is_last and not later:  # nothing is left to merge
             yield message
             yield from messages
             return
@@ -52,7 +52,7 @@ def merged_messages(
                 heapq.heappop(heap)
                 break
             message = after
-            if not alone or (later and message.log_ns >= later[-1][0]):
+            if not is_last or (later and message.log_ns >= later[-1][0]):
                 heapq.heapreplace(heap, (message.log_ns, index, message, messages))
                 break
 

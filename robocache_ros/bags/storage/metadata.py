@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from robocache_ros.storage.errors import RemoteError
+from robocache_ros.storage.paths import AnyPath
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 32
@@ -34,7 +35,7 @@ class Metadata:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def read_metadata(folder: Path) -> Metadata:
+def read_metadata(folder: AnyPath) -> Metadata:
     """Read the metadata of a folder."""
     file = folder / "metadata.yaml"
     if not file.is_file() or file.stat().st_size > MAX_BYTES:
@@ -53,7 +54,7 @@ def read_metadata(folder: Path) -> Metadata:
     return Metadata(tuple(dict.fromkeys(names)), "" if mode == "none" else mode, counts if good else {})
 
 
-def storage_files(path: Path) -> tuple[Path, ...]:
+def storage_files(path: AnyPath) -> tuple[AnyPath, ...]:
     """Return the storage files of a recording, in write order.
 
     The order is that of metadata.yaml; without it, that of the numbers in the names, `bag_2` before `bag_10`. If none
@@ -74,7 +75,7 @@ def is_stored(name: str) -> bool:
     return _STORED.fullmatch(name) is not None
 
 
-def _stored(folder: Path) -> tuple[Path, ...]:
+def _stored(folder: AnyPath) -> tuple[AnyPath, ...]:
     files = [f for f in folder.iterdir() if is_stored(f.name) and not f.is_dir()]
     files = [f for f in files if f.suffix not in _ROS1] or files  # a ROS 1 bag in the same folder is their source
     numbered = {f: [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", f.name)] for f in files}

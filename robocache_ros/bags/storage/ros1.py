@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
 from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage.downloads import StoredFile
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 
 # The records of a ROS 1 bag: a header of named fields, and data (http://wiki.ros.org/Bags/Format/2.0).
@@ -432,7 +432,7 @@ class Ros1Bag:
 
     has_checksums = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._file = StoredFile(path, _WALKED)
         with self._file.closed_on_error():
             self._contents = read_contents(self._file)

@@ -9,7 +9,6 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +18,7 @@ from robocache_ros.bags.source import PAUSE_NS, Group, RawMessage, Topic, groups
 from robocache_ros.decode.definitions import msg_of_idl
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage.downloads import StoredFile
+from robocache_ros.storage.paths import AnyPath
 
 CHECK_BYTES = 1 << 30  # maximum file size for a comparison with the index, which reads all pages a second time
 HEADER = b"SQLite format 3\0"
@@ -38,7 +38,7 @@ class SqliteFile:
 
     has_checksums = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._path = path
         self.notes: list[str] = []
         size = _check_length(path)
@@ -138,7 +138,7 @@ class SqliteFile:
             if encoding in ("ros2msg", "ros2idl") and isinstance(kind, str) and isinstance(text, str)
         }
 
-    def _wal(self, path: Path) -> None:
+    def _wal(self, path: AnyPath) -> None:
         log = path.with_name(f"{path.name}-wal")
         if log.is_file() and log.stat().st_size:
             self.notes.append(
@@ -151,7 +151,7 @@ class SqliteFile:
         return RoboCacheError(f"{self._path}: cannot be read, it is damaged or truncated: {reason}")
 
 
-def _check_length(path: Path) -> int:
+def _check_length(path: AnyPath) -> int:
     """Refuse a file with fewer pages than its header declares. SQLite reads some of these files as empty tables."""
     file = StoredFile(path)
     try:

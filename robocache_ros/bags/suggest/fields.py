@@ -140,7 +140,7 @@ def numeric_fields(message: Struct, messages: Sequence[Any]) -> tuple[list[Numer
     """Return the fields of a type that streams can read, and the omitted fields, each with a reason.
 
     Single numbers with the same alignment form one stream, as do those at one path of a list of messages. Omitted are
-    times and counters by their names, lists of variable length, and streams beyond MOST.
+    times and counters by their names, lists of variable length, and streams beyond MAX_STREAMS_PER_TOPIC.
 
     Args:
         message: the type.

@@ -61,7 +61,7 @@ VAGUE = re.compile(
 SLIDING_WORDS = ("finger", "gripper", "prismatic", "slide", "lift", "linear")  # joints that may not be in rad
 LARGEST_RAD = 4 * math.pi  # larger values of joints may be degrees or the ticks of a servo
 SPARSE_HZ = 0.5  # a topic with a lower rate is an event, not a stream
-FEW_MESSAGES = 2  # a topic with fewer messages is also an event
+MAX_EVENT_MESSAGES = 2  # a topic with fewer messages is also an event
 SLOWEST_HZ = 0.01  # lowest rate in a spec; one wrong stamp can reduce the measured rate
 MIN_SHARE = 0.15  # a topic with messages in a smaller share of the recording is also an event
 IMAGE_HEIGHT = 240  # larger images are scaled down to it
@@ -172,7 +172,7 @@ def _nothing(info: BagInfo, only: Sequence[str], found: Sequence[SuggestedStream
     if only and found:
         return f"{where}: no stream is of the kind {', '.join(only)}; leave out --only"
     topics = f"{len(counts)} topic{'s' if len(counts) > 1 else ''}"
-    if max(counts, default=0) < FEW_MESSAGES:
+    if max(counts, default=0) < MAX_EVENT_MESSAGES:
         each = f"{max(counts)} message{'s' if max(counts) > 1 else ''} {'each' if len(counts) > 1 else 'in it'}"
         return f"{where}: no topic has enough messages to be a stream ({topics}, {each}); record for longer"
     kinds = Counter(topic.stats.type.split("/")[-1] for topic in info.topics.values() if topic.stats.count)
@@ -260,7 +260,7 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo, *, chosen: bool) -> 
     if not stats.count:
         return [], "no messages"
     seconds = (stats.stop_ns - stats.start_ns) / 1e9
-    if stats.count < FEW_MESSAGES or stats.rate_hz < SPARSE_HZ or seconds < MIN_SHARE * info.duration_s:
+    if stats.count < MAX_EVENT_MESSAGES or stats.rate_hz < SPARSE_HZ or seconds < MIN_SHARE * info.duration_s:
         messages = f"{stats.count} message{'s' if stats.count > 1 else ''} only"
         return [], f"{messages}, in {seconds:.1f} s of the recording: an event, not a stream"
     if not topic.messages:

@@ -38,9 +38,9 @@ from robocache_ros.spec import StreamSpec
 # Decodes the compressed images of a stream in a separate thread, so that one image cannot block the ticks.
 #
 # Decoding starts when an image arrives. A tick that selects the image waits until it is decoded, so that a frame
-# depends on the messages alone. The wait is limited, so that no image can stop the output of the node: after
+# depends only on the messages. The wait is limited, so that no image can stop the output of the node: after
 # `WAIT_S`, the image is dropped and counted as `too_slow`, and so is an image that waits behind it. The limit applies
-# only after the thread has used `PROCESSOR_S` of processor time in this tick. The load of the machine alone therefore
+# only after the thread has used `PROCESSOR_S` of processor time in this tick. A loaded machine therefore
 # does not change which images are used, up to the size that is decoded in that time. Within the limits of
 # `decode_compressed` on pixels and scans, only images of many megapixels take longer. A recording is fused without a
 # thread and without a limit, because no robot waits for it.
@@ -57,7 +57,7 @@ class Job:
 
     def __init__(self, payload: ImagePayload) -> None:
         self.payload: ImagePayload | None = payload  # None once it is decoded
-        self.begun = False
+        self.started = False
         self.done = threading.Event()
         self.result: Any = None
         self.error: Exception | None = None
@@ -132,7 +132,7 @@ class DecodeThread:
 
     def _wait(self, job: Job) -> None:
         with self._queue.changed:
-            waiting = not job.begun
+            waiting = not job.started
             if job in self._queue.jobs:
                 self._queue.jobs.remove(job)
         if waiting:  # before the other images, which may never be selected
@@ -184,7 +184,7 @@ def _run(queue: _Queue, decode: Callable[[ImagePayload], Any]) -> None:
             if queue.stopped:
                 return
             job = queue.jobs.popleft()
-            job.begun = True
+            job.started = True
         assert job.payload is not None
         try:
             job.result = decode(job.payload)

@@ -9,7 +9,6 @@ import pickletools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from robocache_ros.formats.read import (
     nominal_stamps,
     numbers,
 )
-from robocache_ros.storage.paths import as_path
+from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below, open_file
 
 # Pickles of NumPy arrays and plain values, read without Python's unpickler, which runs what a pickle names.
@@ -360,7 +359,7 @@ class CalvinSteps:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | AnyPath,
         *,
         split: str = "training",
         tasks: Sequence[str] = (ALL,),
@@ -382,7 +381,7 @@ class CalvinSteps:
             self._episodes = [_Steps(first, last) for first, last in recordings]
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (self.folder / RANGES, self.folder / LANGUAGE)
 
@@ -452,7 +451,7 @@ class CalvinSteps:
 class _Frames:
     """The images of a camera, read step by step."""
 
-    folder: Path
+    folder: AnyPath
     first: int
     count: int
     key: str
@@ -481,7 +480,7 @@ def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
     return np.stack(values)
 
 
-def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
+def _read_step(folder: AnyPath, step: int, keys: Any) -> dict[str, NDArray[Any]]:
     path = file_below(folder, f"episode_{step:07d}.npz")
     try:
         with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
@@ -504,7 +503,7 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
         raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
 
 
-def _array(folder: Path) -> NDArray[Any]:
+def _array(folder: AnyPath) -> NDArray[Any]:
     path = file_below(folder, RANGES)
     try:
         array: NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), "r")
@@ -514,7 +513,7 @@ def _array(folder: Path) -> NDArray[Any]:
     return array
 
 
-def _ranges(ranges: NDArray[Any], path: Path) -> list[tuple[int, int]]:
+def _ranges(ranges: NDArray[Any], path: AnyPath) -> list[tuple[int, int]]:
     """Return (N, 2) ranges of steps."""
     if ranges.ndim != 2 or ranges.shape[1] != 2 or ranges.dtype.kind not in "iu" or len(ranges) > MAX_EPISODES:
         raise DatasetError(f"{printable(path)}: {ranges.dtype} {ranges.shape}, not ranges of steps; get the file again")

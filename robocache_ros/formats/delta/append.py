@@ -28,7 +28,7 @@ from robocache_ros.formats.dataset_folder import LISTING, LOCK, sync, sync_files
 from robocache_ros.formats.delta.log import TransactionLog, reached, storage_options, write_data_files
 from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, TICKS, done
 from robocache_ros.storage.object_store import ObjectStore
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath, is_url
 
 # Where the tables of a dataset are: in a folder, or below a URL.
 
@@ -43,7 +43,7 @@ class DatasetPlace:
         out: a local folder or a URL, such as s3://bucket/lift.
     """
 
-    def __init__(self, out: str | Path) -> None:
+    def __init__(self, out: str | AnyPath) -> None:
         self.out = str(out)
         self._store = ObjectStore(self.out) if is_url(self.out) else None
 
@@ -168,7 +168,7 @@ class Appended:
     folder: str = ""
 
 
-def append_dataset(new: Path, out: str | Path) -> Appended:
+def append_dataset(new: Path, out: str | AnyPath) -> Appended:
     """Append a dataset in a local folder to one in a folder or below a URL, which is created if there is none.
 
     Recordings that are in the table are left out. The files of the new dataset are moved.

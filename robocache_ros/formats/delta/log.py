@@ -19,7 +19,7 @@ from robocache_ros.extras import need
 from robocache_ros.formats.checksums import sha256
 from robocache_ros.formats.delta.schema import RANGE
 from robocache_ros.formats.parquet import Table
-from robocache_ros.storage.paths import is_url
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import file_below
 
 # The parquet files of a table: in a folder for each range of episodes, and named by their contents.
@@ -236,16 +236,16 @@ class TransactionLog:
         return RoboCacheError(f"{printable(self.uri, 80)}: too many commits of others; run the same command again")
 
 
-def check_log(root: Path, name: str) -> None:
+def check_log(root: AnyPath, name: str) -> None:
     """Refuse the log of a table of a local dataset, which deltalake will read, if a file of it cannot be used.
 
     Errors:
         DatasetError: a file of it leads out of the dataset, or is not a regular file.
     """
     folder = root / name / LOG
-    for path in folder.iterdir() if not is_url(root) and folder.is_dir() else ():
+    for path in folder.iterdir() if isinstance(folder, Path) and folder.is_dir() else ():
         if not path.is_dir():
-            file_below(root, path.relative_to(root))
+            file_below(root, f"{name}/{LOG}/{path.name}")
 
 
 @contextmanager

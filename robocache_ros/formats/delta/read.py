@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +22,8 @@ from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT, TICKS
 from robocache_ros.formats.parquet import read_parquet
 from robocache_ros.formats.read import MAX_EPISODES, MAX_STEPS, DatasetError, SourceEpisode, numbers
 from robocache_ros.formats.video_frames import VideoFrames
-from robocache_ros.storage.paths import as_path
-from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
+from robocache_ros.storage.paths import AnyPath, as_path
+from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
 
 # The tables of a Delta Lake dataset that this project exported: what their logs state, and rows of ticks.
 
@@ -73,7 +72,7 @@ class DeltaTables:
     arrays: dict[str, dict[str, Any]]
 
 
-def read_tables(folder: Path, version: int | None) -> DeltaTables:
+def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:
     """Read the logs, and the table of episodes.
 
     Args:
@@ -121,7 +120,7 @@ def _episode_rows(path: DatasetFile) -> list[EpisodeRow]:
     return rows
 
 
-def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: str) -> Any:
+def tick_rows(folder: AnyPath, files: list[TickFile], episode: EpisodeRow, where: str) -> Any:
     """Return the rows of an episode as a pyarrow table, in the order of its ticks.
 
     Errors:
@@ -166,7 +165,7 @@ def _group(path: DatasetFile, group: int, process: int) -> Any:
 
 
 @contextmanager
-def _errors(folder: Path) -> Iterator[None]:
+def _errors(folder: AnyPath) -> Iterator[None]:
     """Turn errors of deltalake and pyarrow into those of datasets."""
     try:
         with reached(str(folder)):
@@ -197,7 +196,7 @@ class DeltaEpisodes:
         DatasetError: the tables cannot be read, or are not an export of this project.
     """
 
-    def __init__(self, path: str | Path, *, version: int | None = None) -> None:
+    def __init__(self, path: str | AnyPath, *, version: int | None = None) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
         tables = read_tables(self.folder, version)
@@ -205,7 +204,7 @@ class DeltaEpisodes:
         self._episodes, self._files, self._arrays = tables.episodes, tables.files, tables.arrays
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed: their names are those of their contents."""
         return tuple(path_below(self.folder, f"{TICKS}/{file.path}") for file in self._files)
 
@@ -266,7 +265,7 @@ class DeltaEpisodes:
             raise ValueError(f"{name} is in {len(paths)} files")
         if not (rows >= 0).any():
             paths = []
-        path = file_below(self.folder, paths[0]) if paths else DatasetFile(self.folder)  # which is not read
+        path = file_below(self.folder, paths[0]) if paths else dataset_file(self.folder)  # which is not read
         if path.name.endswith(".mp4"):
             first = int(rows[0])
             if not np.array_equal(rows, first + np.arange(len(rows))):

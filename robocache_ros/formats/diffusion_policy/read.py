@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from robocache_ros.formats.read import (
     read_object,
 )
 from robocache_ros.formats.schema import AGE, TICK, VALID
-from robocache_ros.storage.paths import as_path
+from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import file_below, folder_below, path_below
 
 MARKS = TICK, VALID, AGE
@@ -39,7 +38,7 @@ class ReplayBufferEpisodes:
         DatasetError: a file is missing or damaged, or the folder is not an export of this project.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | AnyPath) -> None:
         folder = as_path(path)
         self.folder = folder_below(folder, FOLDER) if (folder / FOLDER).is_dir() else folder
         self.name = self.folder.stem
@@ -71,7 +70,7 @@ class ReplayBufferEpisodes:
                 raise DatasetError(f"{where}: data/{name} is {self._arrays[name].dtype}, not integers; export it again")
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (self.folder / ".zattrs", self.folder / "meta" / "episode_ends" / "0")
 
@@ -126,7 +125,7 @@ class ReplayBufferEpisodes:
         return stored.read(start, stop)
 
 
-def _all(root: Path, name: str) -> NDArray[np.int64]:
+def _all(root: AnyPath, name: str) -> NDArray[np.int64]:
     stored = open_zarr(root, name)
     if stored.count > MAX_EPISODES or stored.shape:
         raise DatasetError(f"{printable(root / name)}: more than {MAX_EPISODES:,} episodes; split the dataset")

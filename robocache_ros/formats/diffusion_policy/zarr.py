@@ -21,6 +21,7 @@ from robocache_ros.extras import need
 from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
 from robocache_ros.formats.diffusion_policy.schema import CODECS, MAX_CHUNK_BYTES
 from robocache_ros.formats.read import DatasetError, read_object
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import file_below, path_below, read_bytes
 
 # Zarr format 2 folders: JSON metadata and one file per chunk
@@ -150,7 +151,7 @@ _ZLIB = ("zlib", "gzip")
 class ZarrRows:
     """An array of `count` rows."""
 
-    root: Path  # of the dataset
+    root: AnyPath  # of the dataset
     name: str
     count: int
     shape: tuple[int, ...]  # of a row
@@ -204,7 +205,7 @@ class ZarrRows:
             raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
         return np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.shape), size
 
-    def _check(self, nbytes: int, stored: int, path: Path) -> None:
+    def _check(self, nbytes: int, stored: int, path: AnyPath) -> None:
         try:
             check_decoded(nbytes, stored, printable(path), IMAGE_RATIO if len(self.shape) > 1 else RATIO)
         except RoboCacheError as error:
@@ -229,7 +230,7 @@ def unpacked(codec: str, data: Any, nbytes: int) -> Any:
     return data
 
 
-def open_zarr(root: Path, name: str) -> ZarrRows:
+def open_zarr(root: AnyPath, name: str) -> ZarrRows:
     """Read the description of an array, by its name below the root of a dataset.
 
     Errors:

@@ -15,7 +15,6 @@ import mmap
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +35,7 @@ from robocache_ros.formats.read import (
     known_names,
     numbers,
 )
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import (
     DatasetFile,
@@ -86,7 +86,7 @@ class Hdf5Trajectories:
         DatasetError: the file is missing or damaged, or a trajectory has no streams of this form.
     """
 
-    def __init__(self, path: str | Path, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: str | AnyPath, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
         known_names("roles", (roles or {}).values(), ROLES)
         self.path, self._roles = given_file(path), {"actions": "action", "rewards": "reward", **(roles or {})}
         self.name, self._where = self.path.stem, printable(self.path)
@@ -106,7 +106,7 @@ class Hdf5Trajectories:
             raise _refusal(where, error) from None
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (self.path,)
 

@@ -57,7 +57,7 @@ from robocache_ros.formats.read import (
 )
 from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.video_frames import VideoFrames
-from robocache_ros.storage.paths import as_path
+from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled, path_below
 
 # Where the rows, the videos and the tasks of the episodes of a LeRobot dataset are: v3.0 and v2.1.
@@ -99,7 +99,7 @@ class LeRobotLayout:
         return {name: _info(about) for name, about in self.features.items() if _is_depth(about)}
 
 
-def read_layout(folder: Path) -> LeRobotLayout:
+def read_layout(folder: AnyPath) -> LeRobotLayout:
     """Read the metadata of a dataset.
 
     Errors:
@@ -151,7 +151,7 @@ def _info(about: Mapping[str, Any]) -> dict[str, Any]:
     return dict(about.get("info") or about.get("video_info") or {})
 
 
-def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
+def _episodes_v3(folder: AnyPath, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
     paths = files_below(folder, "meta/episodes/*/*.parquet")
     if not paths:
         raise DatasetError(f"{printable(folder)}: no files in meta/episodes; get the folder meta again")
@@ -188,7 +188,7 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind))
 
 
-def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
+def _episodes_v2(folder: AnyPath, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
     found, chunk = [], int(info.get("chunks_size", 1000))
     if chunk < 1:
         raise ValueError(f"chunks_size is {chunk}")
@@ -206,7 +206,7 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _tasks_v3(folder: Path) -> dict[int, str]:
+def _tasks_v3(folder: AnyPath) -> dict[int, str]:
     path = file_below(folder, TASKS)
     names = column_names(path)
     text = "task" if "task" in names else "__index_level_0__"
@@ -216,7 +216,7 @@ def _tasks_v3(folder: Path) -> dict[int, str]:
     return dict(zip(map(int, values_of(table["task_index"])), tasks, strict=True))
 
 
-def _tasks_v2(folder: Path) -> dict[int, str]:
+def _tasks_v2(folder: AnyPath) -> dict[int, str]:
     return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, TASKS_V21))}
 
 
@@ -230,7 +230,7 @@ OPEN_FILES, OPEN_GROUPS = 32, 2
 class StoredArrays:
     """The arrays of a stream: the files by `name` below `root`, and the shape and the dtype of an array."""
 
-    root: Path
+    root: AnyPath
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -263,7 +263,7 @@ class StoredArrays:
 
 
 def stored_arrays(
-    folder: Path, told: Mapping[str, Any], kinds: Mapping[str, str], where: str
+    folder: AnyPath, told: Mapping[str, Any], kinds: Mapping[str, str], where: str
 ) -> dict[str, StoredArrays]:
     """Return the arrays of a dataset by stream, as its provenance describes them.
 
@@ -326,7 +326,7 @@ class _Index(NamedTuple):
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _files(root: Path, name: str, process: int) -> tuple[DatasetFile, ...]:
+def _files(root: AnyPath, name: str, process: int) -> tuple[DatasetFile, ...]:
     return tuple(files_below(root, f"arrays/{glob.escape(name)}/chunk-*/file-*.parquet"))
 
 
@@ -370,7 +370,7 @@ class LeRobotEpisodes:
     """
 
     def __init__(
-        self, path: str | Path, *, cameras: Sequence[str] | None = None, episodes: Sequence[int] | None = None
+        self, path: str | AnyPath, *, cameras: Sequence[str] | None = None, episodes: Sequence[int] | None = None
     ) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
@@ -408,7 +408,7 @@ class LeRobotEpisodes:
         self._columns = tuple(dict.fromkeys((*self._proprio, *windows, *others, "episode_index", "task_index")))
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (
             self.folder / INFO,

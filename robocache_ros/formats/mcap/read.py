@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +47,7 @@ from robocache_ros.formats.read import (
 )
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
-from robocache_ros.storage.paths import as_path
+from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetFile, file_below
 
@@ -159,7 +158,7 @@ class McapEpisodes:
         DatasetError: a file is missing or damaged, or the recordings are not an export of this project.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | AnyPath) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
         provenance, where = (
@@ -178,7 +177,7 @@ class McapEpisodes:
             raise DatasetError(f"{where}: lists {self._count:,} episodes; 1 to {MAX_EPISODES:,} are read")
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (self.folder / PROVENANCE, *(self.folder / self._name(index) for index in range(self._count)))
 

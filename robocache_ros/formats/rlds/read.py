@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ from robocache_ros.formats.rlds.schema import (
 from robocache_ros.formats.rlds.tfds import CompressedArrays, TfdsDataset, TfdsFeature, unlisted, values_of
 from robocache_ros.formats.rlds.tfrecord import RecordFile, parse_example
 from robocache_ros.formats.schema import PROVENANCE
-from robocache_ros.storage.paths import as_path
+from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below
 
 # Which features of a TFDS dataset are images, proprioception, actions and language: the conventions of Open X.
@@ -158,7 +157,7 @@ class RldsEpisodes:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | AnyPath,
         *,
         split: str = "train",
         rate_hz: float | None = None,
@@ -191,7 +190,7 @@ class RldsEpisodes:
         self._counting = tuple(f for f in dataset.features if f.path in first) or self._features
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return self._files
 
@@ -305,7 +304,7 @@ def _record_file(path: DatasetFile, process: int) -> RecordFile:
     return RecordFile(path, limit=RECORD_BYTES)  # in each process, because processes would share the place in a file
 
 
-def _read_export(folder: Path) -> ExportColumns | None:
+def _read_export(folder: AnyPath) -> ExportColumns | None:
     path = folder / PROVENANCE
     return export_columns(read_object(file_below(folder, path.name)), printable(path)) if path.exists() else None
 
@@ -316,7 +315,7 @@ def _read_export(folder: Path) -> ExportColumns | None:
 MAX_DATASETS = 10_000  # in a folder
 
 
-def open_rlds(path: str | Path, **options: Any) -> EpisodeSource:
+def open_rlds(path: str | AnyPath, **options: Any) -> EpisodeSource:
     """Return the episodes of a dataset, of its newest version, or of all datasets in a folder, by name.
 
     Args:
@@ -332,7 +331,7 @@ def open_rlds(path: str | Path, **options: Any) -> EpisodeSource:
     return sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
 
 
-def _tfds_folders(path: Path) -> list[Path]:
+def _tfds_folders(path: AnyPath) -> list[AnyPath]:
     """Return the folders of datasets: itself, its newest version, or those of each dataset in it."""
     if (path / INFO).exists():
         return [path]
@@ -344,7 +343,7 @@ def _tfds_folders(path: Path) -> list[Path]:
     return found
 
 
-def _folders(path: Path) -> list[Path]:
+def _folders(path: AnyPath) -> list[AnyPath]:
     if not path.is_dir():
         raise DatasetError(f"{printable(path)}: not a folder; give the folder of a dataset")
     folders = sorted(each for each in path.iterdir() if each.is_dir())

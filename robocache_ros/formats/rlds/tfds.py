@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, Values, parse_example, read_records
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import file_below, filled, path_below, read_bytes
 
 # The features of a TFDS dataset (features.json), and the values of a record by them.
@@ -209,7 +210,7 @@ class TfdsSplit:
     """A split: its files, and the number of records of each."""
 
     name: str
-    files: tuple[Path, ...]
+    files: tuple[AnyPath, ...]
     lengths: tuple[int, ...]
 
 
@@ -225,7 +226,7 @@ class TfdsDataset:
         RoboCacheError: the folder has no such dataset, or its files are malformed.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | AnyPath) -> None:
         self.folder = Path(folder) if isinstance(folder, str) else folder
         info = _json(self.folder, "dataset_info.json")
         self.features: tuple[TfdsFeature, ...] = features_of(_json(self.folder, "features.json"))
@@ -292,7 +293,7 @@ def _file_name(template: str, dataset: str, split: str, index: int, count: int) 
     return filled(template, **values)
 
 
-def _json(folder: Path, name: str) -> dict[str, Any]:
+def _json(folder: AnyPath, name: str) -> dict[str, Any]:
     path = folder / name
     if not path.exists():
         raise RoboCacheError(f"{printable(path)}: cannot be read; give the folder of a TFDS dataset")

@@ -7,7 +7,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetFile, open_file
 
 # Varints of protobuf: one by one, and whole arrays at once.
@@ -285,7 +285,7 @@ GZIP = b"\x1f\x8b"
 class RecordWriter:
     """Writes a TFRecord file. A record may be larger than the memory: its data are written chunk by chunk."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._extend: Callable[[int, bytes], int] = need("google_crc32c", "export").extend
         self._file = path.open("xb")
         self.path = path
@@ -461,6 +461,6 @@ class RecordFile:
         raise RoboCacheError(f"{printable(self.path)}: record {index}: the file ends before it; get the file again")
 
 
-def _unreadable(path: Path, error: OSError) -> RoboCacheError:
+def _unreadable(path: AnyPath, error: OSError) -> RoboCacheError:
     reason = error.strerror or type(error).__name__
     return RoboCacheError(f"{printable(path)}: cannot be read ({reason}); get the file")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from robocache_ros.formats.read import (
     parse_object,
 )
 from robocache_ros.formats.robomimic.schema import FILE, GROUPS, OWN, PROVENANCE
-from robocache_ros.storage.paths import as_path
+from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, Hdf5File, file_below, given_file, open_hdf5
 
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
@@ -58,7 +57,7 @@ class RobomimicDemos:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | AnyPath,
         *,
         obs_modality: str = "low_dim",
         obs_keys: Sequence[str] | None = None,
@@ -89,7 +88,7 @@ class RobomimicDemos:
             raise _refusal(self.path, "", error) from None
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (self.path,)
 
@@ -254,7 +253,7 @@ def _mask(stored: Any, demos: int, where: str) -> list[str]:
     return [bytes(stored[row]).decode() for row in range(len(stored))]
 
 
-def _refusal(path: Path, record: str, error: Exception) -> DatasetError:
+def _refusal(path: AnyPath, record: str, error: Exception) -> DatasetError:
     if isinstance(error, RoboCacheError):
         return DatasetError(str(error))
     where = f"{printable(path)}: {printable(record, 40)}" if record else printable(path)

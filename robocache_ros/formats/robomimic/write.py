@@ -19,6 +19,7 @@ from robocache_ros.formats.robomimic.schema import DATA, FILE, GROUPS, OWN, PROV
 from robocache_ros.formats.write import FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.storage.paths import AnyPath
 
 # HDF5 files that survive a full disk: h5py cannot close a file whose writes fail, and crashes when Python exits.
 
@@ -113,7 +114,7 @@ def _write_file(dataset: ExportedDataset, folder: Path) -> None:
         _write_json(file, PROVENANCE, dataset.provenance)
 
 
-def validation_split(recordings: Sequence[Path]) -> dict[str, list[int]]:
+def validation_split(recordings: Sequence[AnyPath]) -> dict[str, list[int]]:
     """Return the episodes of the masks train and valid, given the recording of each episode.
 
     A tenth of the recordings, evenly spaced, and at least one. With one recording: of its episodes. A single episode is

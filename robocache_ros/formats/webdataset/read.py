@@ -9,7 +9,6 @@ import zipfile
 from bisect import bisect_right
 from functools import lru_cache, partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from robocache_ros.formats.read import (
 )
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.formats.webdataset.schema import ARRAY, EXTENSIONS, INDEX, MEMBER_BYTES, META, ROLES, sample_key
-from robocache_ros.storage.paths import as_path
+from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_file, path_below
 
 # Where the members of a tar file are, so that each is read without those before it.
@@ -110,7 +109,7 @@ class WebDatasetEpisodes:
         DatasetError: a file is missing or damaged, or the shards are not an export of this project.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | AnyPath) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
         where = printable(self.folder / INDEX)
@@ -132,7 +131,7 @@ class WebDatasetEpisodes:
             raise DatasetError(f"{where}: {count:,} episodes, but the shards have others; get the file again")
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (self.folder / INDEX, *(path_below(self.folder, name) for name in self._shards))
 

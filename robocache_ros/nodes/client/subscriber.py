@@ -112,10 +112,10 @@ class Mailbox:
             timeout_s: seconds to wait at most.
             loop: whether the wait is one of a loop, and therefore reported.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         reports = 0
         while True:
-            waited = time.monotonic() - begun
+            waited = time.monotonic() - started
             with self._changed:
                 if self._error:
                     raise RoboCacheError(self._error)
@@ -173,7 +173,7 @@ class Mailbox:
         with self._changed:
             self._loops.append(entry)
         given = 0
-        begun = reported = time.monotonic()
+        started = reported = time.monotonic()
         try:
             with ended_by_signals() as signalled:
                 while not self.closed and not signalled():
@@ -186,15 +186,15 @@ class Mailbox:
                     now = time.monotonic()
                     if frame:
                         yield frame
-                        begun = reported = time.monotonic()
+                        started = reported = time.monotonic()
                         continue
-                    if timeout_s is not None and now - begun >= timeout_s:
+                    if timeout_s is not None and now - started >= timeout_s:
                         raise self._late(timeout_s)
                     if now - reported >= REPORT_S:
                         reported = now
                         self._report()
                     with suppress(asyncio.TimeoutError):
-                        left_s = POLL_S if timeout_s is None else begun + timeout_s - now
+                        left_s = POLL_S if timeout_s is None else started + timeout_s - now
                         await asyncio.wait_for(event.wait(), min(POLL_S, left_s))
                     event.clear()
         finally:

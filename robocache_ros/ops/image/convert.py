@@ -143,7 +143,7 @@ def _demosaic(raw: U8, red_x: int, red_y: int) -> U8:
     p: Array = np.pad(raw, 1, mode="reflect").astype(np.uint16)
     up, down, left, right = p[:-2, 1:-1], p[2:, 1:-1], p[1:-1, :-2], p[1:-1, 2:]
     here = p[1:-1, 1:-1]
-    beside, above = (left + right + 1) >> 1, (up + down + 1) >> 1
+    horizontal, above = (left + right + 1) >> 1, (up + down + 1) >> 1
     cross = (left + right + up + down + 2) >> 2
     corners = (p[:-2, :-2] + p[:-2, 2:] + p[2:, :-2] + p[2:, 2:] + 2) >> 2
     rgb = np.empty((height, width, 3), np.uint8)
@@ -154,7 +154,7 @@ def _demosaic(raw: U8, red_x: int, red_y: int) -> U8:
             if in_red_row == in_red_column:  # on a red or a blue pixel
                 red, green, blue = (here if in_red_row else corners), cross, (corners if in_red_row else here)
             else:
-                red, green, blue = (beside if in_red_row else above), here, (above if in_red_row else beside)
+                red, green, blue = (horizontal if in_red_row else above), here, (above if in_red_row else horizontal)
             for channel, plane in enumerate((red, green, blue)):
                 rgb[..., channel][at] = plane[at]
     return rgb

@@ -154,8 +154,8 @@ def item_traits(
         width: columns of a tile.
         skews: addresses of source and output modulo 16.
         places: columns of the source or the output between its start and any row of the tile.
-        ends: rows follow each other in the output without a gap, and a tile begins at a multiple of so many elements;
-            0 where there are gaps.
+        ends: rows follow each other in the output without a gap, and a tile begins at a multiple of this number of
+            elements; 0 where there are gaps.
         staged: samples are in shared memory.
         shifted: items begin where a store can, not where their row does.
 
@@ -211,7 +211,7 @@ class Tuning(NamedTuple):
     """How a kernel is compiled and its tiles are cut; the values were the fastest ones measured."""
 
     threads: int  # of a block
-    blocks: int  # that a multiprocessor should hold, where there are so many
+    blocks: int  # that a multiprocessor should hold, if there are enough
     most: float  # bytes of a tile
 
 
@@ -512,7 +512,7 @@ def run_streams_cuda(
     valid: Tensor | bool,
     age: Tensor | bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
+    """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MAX_STREAMS`."""
     try:
         # Inlined, because it is most of the cost of a call.
         form: list[Any] = [dtype, targets.shape]
@@ -604,7 +604,7 @@ def launch_arguments(
 def plan_keys(
     streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int, marked: bool = True
 ) -> Iterator[tuple[slice, Key]]:
-    """The keys of the plans for checked streams: of one launch, or of one for each `MOST_STREAMS`."""
+    """The keys of the plans for checked streams: of one launch, or of one for each `MAX_STREAMS`."""
     keys = tuple(
         StreamKey(
             data.shape[1],

@@ -24,7 +24,7 @@ _LIMIT = 2.0**62  # float seconds are kept within 146 years of zero, so that dif
 
 
 def nanoseconds(times: Tensor) -> Tensor:
-    """Times of any allowed dtype as int64 nanoseconds: seconds * 1e9 in float64, to the nearest; NaN is NEVER."""
+    """Times of any allowed dtype as int64 nanoseconds: seconds * 1e9 in float64, to the nearest; NaN is ABSENT_NS."""
     if times.dtype == torch.int64:
         return times
     seconds = times.double()

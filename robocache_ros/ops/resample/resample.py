@@ -81,7 +81,7 @@ def fuse_multimodal_alignment(
         max_gap: as in `resample_trajectories`, for all streams.
         max_age: as in `resample_trajectories`, for all streams.
         out: (B, T, sum of D) contiguous, for the values; allocated if None.
-        return_valid: return a `Fused` instead of its values alone.
+        return_valid: return a `Fused` instead of only its values.
 
     Raises:
         RoboCacheError: as `fuse`; or a stream has no times, or the number of methods is wrong.
@@ -142,7 +142,7 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
         source: (S, D) float32, float16 or bfloat16; for hold, nearest and next also uint8. For slerp D is a multiple
             of 4.
         lower: (T,) int64 rows, -1 for none; on the CPU a NumPy array or a tensor, on CUDA a tensor on its device.
-        upper: (T,) int64 rows, -1 for none: the row is then source[lower] alone, whatever its weight. Ignored
+        upper: (T,) int64 rows, -1 for none: the row is then source[lower], whatever its weight. Ignored
             where lower is negative. Rows must be below S.
         weight: (T,) float32 in [0, 1].
         method: the name of an alignment; hold, nearest and next copy source[lower].

@@ -103,7 +103,7 @@ def select_batch(
     """Select rows for each target, on the tensors' device.
 
     The order of the samples does not matter: a target's neighbours are the latest sample at or before it and the
-    earliest after it, and of samples with one stamp the first counts. NEVER marks an absent sample or target.
+    earliest after it, and of samples with one stamp the first counts. ABSENT_NS marks an absent sample or target.
 
     Args:
         times: (B, S) int64 ns.

@@ -85,7 +85,7 @@ class Output:
     """The requested form of the result."""
 
     batched: bool = False  # shapes have a leading B
-    sparse: bool = False  # the occupied voxels alone
+    sparse: bool = False  # only the occupied voxels
     out: Tensor | None = None  # the dense grid to write
 
     def dense(self, grid: Grid, reduction: Reduction, device: torch.device, batch: int = 1) -> Tensor:
