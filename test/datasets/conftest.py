@@ -6,7 +6,6 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from robocache_ros.exporter.job import export
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.shared import once
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tensorflow_datasets.core.features."
@@ -44,17 +44,14 @@ def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory, bag: Path, spec: FusionSpec) -> Callable[[str], Path]:
     """The recording in all formats, by how its images are stored."""
-    folder = tmp_path_factory.mktemp("exports")
 
-    def made(media: str) -> Path:
-        out = folder / media
-        if not out.exists():
-            formats = ("lerobot", "lerobot21", "robomimic", "rlds", "webdataset", "diffusion_policy", "mcap", "delta")
-            options = DatasetOptions(formats=formats, task="lift the cube", robot_type="panda")
-            export([bag], spec, out, replace(options, media=media))
-        return out
+    def make(folder: Path) -> Path:
+        formats = ("lerobot", "lerobot21", "robomimic", "rlds", "webdataset", "diffusion_policy", "mcap", "delta")
+        media = folder.name.rpartition("_")[2]
+        options = DatasetOptions(formats=formats, task="lift the cube", robot_type="panda", media=media)
+        return export([bag], spec, folder / "out", options).out
 
-    return made
+    return lambda media: once(tmp_path_factory, f"panda_in_all_formats_{media}", make)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.shared import once
 
 ROOT = Path(__file__).parents[2]
 FIRST_S, CUT_S = 3.5, 1.5  # the cut around the 150 ms gap at 4.05 s
@@ -45,29 +45,28 @@ def spec() -> FusionSpec:
 @pytest.fixture(scope="session")
 def bags(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two short recordings: a cut of panda_lift with its gap in it, and a shorter one."""
-    folder = tmp_path_factory.mktemp("bags")
-    with Bag(ROOT / "test" / "data" / "panda_lift") as complete:
-        types = {name: topic.type for name, topic in complete.topics.items()}
-        start = complete.start_ns + int(FIRST_S * 1e9)
-        return [
-            write_bag(folder / name, types, list(complete.messages(None, start, start + int(length * 1e9))))
-            for name, length in (("lift", CUT_S), ("again", 1.3))
-        ]
+
+    def make(folder: Path) -> list[Path]:
+        with Bag(ROOT / "test" / "data" / "panda_lift") as complete:
+            types = {name: topic.type for name, topic in complete.topics.items()}
+            start = complete.start_ns + int(FIRST_S * 1e9)
+            return [
+                write_bag(folder / name, types, list(complete.messages(None, start, start + int(length * 1e9))))
+                for name, length in (("lift", CUT_S), ("again", 1.3))
+            ]
+
+    return once(tmp_path_factory, "panda_cuts", make)
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: FusionSpec) -> Callable[[str], ExportResult]:
     """The two recordings as a dataset, by how its images are stored."""
-    folder = tmp_path_factory.mktemp("datasets")
-    results: dict[str, ExportResult] = {}
 
-    def make(media: str) -> ExportResult:
-        if media not in results:
-            options = replace(DatasetOptions(task="lift the cube", robot_type="panda"), media=media)
-            results[media] = export(bags, spec, folder / media, options)
-        return results[media]
+    def make(folder: Path) -> ExportResult:
+        options = DatasetOptions(task="lift the cube", robot_type="panda", media=folder.name.rpartition("_")[2])
+        return export(bags, spec, folder / "out", options)
 
-    return make
+    return lambda media: once(tmp_path_factory, f"panda_cuts_as_{media}", make)
 
 
 @pytest.fixture

@@ -31,12 +31,13 @@ import pytest
 
 from test.fleet.fault_proxy import FaultProxy, Faults
 from test.fleet.s3_server import Bucket, environment, running_server
+from test.shared import folder_of_run
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The URL of an S3 server, in a process of its own."""
-    with running_server() as endpoint:
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an S3 server, in a process of its own: one for all processes of this run."""
+    with running_server(folder_of_run(tmp_path_factory)) as endpoint:
         yield endpoint
 
 

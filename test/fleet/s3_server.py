@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from test.shared import locked
 
 _SERVER = """
 import contextlib, logging, sys, threading
@@ -32,15 +35,32 @@ sys.stdin.read()  # ends with the tests, however they end
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
-    """Run a server as long as the context; yield its URL."""
-    command = [sys.executable, "-W", "ignore", "-c", _SERVER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        port = process.stdout.readline().strip()
-        assert port, "moto's server did not start"
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
+def running_server(folder: Path) -> Iterator[str]:
+    """The URL of a server that runs as long as the context of any process that gave the same folder."""
+    users = folder / "s3.users"  # a pipe, which the server reads until no process has it open any more
+    with locked(folder / "s3.lock"):
+        try:
+            user = os.open(users, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # there is no pipe, or no server reads it
+            users.unlink(missing_ok=True)
+            os.mkfifo(users, 0o600)
+            reading = os.open(users, os.O_RDONLY | os.O_NONBLOCK)
+            user = os.open(users, os.O_WRONLY)
+            os.set_blocking(reading, True)
+            command = [sys.executable, "-W", "ignore", "-c", _SERVER]
+            process = subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE, text=True)
+            os.close(reading)
+            assert process.stdout
+            port = process.stdout.readline().strip()
+            assert port, "moto's server did not start"
+            (folder / "s3.port").write_text(port)
+            _started.append(process)
+        port = (folder / "s3.port").read_text()
+    yield f"http://127.0.0.1:{port}"
+    os.close(user)
+
+
+_started: list[subprocess.Popen[str]] = []  # by this process: other processes may still use it
 
 
 def environment(endpoint: str) -> dict[str, str]:

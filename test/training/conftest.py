@@ -16,6 +16,7 @@ from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.training_data import DataInfo
+from test.shared import once
 from test.training.reach.reach_arm import TYPES, demonstration, reach_spec
 
 ROOT = Path(__file__).parents[2]
@@ -69,11 +70,14 @@ class Reach:
 
 @pytest.fixture(scope="session")
 def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
-    folder = tmp_path_factory.mktemp("reach")
-    spec = reach_spec(folder)
-    bags = [write_bag(folder / f"reach_{k}", TYPES, demonstration(k, reaches=12)) for k in range(4)]
-    export(bags, spec, folder / "dataset", DatasetOptions(formats=("lerobot",), task="reach the goal", media="none"))
-    return Reach(spec, folder / "dataset")
+
+    def make(folder: Path) -> Reach:
+        spec = reach_spec(folder)
+        bags = [write_bag(folder / f"reach_{k}", TYPES, demonstration(k, reaches=12)) for k in range(4)]
+        options = DatasetOptions(formats=("lerobot",), task="reach the goal", media="none")
+        return Reach(spec, export(bags, spec, folder / "dataset", options).out)
+
+    return once(tmp_path_factory, "reach", make)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.shared import once
 
 Contents = dict[str, bytes]
 
@@ -23,8 +24,11 @@ def contents(folder: Path) -> Contents:
 @pytest.fixture(scope="session")
 def recordings(bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Four recordings, the last two of which are copies of the first two under names of their own."""
-    folder = tmp_path_factory.mktemp("recordings")
-    return [*bags, *(shutil.copytree(bag, folder / f"copy_{bag.name}") for bag in bags)]
+
+    def make(folder: Path) -> list[Path]:
+        return [*bags, *(shutil.copytree(bag, folder / f"copy_{bag.name}") for bag in bags)]
+
+    return once(tmp_path_factory, "four_recordings", make)
 
 
 @pytest.fixture(scope="session")
@@ -32,13 +36,9 @@ def undisturbed(
     recordings: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Contents]:
     """The dataset of one process that nothing stops, by how its images are stored."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    made: dict[str, Contents] = {}
 
-    def make(media: str) -> Contents:
-        if media not in made:
-            out = export(recordings, spec, folder / media / "set", DatasetOptions(media=media)).out
-            made[media] = contents(out)
-        return made[media]
+    def make(folder: Path) -> Contents:
+        options = DatasetOptions(media=folder.name.rpartition("_")[2])
+        return contents(export(recordings, spec, folder / "set", options).out)
 
-    return make
+    return lambda media: once(tmp_path_factory, f"undisturbed_{media}", make)

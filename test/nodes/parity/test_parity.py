@@ -26,6 +26,7 @@ from robocache_ros.spec.layout import Layout
 PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
 SPEC = Path(__file__).parents[3] / "config" / "panda_lift.yaml"
 SECONDS = 3.0
+AFTER_THE_LAST_CLOCK = 2  # messages of a stream that the node has received, and not counted, when a replay ends
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Offline:
     ticks_ns: list[int]
     rows: torch.Tensor
     media: dict[str, torch.Tensor]
-    late: dict[str, int]
+    counters: dict[str, Any]
 
 
 def offline_run(spec: FusionSpec, visibility: str) -> Offline:
@@ -57,7 +58,7 @@ def offline_run(spec: FusionSpec, visibility: str) -> Offline:
         np.concatenate([f.ticks_ns for f in frames]).tolist(),
         torch.cat([f.rows() for f in frames]),
         {s.name: torch.cat([f.media[s.name] for f in frames if f.media[s.name].numel()]) for s in spec.media},
-        {name: counts["late"] for name, counts in ingest.counters.items()},
+        dict(ingest.counters),
     )
 
 
@@ -66,7 +67,7 @@ def replay(
 ) -> dict[str, Any]:
     """Live rows by tick, and images and voxels by stream and tick."""
     spec = load_spec(given)
-    rig.process(given, use_sim_time=True, diagnostics_period_s=0.2, **parameters)
+    node = rig.process(given, use_sim_time=True, diagnostics_period_s=0.2, **parameters)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     aligned = {
@@ -80,9 +81,13 @@ def replay(
         last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.cut_ns  # due before the last message
     wait(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
     wait(lambda: int(rig.status(diagnostics, "ticks")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
-    counters = "; ".join(str(rig.status(diagnostics, stream.name)[1]) for stream in spec.streams)
+    counters = {stream.name: rig.status(diagnostics, stream.name)[1] for stream in spec.streams}
     windows = [frame_messages.read_fused(message) for message in fused.messages]
-    live = {"counters": counters, "rows": {tick: window[-1] for tick, window in windows}, "windows": windows}
+    live: dict[str, Any] = {
+        "counters": counters,
+        "rows": {tick: window[-1] for tick, window in windows},
+        "windows": windows,
+    }
     for stream in spec.media:
         if stream.name in aligned:
             live[stream.name] = {
@@ -91,7 +96,27 @@ def replay(
                 else frame_messages.read_image(m)
                 for m in aligned[stream.name].messages
             }
+    node.stop()
     return live
+
+
+def undisturbed(play: Callable[[], dict[str, Any]], reference: Offline) -> dict[str, Any]:
+    """A replay in which the node received each message as early as in the offline run, of at most ten.
+
+    The node expects that messages which were published before a message of /clock arrive before it. Where a machine is
+    so busy that the transport repeats an image, this one comes after: the node counts it as late, or not at all if no
+    /clock follows. Such a replay shows nothing about the rows.
+    """
+    for _ in range(10):
+        live = play()
+        late = {name: int(counts["late"]) for name, counts in live["counters"].items()}
+        received = {name: int(counts["received"]) for name, counts in live["counters"].items()}
+        if all(
+            late[name] <= counts["late"] and received[name] >= counts["received"] - AFTER_THE_LAST_CLOCK
+            for name, counts in reference.counters.items()
+        ):
+            return live
+    raise AssertionError(f"in ten replays messages came late: {late}, {received}; offline: {reference.counters}")
 
 
 def assert_same_rows(live: dict[str, Any], reference: Offline) -> None:
@@ -117,9 +142,11 @@ def test_live_rows_equal_the_offline_run(
 ) -> None:
     given = panda_spec | {"emit": emit}
 
-    live = replay(rig, wait, given, rate)
+    reference = offline_run(load_spec(given), "deployed")
 
-    assert_same_rows(live, offline_run(load_spec(given), "deployed"))
+    live = undisturbed(lambda: replay(rig, wait, given, rate), reference)
+
+    assert_same_rows(live, reference)
     if emit == "fixed":  # nothing comes later than delay_ms, so that the robot sees all that there is
         assert_same_rows(live, offline_run(load_spec(given), "ideal"))
 
@@ -129,9 +156,10 @@ def test_reliable_replay_loses_nothing_of_best_effort_streams_at_eight_times_the
 ) -> None:
     given = yaml.safe_load(SPEC.read_text())  # best effort, ten messages deep
 
-    live = replay(rig, wait, given, 8.0, reliable=True)
-
     reference = offline_run(load_spec(given), "deployed")
+
+    live = undisturbed(lambda: replay(rig, wait, given, 8.0, reliable=True), reference)
+
     assert_same_rows(live, reference)
     assert len(live["rows"]) >= 0.95 * len(reference.ticks_ns)  # the first and last ticks lack a neighbour
 
@@ -139,9 +167,10 @@ def test_reliable_replay_loses_nothing_of_best_effort_streams_at_eight_times_the
 def test_live_images_and_voxels_equal_the_offline_run(
     rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
 ) -> None:
-    live = replay(rig, wait, panda_spec, 1.0, media=True)
-
     reference = offline_run(load_spec(panda_spec), "ideal")
+
+    live = undisturbed(lambda: replay(rig, wait, panda_spec, 1.0, media=True), reference)
+
     index = {tick: row for row, tick in enumerate(reference.ticks_ns)}
     for name in ("front", "wrist", "voxels"):
         skipped = len(reference.ticks_ns) - len(reference.media[name])
@@ -156,11 +185,12 @@ def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
 ) -> None:
     given = panda_spec | timeline  # the front camera takes 38 ms, the cloud 55 ms
 
-    live = replay(rig, wait, given, 1.0)
-
     reference = offline_run(load_spec(given), "deployed")
+
+    live = undisturbed(lambda: replay(rig, wait, given, 1.0), reference)
+
     assert_same_rows(live, reference)
-    assert reference.late["front"] > 30
+    assert reference.counters["front"]["late"] > 30
     with pytest.raises(AssertionError, match="ticks differ"):
         assert_same_rows(live, offline_run(load_spec(given), "ideal"))
 
@@ -171,13 +201,14 @@ def test_live_windows_equal_the_offline_run(rig: Any, wait: Callable[..., Any], 
     streams = {"arm": joints, "fast": window | {"samples": 8}, "smooth": window | {"samples": 40, "reduce": "mean"}}
     given = panda_spec | {"streams": streams}
 
-    live = replay(rig, wait, given, 1.0)
-
     reference = offline_run(load_spec(given), "deployed")
+
+    live = undisturbed(lambda: replay(rig, wait, given, 1.0), reference)
+
     assert_same_rows(live, reference)
     ages = reference.rows[:, -8:]
     assert (ages >= 0).all(dim=1).float().mean() > 0.8  # 500 Hz on 50 Hz ticks: ten samples for eight rows
-    assert "window_overflow" in live["counters"]
+    assert any("window_overflow" in counts for counts in live["counters"].values())
 
 
 def test_each_window_holds_the_rows_of_the_ticks_before_it(

@@ -83,15 +83,19 @@ def test_live_grids_equal_those_of_the_recording(rig: Any, wait: Callable[..., A
     with Bag(recording) as bag:
         parts = list(BagRun(bag, fusion, visibility="deployed", trim=False).frames())
     expected = {tick: grid for p in parts for tick, grid in zip(p.ticks_ns.tolist(), p.media["rgbd"], strict=True)}
-    wait(lambda: len(aligned) >= 80, "80 ticks")
+    # A reader that is slow is not waited for: it gets the newest five, and misses some before them.
+    last_ns = max(expected) - 200 * MS
+    wait(lambda: len(aligned) and frame_messages.stamp_ns(aligned.newest.header) >= last_ns, "the last tick")
     live = {
         frame_messages.stamp_ns(m.header): frame_messages.read_voxels(m, fusion.stream("rgbd").voxels)
         for m in aligned.messages
     }
     same = [torch.equal(grid, expected[tick]) for tick, grid in live.items() if tick in expected]
-    assert len(same) >= 80
+    assert len(same) >= 40
     assert all(same), f"{same.count(False)} of {len(same)} ticks differ"
-    assert sum(bool(grid.any()) for grid in live.values()) >= 70  # the comparison is of voxels, not of zeros
+    assert sum(bool(grid.any()) for grid in live.values()) >= 0.8 * len(
+        live
+    )  # the comparison is of voxels, not of zeros
 
 
 def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig: Any, wait: Callable[..., Any]) -> None:

@@ -148,7 +148,7 @@ def test_signal_ends_a_replay_cleanly(
 
 
 def test_type_that_is_not_installed_is_an_error_with_its_package(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bag_player.compat, "load_message_class", lambda name: None)
+    monkeypatch.setattr(bag_player.middleware, "load_message_class", lambda name: None)
 
     with Bag(PANDA) as bag, pytest.raises(RoboCacheError, match="install the package"):
         BagPlayer(rig.node, bag, Options())
