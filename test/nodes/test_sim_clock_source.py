@@ -106,7 +106,7 @@ class EndlessTopics:
 
 
 def test_messages_that_wait_for_the_clock_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tick_loop, "MOST_WAITING", {"small": 120, "large": 60})
+    monkeypatch.setattr(tick_loop, "MAX_WAITING", {"small": 120, "large": 60})
     endless = EndlessTopics(rig)
     engine = FusionEngine(
         load_spec({"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64", "dim": 1}}})

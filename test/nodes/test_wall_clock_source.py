@@ -124,7 +124,7 @@ def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.Mon
 
     assert flooded() == 1
 
-    monkeypatch.setattr(flood, "WINDOW_NS", 0)
+    monkeypatch.setattr(flood, "FLOOD_WINDOW_NS", 0)
     for _ in range(2):  # a window that begins in the flood, and a calm one
         list(wall_clock.source.step())
     assert flooded() == 2 * ARRIVALS_BATCH
@@ -185,8 +185,8 @@ class EndlessTopic:
 def test_messages_that_are_not_read_stay_in_the_middleware(
     rig: Any, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_messages, "MOST", 3)
-    monkeypatch.setattr(large_messages, "BATCH", 3)
+    monkeypatch.setattr(large_messages, "MAX_LARGE_UNREAD", 3)
+    monkeypatch.setattr(large_messages, "LARGE_BATCH", 3)
     source = EndlessTopic(rig)
     large = LargeMessages(rig.node, SimpleNamespace(topics=[source], resubscribe=id), lambda error: None)  # type: ignore[arg-type]
     read: list[int] = []

@@ -99,7 +99,7 @@ def test_calls_in_turns_are_each_made_ready_once(launches, monkeypatch):
 
 
 def test_of_many_shapes_the_latest_are_kept(launches, monkeypatch):
-    monkeypatch.setattr(cuda, "_MOST_ALIKE", 3)
+    monkeypatch.setattr(cuda, "_MAX_ALIKE", 3)
     targets = torch.arange(20)
 
     def call(size):

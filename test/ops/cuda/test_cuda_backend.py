@@ -178,7 +178,7 @@ def test_a_corrupt_module_on_disk_is_rebuilt(sample, tmp_path, monkeypatch):
 
     for module, name in ((kernels, "_kernels"), (kernels, "_modules"), (cuda, "_ready")):
         monkeypatch.setattr(module, name, {})
-    monkeypatch.setattr(kernels, "_chosen", None)
+    monkeypatch.setattr(kernels, "_cache_directory", None)
     enable_jit_cache(tmp_path)
     data, times, targets = (tensor.cuda() for tensor in sample)
     expected = resample_trajectories(data, times, targets)

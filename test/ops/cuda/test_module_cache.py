@@ -13,8 +13,8 @@ from test import forked
 
 @pytest.fixture(autouse=True)
 def _restore(monkeypatch):
-    monkeypatch.setattr(kernels, "_chosen", None)
-    monkeypatch.setattr(kernels, "_enabled", True)
+    monkeypatch.setattr(kernels, "_cache_directory", None)
+    monkeypatch.setattr(kernels, "_cache_enabled", True)
 
 
 def source(text="a", header="b", name="h.cuh"):
@@ -109,12 +109,12 @@ def test_a_missing_kernel_is_named():
 
 WRITE_AND_READ = """
 import sys
-from robocache_ros.ops.cuda import cache
+from robocache_ros.ops.cuda import kernels as cache
 
 cache.enable_jit_cache(sys.argv[1])
 for turn in range(300):
-    cache.store("k", sys.argv[2].encode() * (100_000 + turn))
-    found = cache.load("k")
+    cache.store_cubin("k", sys.argv[2].encode() * (100_000 + turn))
+    found = cache.load_cubin("k")
     assert found is not None and len(set(found)) == 1, turn
 """
 
