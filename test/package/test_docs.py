@@ -34,6 +34,15 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    prose = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "!", "#"))]
+
+    # A line that is one span of code cannot be divided.
+    assert [line for line in prose if len(line) > 120 and not re.fullmatch(r"\s*`[^`]*`\.?", line)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_fusion_specs_in_the_pages_are_valid(page: Path, tmp_path: Path) -> None:
     for i, text in enumerate(YAML.findall(page.read_text(encoding="utf-8"))):
         path = tmp_path / f"{i}.yaml"
