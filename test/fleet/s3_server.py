@@ -51,16 +51,14 @@ def running_server(folder: Path) -> Iterator[str]:
             process = subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE, text=True)
             os.close(reading)
             assert process.stdout
-            port = process.stdout.readline().strip()
+            with process.stdout:
+                port = process.stdout.readline().strip()
             assert port, "moto's server did not start"
             (folder / "s3.port").write_text(port)
-            _started.append(process)
+            process.returncode = 0  # not waited for: other processes may use it after this one has ended
         port = (folder / "s3.port").read_text()
     yield f"http://127.0.0.1:{port}"
     os.close(user)
-
-
-_started: list[subprocess.Popen[str]] = []  # by this process: other processes may still use it
 
 
 def environment(endpoint: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,11 @@ def joint_spec() -> dict[str, Any]:
             },
         },
     }
+
+
+@pytest.fixture
+def own_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for the sockets of this test, with a short name: the path of a socket has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="rc") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)

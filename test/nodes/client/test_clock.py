@@ -21,8 +21,8 @@ S = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
-def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path)[:80])
+def runtime(own_sockets: Path) -> None:
+    """Sockets in a folder of the test."""
 
 
 class Simulation:

@@ -33,8 +33,7 @@ def frames(tick: int) -> Frames:
 
 
 @pytest.fixture(autouse=True)
-def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path)[:80])
+def path(own_sockets: Path) -> Path:
     return ipc.socket_path("/fusion_node")
 
 
