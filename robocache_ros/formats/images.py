@@ -146,7 +146,7 @@ def _kind(data: bytes | memoryview, where: str) -> str:
 
 
 def _damaged(where: str, error: Exception) -> DatasetError:
-    return DatasetError(f"{where}: {printable(error, 100)}; repair the file or leave the episode out")
+    return DatasetError(f"{where}: {printable(error, 60)}; repair the file or leave the episode out")
 
 
 @cache

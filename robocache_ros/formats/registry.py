@@ -192,6 +192,11 @@ def validators() -> Iterator[Validator]:
     yield from _declared_parts("validator").values()
 
 
+def checked_formats() -> list[str]:
+    """Return the names of the formats that have a validator."""
+    return [*(each.name for each in FORMATS.values() if each.check), *_declared_parts("validator")]
+
+
 def _declared(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of other packages by name."""
     return {point.name: point for point in reversed([*entry_points(group=group)])}

@@ -9,7 +9,7 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.check import Findings, read_json
 from robocache_ros.formats.checksums import check_checksums, sha256
-from robocache_ros.formats.registry import Validator, validators
+from robocache_ros.formats.registry import Validator, checked_formats, validators
 from robocache_ros.storage.paths import as_path
 
 # The recordings of a dataset against the checksums in its provenance.
@@ -78,8 +78,8 @@ def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = Fa
                 check_recordings(findings)
             checked[-1].unchecked += [f"{printable(one.name)}: not a dataset of a known format" for one in others]
             return checked
-    titles = ", ".join(validator.title for validator in known)
-    raise RoboCacheError(f"{where}: not a dataset that can be validated; known are {titles}")
+    names = printable(", ".join(checked_formats()), 100)
+    raise RoboCacheError(f"{where}: not a dataset that can be validated; known are {names}")
 
 
 def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:

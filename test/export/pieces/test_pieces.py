@@ -161,7 +161,7 @@ def test_the_process_of_the_export_is_one_of_the_jobs_and_the_others_are_started
 
 @pytest.mark.parametrize("jobs", [0, -1])
 def test_no_process_is_an_error(bags: list[Path], spec: FusionSpec, tmp_path: Path, jobs: int) -> None:
-    with pytest.raises(RoboCacheError, match=f"jobs: {jobs} is below 1"):
+    with pytest.raises(RoboCacheError, match=f"jobs: {jobs} is not an integer from 1 to"):
         export(bags, spec, tmp_path / "set", jobs=jobs)
 
 
