@@ -143,7 +143,7 @@ def _option(field: Field[Any], *, panel: bool) -> Any:
         return [choice for choice in choices if choice.startswith(incomplete)]
 
     return Annotated[
-        kind | None,
+        Optional[kind],  # noqa: UP045 - typer reads it at run time
         typer.Option(
             *names,
             help=help_line(field),
