@@ -87,9 +87,9 @@ setup(
             *("pyarrow>=10.0.1", "av>=12.3", "pillow>=9.3", "jinja2>=3.0", "matplotlib>=3.6"),
             "google-crc32c>=1.6",  # checksums of TFRecord files
         ],
-        "hdf5": ["h5py>=3.9"],
+        "hdf5": ["h5py>=3.10"],
         "datasets": [  # public datasets
-            *("h5py>=3.9", "pyarrow>=10.0.1", "av>=12.3", "pillow>=9.3", "google-crc32c>=1.6"),
+            *("h5py>=3.10", "pyarrow>=10.0.1", "av>=12.3", "pillow>=9.3", "google-crc32c>=1.6"),
             "simplejpeg>=1.8",  # decodes jpeg to the bits of pillow in less time; without it, pillow does
         ],
         # Datasets at URLs; fsspec names the package of a kind of URL, such as s3fs, if it is missing.
