@@ -139,7 +139,7 @@ def _option(field: Field[Any], *, panel: bool) -> Any:
     elif schema.get("type") == "array":
         kind = list[str]
 
-    def complete(_context: Any, _option: Any, incomplete: str) -> list[str]:
+    def complete(incomplete: str) -> list[str]:
         return [choice for choice in choices if choice.startswith(incomplete)]
 
     return Annotated[
@@ -150,7 +150,7 @@ def _option(field: Field[Any], *, panel: bool) -> Any:
             metavar=flag.metavar or "|".join(choices) or None,
             rich_help_panel=flag.panel if panel else None,
             show_default=False,
-            shell_complete=complete if choices else None,
+            autocompletion=complete if choices else None,
         ),
     ]
 
