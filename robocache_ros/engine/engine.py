@@ -176,6 +176,11 @@ class FusionEngine:
         return frames
 
     @property
+    def earliest_arrival_ns(self) -> int | None:
+        """The earliest arrival that `push` does not take for a clock that jumped back; None before the first tick."""
+        return None if self._now_ns is None else self._now_ns - JUMP_BACK_NS
+
+    @property
     def next_due_ns(self) -> int | None:
         """The latest time at which the next tick is computed; None before the first `advance`."""
         return None if self._next is None else tick_grid.tick_ns(self._next, self.spec.rate_hz) + self._cut_ns

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
@@ -18,6 +19,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
 
 from robocache_ros.engine import FusionEngine
+from robocache_ros.engine.engine import Outcome
 from robocache_ros.nodes import frame_messages, middleware, tick_loop
 from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_clock
 from robocache_ros.nodes.subscriptions import ReceivedMessage
@@ -125,6 +127,33 @@ def test_messages_that_wait_for_the_clock_are_bounded(rig: Any, monkeypatch: pyt
     list(source.step())
     assert Counter(endless.pushed) == {False: 120, True: 60}
     assert not source._pending
+    source.destroy()
+
+
+def test_message_that_the_transport_held_back_is_late_and_does_not_restart_the_timeline(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64", "stamp": "receive"}}}
+    engine = FusionEngine(load_spec(spec))
+    held_back: list[tuple[Any, ReceivedMessage]] = []
+    outcomes: list[Outcome] = []
+    topics = SimpleNamespace(
+        topics=[SimpleNamespace(large=False, qos=QosSpec(depth=50), subscription=None)],
+        provide_buffers=lambda: None,
+        take_from=lambda topic, limit: [held_back.pop()] if held_back else [],
+        push=lambda topic, message, arrival_ns: outcomes.append(engine.push("a", None, arrival_ns, np.ones(1, "f4"))),
+    )
+    source = SimClockSource(rig.node, topics, engine, Counter())  # type: ignore[arg-type]
+    clocks = [(ns, ns) for ns in range(5 * S, 7 * S, S // 100)]  # each published at its own time
+    monkeypatch.setattr(source, "_take_clocks", lambda: clocks)
+    ticks = sum(len(frames) for frames in source.step())
+
+    clocks, held_back = [(7 * S, 7 * S)], [(topics.topics[0], ReceivedMessage(b"", 6 * S, 0))]
+    ticks += sum(len(frames) for frames in source.step())
+
+    assert outcomes == [Outcome.LATE]
+    assert engine.clock_jumps == 0
+    assert ticks == 98  # from 5 s until 60 ms, the delay, before 7 s
     source.destroy()
 
 
