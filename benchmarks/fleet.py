@@ -164,9 +164,9 @@ class Meeting:
 class RayOfNothing(RayTasks):
     """Ray with tasks that make nothing."""
 
-    def run(self, work: Any, tasks: Any, done: Any, tell: Any) -> None:
+    def map(self, work: Any, tasks: Any, progress: Any) -> Any:
         """Run tasks."""
-        super().run(Nothing(work), tasks, done, tell)
+        return super().map(Nothing(work), tasks, progress)
 
 
 class TimedRay(RayTasks):
@@ -180,16 +180,13 @@ class TimedRay(RayTasks):
         super().__init__(needs=lambda _needs: Resources(SLOTS / workers))
         self.times: list[tuple[str, float, float]] = []
 
-    def run(self, work: Any, tasks: Any, done: Any, tell: Any) -> None:
+    def map(self, work: Any, tasks: Any, progress: Any) -> Any:
         """Run tasks."""
-
-        def timed(task: Task, told: Any) -> None:
-            if isinstance(told, tuple):
-                self.times.append((task.name, *told[1:]))
-                told = told[0]
-            done(task, told)
-
-        super().run(Timed(work), tasks, timed, tell)
+        for task, result in super().map(Timed(work), tasks, progress):
+            if isinstance(result, tuple):
+                self.times.append((task.name, *result[1:]))
+                result = result[0]
+            yield task, result
 
 
 @contextmanager
@@ -198,7 +195,7 @@ def fleet() -> Iterator[None]:
     with ray_session(None, slots=SLOTS):
         with TemporaryDirectory() as folder, RayTasks() as engine:
             tasks = [Task(f"start {number}", 0, Resources()) for number in range(SLOTS)]
-            engine.run(Meeting(Path(folder)), tasks, lambda _task, _result: None, lambda _event: None)
+            list(engine.map(Meeting(Path(folder)), tasks, lambda _event: None))
         yield
 
 

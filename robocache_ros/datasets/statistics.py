@@ -156,15 +156,10 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
     tasks = [
         _PartTask(f"episodes {first}", last - first, Resources(), range(first, last)) for first, last in pairwise(edges)
     ]
-    parts: dict[int, _Part | RoboCacheError] = {}
     with LocalProcesses(workers) as processes:  # Ctrl-C ends them, and does not reach them
         try:
-            processes.run(
-                partial(_run_part, vectors, skip),
-                tasks,
-                lambda task, part: parts.update({task.episodes.start: part}),
-                lambda _: None,
-            )
+            finished = processes.map(partial(_run_part, vectors, skip), tasks, lambda _: None)
+            parts = {task.episodes.start: part for task, part in finished}
         except DatasetError:
             raise
         except RoboCacheError:
@@ -172,9 +167,7 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
                 "statistics: a process that computes them died; check the memory, or use workers=0"
             ) from None
     for task in tasks:
-        part = parts.pop(task.episodes.start)
-        assert isinstance(part, _Part)
-        yield part
+        yield parts.pop(task.episodes.start)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -200,16 +200,15 @@ def written_formats(
         results: dict[int, Any] = {}
         staged: dict[str, str] = {}
 
-        def done(task: MergeTask, written: Written | RoboCacheError) -> None:
-            if isinstance(written, RoboCacheError):
-                raise written
-            results[task.number] = written.value
-            if written.digests is not None:
-                start = folders.name_of(task.format)
-                staged.update({start + name: digest for name, digest in written.digests.items()})
-            completion.add(task.format, written)
-
-        executor.run(work, tasks, done, progress)
+        with closing(executor.map(work, tasks, progress)) as finished:
+            for task, written in finished:
+                if isinstance(written, RoboCacheError):
+                    raise written
+                results[task.number] = written.value
+                if written.digests is not None:
+                    start = folders.name_of(task.format)
+                    staged.update({start + name: digest for name, digest in written.digests.items()})
+                completion.add(task.format, written)
         if stats := dict(results[task.number] for task in tasks if not task.format):
             dataset.stats = {name: stats[name] for name in dataset.stats_names}
         for format_ in formats:

@@ -9,7 +9,7 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +17,7 @@ from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.cuda import OutOfMemoryError
@@ -33,7 +33,7 @@ from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.piece_store import PieceFailure, PieceStore
 from robocache_ros.exporter.piece_writer import Encodings, PieceWriter
 from robocache_ros.exporter.planned_recording import PlannedRecording
-from robocache_ros.exporter.progress import Converted, Event, Failed, Progress, Started
+from robocache_ros.exporter.progress import Converted, Failed, Progress, Started
 from robocache_ros.formats import recording as recording_file
 from robocache_ros.formats.video import VideoSettings
 from robocache_ros.spec import FusionSpec, Layout
@@ -485,8 +485,6 @@ MEDIA_BYTES, PIXEL_BYTES = 64 << 20, 512  # of a stream, and of each pixel of it
 IMAGE_SIZE = (720, 1280)  # of a stream whose spec does not state it
 STEP_BYTES = 256 << 20
 
-Outcomes: TypeAlias = list[Outcome]  # of a recording, one for each dataset that it is converted for
-
 
 @dataclass(frozen=True)
 class RecordingTask(Task):
@@ -522,12 +520,21 @@ def make_pieces(
         for recording, names in datasets.items()
         for size in (size_of(recording.path),)
     ]
-    results = _Results(plans, progress)
+    progress = progress or (lambda _event: None)
     sizes = tuple(task.size for task in tasks)
-    results.tell(Started(tuple(task.recording for task in tasks), sizes, executor.parallel(tasks)))
+    progress(Started(tuple(task.recording for task in tasks), sizes, executor.parallel(tasks)))
     alone = {name: replace(plan, recordings=()) for name, plan in plans.items()}  # each process gets this
-    executor.run(_MakePieces(alone, store, store.used()), tasks, results.add, results.tell)
-    return results.made
+    made: dict[str, dict[PlannedRecording, Outcome]] = {name: {} for name in plans}
+    with closing(executor.map(_MakePieces(alone, store, store.used()), tasks, progress)) as results:
+        for task, outcomes in results:
+            if isinstance(outcomes, StoreError):  # of the bucket, and not of the recording
+                raise outcomes
+            if isinstance(outcomes, RoboCacheError):
+                outcomes = [Outcome(task.recording, error=str(outcomes)) for _ in task.datasets]
+                _tell(task, outcomes, progress)
+            for name, outcome in zip(task.datasets, outcomes, strict=True):
+                made[name][task.recording] = outcome
+    return made
 
 
 @dataclass(frozen=True)
@@ -538,40 +545,23 @@ class _MakePieces:
     store: PieceStore
     resumed: bool  # pieces or errors of an earlier export exist
 
-    def __call__(self, task: RecordingTask, tell: Progress) -> Outcomes:
+    def __call__(self, task: RecordingTask, progress: Progress) -> list[Outcome]:
         where = self.store.folder
         if self.store.local and not where.parent.is_dir():
             raise RoboCacheError(f"{printable(where.parent)}: is not on this machine; use a bucket, or a shared folder")
         plans = [self.plans[name] for name in task.datasets]
-        return make_pieces_of(task.recording, plans, self.store, resumed=self.resumed, progress=tell)
+        made = make_pieces_of(task.recording, plans, self.store, resumed=self.resumed, progress=progress)
+        _tell(task, made, progress)
+        return made
 
 
-class _Results:
-    """The outcomes of all recordings, and the progress."""
-
-    def __init__(self, plans: Iterable[str], progress: Progress | None) -> None:
-        self.made: dict[str, dict[PlannedRecording, Outcome]] = {name: {} for name in plans}
-        self._progress = progress
-
-    def tell(self, event: Event) -> None:
-        """Pass an event on."""
-        if self._progress:
-            self._progress(event)
-
-    def add(self, task: RecordingTask, made: Outcomes | RoboCacheError) -> None:
-        """Add the outcomes of a recording, and tell which pieces are complete, and which failed."""
-        if isinstance(made, StoreError):  # of the bucket, and not of the recording
-            raise made
-        if isinstance(made, RoboCacheError):
-            made = [Outcome(task.recording, error=str(made)) for _ in task.datasets]
-        for name, outcome in zip(task.datasets, made, strict=True):
-            self.made[name][task.recording] = outcome
-        pieces = [outcome for outcome in made if outcome.piece]
-        if pieces:
-            self.tell(Converted(task.recording, all(outcome.reused for outcome in pieces)))
-        for name, outcome in zip(task.datasets, made, strict=True):
-            if outcome.error:
-                self.tell(Failed(task.recording, outcome.error, name))
+def _tell(task: RecordingTask, made: Sequence[Outcome], progress: Progress) -> None:
+    """Tell which pieces are complete, and which failed."""
+    if pieces := [outcome for outcome in made if outcome.piece]:
+        progress(Converted(task.recording, all(outcome.reused for outcome in pieces)))
+    for name, outcome in zip(task.datasets, made, strict=True):
+        if outcome.error:
+            progress(Failed(task.recording, outcome.error, name))
 
 
 def estimated_needs(plans: Sequence[Plan], size: int) -> Resources:

@@ -69,10 +69,10 @@ class OtherMachines(LocalProcesses):
 
     remote = True
 
-    def run(self, work: Any, tasks: Any, *more: Any) -> None:
+    def map(self, work: Any, tasks: Any, progress: Any) -> Any:
         assert all(isinstance(task, RecordingTask) for task in tasks)
         assert not work.store.local
-        super().run(work, tasks, *more)
+        return super().map(work, tasks, progress)
 
 
 def test_other_machines_convert_into_the_bucket_and_the_rows_are_those_of_this_one(s3: Bucket, tmp_path: Path) -> None:

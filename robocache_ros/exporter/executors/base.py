@@ -5,18 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.file_errors import error_number
-from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.progress import Event, Progress
 from robocache_ros.storage.cache import release_all
-
-# Configures glibc's malloc for an export: freed blocks return to the system, which avoids heap fragmentation.
-
 
 # By default, glibc raises the thresholds to the size of freed blocks, up to 32 MB. Large messages, clouds and images
 # are then allocated on the heap between small long-lived objects, and the gaps cannot be returned. With lower
@@ -34,9 +31,6 @@ def return_freed_memory() -> None:
     for variable, (option, nbytes) in _MALLOPT.items():
         if variable not in os.environ:
             mallopt(option, nbytes)
-
-
-# What an executor is: it runs the independent tasks of an export.
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Task:
 
     Attributes:
         name: of the recording or the file, for people; not unique.
-        size: bytes that it reads. Larger tasks are begun first.
+        size: bytes that it reads. Larger tasks are started first.
         needs: resources; an executor may use others.
         is_long: whether it may take longer than the start of a process.
     """
@@ -87,27 +81,26 @@ class Executor(Protocol):
     def parallel(self, tasks: Sequence[Task]) -> int:
         """Return how many of these tasks run at the same time."""
 
-    def run(
-        self,
-        work: Callable[[TaskT, Progress], ResultT],
-        tasks: Sequence[TaskT],
-        done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        progress: Progress,
-    ) -> None:
-        """Run `work(task, progress)` for each task, in this process or in others; return when all tasks are done.
+    def map(
+        self, work: Callable[[TaskT, Progress], ResultT], tasks: Sequence[TaskT], progress: Progress
+    ) -> Generator[tuple[TaskT, ResultT | RoboCacheError], None, None]:
+        """Run `work(task, progress)` for each task, in this process or in others; yield tasks as they finish.
+
+        Closing the generator ends the tasks that are not done.
 
         Args:
             work: pickled for other processes, as its results are, which are small. It may be run again for a task that
                 was lost, so that two runs of a task may overlap and each must do no harm.
             tasks: in any order.
-            done: called in this process with each task and its result, or with an error of a task that the executor
-                gives up: the other tasks go on, unless `done` raises it.
-            progress: called in this process with the progress that `work` tells; an executor may leave it out.
-                `done` and `progress` are not called at the same time.
+            progress: called in this process, by one thread at a time, with the events of `work`. An executor of other
+                machines leaves out `Advanced`.
+
+        Yields:
+            Each task with its result, or with an error of a task that the executor gives up.
 
         Errors:
-            Whatever `work` raises, unless the executor gives it to `done`; RoboCacheError: tasks cannot be run. The
-            other tasks are ended.
+            Whatever `work` raises, unless the executor yields it; RoboCacheError: tasks cannot be run. The other tasks
+            are ended.
         """
 
     def __enter__(self) -> object: ...
@@ -118,9 +111,10 @@ class Executor(Protocol):
 
 
 class Finished(NamedTuple):
-    """What a task has returned in another process."""
+    """What a task has returned in another process, and its events that were not sent while it ran."""
 
     result: Any
+    events: tuple[Event, ...] = ()
 
 
 def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, progress: Progress) -> Finished | Exception:

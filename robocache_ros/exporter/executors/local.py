@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, NamedTuple
 
@@ -31,39 +32,32 @@ from robocache_ros.exporter.executors.base import (
 )
 from robocache_ros.exporter.progress import Event, Progress
 
-# Collects the results of tasks that several processes run.
 
-
-class Assigned(NamedTuple):
+class _Assigned(NamedTuple):
     """What is sent to a process before the tasks of a run."""
 
     work: Callable[[Any, Progress], Any]
 
 
-class Collector(Generic[TaskT]):
+class _Collector(Generic[TaskT]):
     """Gives tasks to processes and collects their results, in a thread.
 
     Args:
         work: runs a task, in each process.
         waiting: the tasks; others may take some of them.
-        done: called with each task and its result.
-        progress: called with the progress. `done` and `progress` are called by one thread at a time.
+        progress: called with the progress, by one thread at a time.
 
     Attributes:
+        results: tasks with their results, or the error.
         error: an error that ends the tasks.
     """
 
-    def __init__(
-        self,
-        work: Callable[[TaskT, Progress], Any],
-        waiting: deque[TaskT],
-        done: Callable[[TaskT, Any], None],
-        progress: Progress,
-    ) -> None:
+    def __init__(self, work: Callable[[TaskT, Progress], Any], waiting: deque[TaskT], progress: Progress) -> None:
+        self.results: SimpleQueue[tuple[TaskT, Any] | BaseException] = SimpleQueue()
         self.error: BaseException | None = None
         # Pickled before this process runs tasks, which add to what the work caches while a thread would copy it.
-        self._assigned = bytes(ForkingPickler.dumps(Assigned(work)))
-        self._waiting, self._done, self._progress = waiting, done, progress
+        self._assigned = bytes(ForkingPickler.dumps(_Assigned(work)))
+        self._waiting, self._progress = waiting, progress
         self._lock = threading.Lock()
         self._busy: dict[Connection, TaskT] = {}
         self._thread: threading.Thread | None = None
@@ -85,11 +79,6 @@ class Collector(Generic[TaskT]):
         if self.error:
             raise self.error
 
-    def done(self, task: TaskT, result: Any) -> None:
-        """Pass on the result of a task."""
-        with self._lock:
-            self._done(task, result)
-
     def _run(self, connections: Sequence[Connection]) -> None:
         try:
             for connection in connections:
@@ -100,6 +89,7 @@ class Collector(Generic[TaskT]):
                     self._take(ready)
         except BaseException as error:  # raised again in the main thread
             self.error = error
+            self.results.put(error)
 
     def _give(self, connection: Connection, before: bytes = b"") -> None:
         task = next_of(self._waiting)
@@ -115,18 +105,18 @@ class Collector(Generic[TaskT]):
     def _take(self, connection: Connection) -> None:
         task = self._busy[connection]
         try:
-            told = connection.recv()
+            received = connection.recv()
         except (EOFError, ConnectionResetError):
             raise _killed(task) from None
-        if isinstance(told, BaseException):
-            raise told
-        if isinstance(told, Finished):
+        if isinstance(received, BaseException):
+            raise received
+        if isinstance(received, Finished):
             del self._busy[connection]
-            self.done(task, told.result)
+            self.results.put((task, received.result))
             self._give(connection)
         else:
             with self._lock:
-                self._progress(told)
+                self._progress(received)
 
 
 def next_of(waiting: deque[TaskT]) -> TaskT | None:
@@ -142,9 +132,6 @@ def _killed(task: Task) -> RoboCacheError:
         f"{printable(task.name)}: its process was killed, probably out of memory; run the same command "
         "again with fewer --jobs"
     )
-
-
-# Runs the tasks of an export in this process and in others of this machine.
 
 
 LONG_BYTES = 4 << 30  # short tasks that read so much together take many times as long as the start of a process
@@ -179,52 +166,53 @@ class LocalProcesses:
         """Return the number of processes for these tasks."""
         return min(self._jobs, len(tasks))
 
-    def run(
-        self,
-        work: Callable[[TaskT, Progress], ResultT],
-        tasks: Sequence[TaskT],
-        done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        progress: Progress,
-    ) -> None:
-        """Run tasks; see `Executor`. Each of the other processes imports torch for two seconds first."""
+    def map(
+        self, work: Callable[[TaskT, Progress], ResultT], tasks: Sequence[TaskT], progress: Progress
+    ) -> Generator[tuple[TaskT, ResultT], None, None]:
+        """Run tasks; see `Executor`. Each of the other processes imports torch for two seconds first.
+
+        Results of other processes are yielded between the tasks of this process, and after them.
+        """
         count = self.parallel(tasks)
         # Largest first, so that no process is busy with a long task after the others have finished.
         ordered = sorted(tasks, key=lambda task: task.size, reverse=True) if count > 1 else tasks
         is_long = any(task.is_long for task in tasks) or sum(task.size for task in tasks) > LONG_BYTES
         if count <= 1:
             for task in ordered:
-                done(task, work(task, progress))
+                yield task, work(task, progress)
         elif is_long or self._others:
-            self._run_with_others(work, deque(ordered), done, progress, count if is_long else len(self._others) + 1)
+            others = count - 1 if is_long else len(self._others)
+            yield from self._map_with_others(work, deque(ordered), progress, others)
         else:
-            _run_in_threads(work, ordered, done, progress, count)
+            yield from _map_in_threads(work, ordered, progress, count)
 
-    def _run_with_others(
-        self,
-        work: Callable[[TaskT, Progress], ResultT],
-        waiting: deque[TaskT],
-        done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        progress: Progress,
-        count: int,
-    ) -> None:
-        """Run tasks in this process and in `count` - 1 others."""
-        mine, threads = next_of(waiting), max(1, available_cores() // count)
-        collector = Collector(work, waiting, done, progress)
+    def _map_with_others(
+        self, work: Callable[[TaskT, Progress], ResultT], waiting: deque[TaskT], progress: Progress, others: int
+    ) -> Generator[tuple[TaskT, ResultT], None, None]:
+        """Run tasks in this process and in others."""
+        remaining, threads = len(waiting), max(1, available_cores() // (others + 1))
+        mine = next_of(waiting)
+        collector = _Collector(work, waiting, progress)
         with _torch_threads(threads):
             try:
-                while len(self._others) < count - 1:
+                while len(self._others) < others:
                     self._others.append(_started(threads))
-                collector.start([other.connection for other in self._others[: count - 1]])
-                while mine and not collector.error:
-                    collector.done(mine, work(mine, collector.progress))
-                    mine = next_of(waiting)
-                collector.join()
-                if collector.error:
-                    raise collector.error
+                collector.start([other.connection for other in self._others[:others]])
+                while remaining:
+                    if mine and not collector.error:
+                        collector.results.put((mine, work(mine, collector.progress)))
+                        mine = next_of(waiting)
+                    while remaining and not (mine and collector.results.empty()):
+                        found = collector.results.get()
+                        if isinstance(found, BaseException):
+                            raise found
+                        remaining -= 1
+                        yield found
             except BaseException:
                 self._end_others()
-                collector.join()  # after the processes have ended, and with them what it collects
                 raise
+            finally:
+                collector.join()  # after an error: after the processes have ended, and with them what it collects
 
     def _end_others(self) -> None:
         """Kill the other processes, because they have no work to complete."""
@@ -254,32 +242,22 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run_in_threads(
-    work: Callable[[TaskT, Progress], ResultT],
-    tasks: Sequence[TaskT],
-    done: Callable[[TaskT, ResultT | RoboCacheError], None],
-    progress: Progress,
-    count: int,
-) -> None:
+def _map_in_threads(
+    work: Callable[[TaskT, Progress], ResultT], tasks: Sequence[TaskT], progress: Progress, count: int
+) -> Generator[tuple[TaskT, ResultT], None, None]:
     """Run tasks in threads of this process, up to the first error."""
     lock = threading.Lock()
 
-    def told(event: Event) -> None:
+    def tell(event: Event) -> None:
         with lock:
             progress(event)
 
-    def run(task: TaskT) -> None:
-        result = work(task, told)
-        with lock:
-            done(task, result)
-
     with ThreadPoolExecutor(count, "task") as pool:
         try:
-            for running in [pool.submit(run, task) for task in tasks]:
-                running.result()
-        except BaseException:
+            for task, running in [(task, pool.submit(work, task, tell)) for task in tasks]:
+                yield task, running.result()
+        finally:
             pool.shutdown(cancel_futures=True)
-            raise
 
 
 class _Process(NamedTuple):
@@ -314,7 +292,7 @@ def _work(connection: Connection, threads: int) -> None:
     try:
         while True:
             task = connection.recv()
-            if isinstance(task, Assigned):
+            if isinstance(task, _Assigned):
                 work = task.work
                 continue
             connection.send(finished(work, task, connection.send))

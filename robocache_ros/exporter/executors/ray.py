@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -31,12 +31,9 @@ from robocache_ros.exporter.executors.base import (
     return_freed_memory,
 )
 from robocache_ros.exporter.executors.local import LocalProcesses, available_cores
-from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.extras import need
 from robocache_ros.storage.cache import UNITS
-
-# The connection of an export to Ray, and what the machines of its cluster have.
-
 
 ADDRESS = "RAY_ADDRESS"
 ONLY_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: a Ray of one machine, which listens on 127.0.0.1 only
@@ -166,14 +163,9 @@ class Machines:
         return self._found
 
 
-# Runs the tasks of an export with Ray: on the machines of a cluster, or on the cores of this one.
-
-
 PER_SLOT = 2  # tasks that are submitted for each one that can run, so that no machine waits for this process
 CRASHES = 32  # of the process of one task; a machine may be lost any number of times
 UNKNOWN_BYTES = 1 << 30  # memory of a task that states none
-
-Done = Callable[[TaskT, Any], None]
 
 
 @dataclass(frozen=True)
@@ -190,7 +182,7 @@ class RayTasks:
     """An executor: a Ray task for each task, which the dashboard shows by its name.
 
     Tasks of lost machines and of killed processes are run again. A task that is out of memory is run once more, with
-    twice the memory. An error that a task raises is given to `done`, but for an OSError, which is one of the target.
+    twice the memory. An error that a task raises is its result, except an OSError, which is one of the target.
 
     Args:
         address: of a cluster; None: RAY_ADDRESS, or a Ray on this machine, which is started and stopped.
@@ -222,14 +214,10 @@ class RayTasks:
         """Return how many of these tasks the machines of the cluster run at the same time."""
         return min(self._machines.slots(self._used(tasks[0])), len(tasks)) if tasks else 0
 
-    def run(
-        self,
-        work: Callable[[TaskT, Progress], ResultT],
-        tasks: Sequence[TaskT],
-        done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        progress: Progress,
-    ) -> None:
-        """Run tasks; see `Executor`. What `work` tells is left out: it is a message for each second of a recording."""
+    def map(
+        self, work: Callable[[TaskT, Progress], ResultT], tasks: Sequence[TaskT], progress: Progress
+    ) -> Generator[tuple[TaskT, ResultT | RoboCacheError], None, None]:
+        """Run tasks; see `Executor`. `Advanced` is left out: it is a message for each second of a recording."""
         ray = self._ray
         call, shared = ray.remote(max_retries=0)(_run), ray.put(work)
         waiting = deque(_Attempt(task, self._used(task)) for task in sorted(tasks, key=lambda task: -task.size))
@@ -238,11 +226,19 @@ class RayTasks:
             while waiting or running:
                 while waiting and len(running) < PER_SLOT * self._machines.slots(waiting[0].needs):
                     attempt = waiting.popleft()
-                    running[self._begun(call, shared, attempt)] = attempt
+                    running[self._submitted(call, shared, attempt)] = attempt
                 ray.wait(list(running), num_returns=1, timeout=RECOUNT_S)
                 for ended in ray.wait(list(running), num_returns=len(running), timeout=0)[0]:
-                    if again := self._ended(running.pop(ended), ended, done):
-                        waiting.appendleft(again)
+                    attempt = running.pop(ended)
+                    result = self._result(attempt, ended)
+                    if isinstance(result, _Attempt):
+                        waiting.appendleft(result)
+                    elif isinstance(result, Finished):
+                        for event in result.events:
+                            progress(event)
+                        yield attempt.task, result.result
+                    else:
+                        yield attempt.task, result
         finally:
             for one in running:
                 ray.cancel(one, force=True)
@@ -252,7 +248,7 @@ class RayTasks:
     def _used(self, task: Task) -> Resources:
         return self._machines.fitting(self._needs(task.needs))
 
-    def _begun(self, call: Any, shared: Any, attempt: _Attempt[TaskT]) -> Any:
+    def _submitted(self, call: Any, shared: Any, attempt: _Attempt[TaskT]) -> Any:
         """Submit a task; return the reference to its result."""
         needs = attempt.needs
         options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory_bytes or None}
@@ -260,44 +256,43 @@ class RayTasks:
             shared, attempt.task, max(1, int(needs.cpus))
         )
 
-    def _ended(self, attempt: _Attempt[TaskT], ended: Any, done: Done[TaskT]) -> _Attempt[TaskT] | None:
-        """Pass on the result of a task, or its error; return what is to be run again."""
+    def _result(self, attempt: _Attempt[TaskT], ended: Any) -> Finished | RoboCacheError | _Attempt[TaskT]:
+        """Return the result of a task, its error, or what is to be run again."""
         errors, needs, where = self._ray.exceptions, attempt.needs, printable(attempt.task.name, 60)
         try:
-            told = self._ray.get(ended)
+            result: Finished | RoboCacheError | OSError = self._ray.get(ended)
         except (errors.NodeDiedError, errors.LocalRayletDiedError, errors.ObjectLostError):
             return attempt
         except errors.WorkerCrashedError:
             if attempt.crashes + 1 < CRASHES:
                 return replace(attempt, crashes=attempt.crashes + 1)
-            told = RoboCacheError(f"{where}: its process ended {CRASHES} times; convert it alone, with --jobs 1")
+            return RoboCacheError(f"{where}: its process ended {CRASHES} times; convert it alone, with --jobs 1")
         except errors.OutOfMemoryError:
             if not attempt.enlarged:
                 twice = replace(needs, memory_bytes=2 * (needs.memory_bytes or UNKNOWN_BYTES))
                 return replace(attempt, needs=self._machines.fitting(twice), enlarged=True)
-            told = RoboCacheError(f"{where}: {needs.memory_bytes / 1e9:.1f} GB of memory are not enough; state more")
+            return RoboCacheError(f"{where}: {needs.memory_bytes / 1e9:.1f} GB of memory are not enough; state more")
         except errors.RayError as error:
             reason = printable((str(error).strip().splitlines() or [type(error).__name__])[-1], 100)
             raise RoboCacheError(f"{where}: Ray cannot run it: {reason}; install one version on all machines") from None
-        if isinstance(told, OSError):
-            raise told
-        done(attempt.task, told.result if isinstance(told, Finished) else told)
-        return None
+        if isinstance(result, OSError):
+            raise result
+        return result
 
 
 def _run(work: Callable[[TaskT, Progress], Any], task: TaskT, threads: int) -> Finished | Exception:
     """Run a task in a process of the cluster."""
     torch.set_num_threads(threads)
     return_freed_memory()
-    told = finished(work, task, lambda _event: None)
-    if isinstance(told, (Finished, OSError, RoboCacheError)):
-        return told
-    logging.getLogger(__name__).error("%s", told)  # with its traceback, in the log of this process
-    last = printable(str(told).strip().splitlines()[-1], 100)
+    events: list[Event] = []
+    result = finished(work, task, lambda event: None if isinstance(event, Advanced) else events.append(event))
+    if isinstance(result, Finished):
+        return result._replace(events=tuple(events))
+    if isinstance(result, (OSError, RoboCacheError)):
+        return result
+    logging.getLogger(__name__).error("%s", result)  # with its traceback, in the log of this process
+    last = printable(str(result).strip().splitlines()[-1], 100)
     return RoboCacheError(f"{printable(task.name, 60)}: {last}; the log of its Ray task has the traceback")
-
-
-# The executor that the options of a command name.
 
 
 EXECUTORS = ("local", "ray")

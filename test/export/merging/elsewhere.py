@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from robocache_ros.exporter.executors.base import Task
@@ -21,19 +21,15 @@ class Elsewhere:
     def parallel(self, tasks: Sequence[Task]) -> int:
         return 1
 
-    def run(
-        self,
-        work: Callable[[Any, Progress], Any],
-        tasks: Sequence[Any],
-        done: Callable[[Any, Any], None],
-        tell: Progress,
-    ) -> None:
+    def map(
+        self, work: Callable[[Any, Progress], Any], tasks: Sequence[Any], progress: Progress
+    ) -> Generator[tuple[Any, Any], None, None]:
         for task in random.Random(1).sample(tasks, len(tasks)):
-            for _ in range(2):
+            for tell in (lambda _event: None, progress):
                 its_work, its_task = pickle.loads(pickle.dumps((work, task)))
                 result = pickle.loads(pickle.dumps(its_work(its_task, tell)))
-            done(task, result)
             self.tasks.append(task.name)
+            yield task, result
 
     def __enter__(self) -> Elsewhere:
         return self

@@ -109,5 +109,5 @@ def test_an_error_in_a_thread_ends_the_tasks() -> None:
     done: list[str] = []
     tasks = [Short(f"task {k}", 100 - k, Resources(), k == 2) for k in range(100)]
     with LocalProcesses(2) as engine, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
-        engine.run(work, tasks, lambda _task, result: done.append(str(result)), lambda _event: None)
+        done.extend(result for _, result in engine.map(work, tasks, lambda _event: None))
     assert {"task 0", "task 1"} <= set(done)

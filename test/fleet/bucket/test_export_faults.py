@@ -87,8 +87,8 @@ def test_expired_credentials_are_one_line_and_the_same_call_continues(
 class ExpiredElsewhere(LocalProcesses):
     """An engine whose other machines cannot use the bucket."""
 
-    def run(self, _work: Any, tasks: Sequence[Any], done: Callable[..., None], _tell: Progress) -> None:
-        done(tasks[0], StoreError("s3://a: the credentials have expired", StoreProblem.expired))
+    def map(self, _work: Any, tasks: Sequence[Any], _progress: Progress) -> Any:
+        yield tasks[0], StoreError("s3://a: the credentials have expired", StoreProblem.expired)
 
 
 def test_a_task_that_cannot_use_the_bucket_ends_the_export_and_no_recording_is_left_out(

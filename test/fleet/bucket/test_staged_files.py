@@ -51,13 +51,13 @@ def test_the_target_is_empty_until_all_files_are_written(
 ) -> None:
     found: list[set[str]] = []
     engine = Elsewhere(remote=True)
-    run = engine.run
+    map_ = engine.map
 
-    def watched(work, tasks, done, tell):  # type: ignore[no-untyped-def]
-        run(work, tasks, done, tell)
+    def watched(work, tasks, progress):  # type: ignore[no-untyped-def]
+        yield from map_(work, tasks, progress)
         found.append(set(objects(s3)))
 
-    monkeypatch.setattr(engine, "run", watched)
+    monkeypatch.setattr(engine, "map", watched)
     export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), executor=engine)
     assert found == [set(), set()]
     assert "dataset.hdf5" in objects(s3)

@@ -71,8 +71,8 @@ class KillingRay(RayTasks):
         super().__init__(address)
         self._moments, self._out = moments, out
 
-    def run(self, work: Any, *told: Any) -> None:  # type: ignore[override]
-        super().run(Killing(work, self._moments, self._out), *told)
+    def map(self, work: Any, tasks: Any, progress: Any) -> Any:
+        return super().map(Killing(work, self._moments, self._out), tasks, progress)
 
 
 def drive(recordings: list[Path], spec: FusionSpec, out: Path, address: str, moments: Path, last: int) -> None:

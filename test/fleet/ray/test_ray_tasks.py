@@ -27,9 +27,8 @@ def tasks(*names: str, needs: Resources = Resources(memory_bytes=GB)) -> list[Ta
 
 def run(engine: RayTasks, work: Callable[..., Any], given: list[Task]) -> dict[str, Any]:
     """The result of each task, by its name."""
-    done: list[tuple[str, Any]] = []
     with engine:
-        engine.run(work, given, lambda task, result: done.append((task.name, result)), lambda _event: None)
+        done = [(task.name, result) for task, result in engine.map(work, given, lambda _event: None)]
     assert len(dict(done)) == len(done)
     return dict(done)
 
