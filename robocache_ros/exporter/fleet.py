@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.piece_store import DONE, FAILED, NOTES, PieceFailure, PieceStore
+from robocache_ros.exporter.piece_store import DONE, FAILED, PIECE, PieceFailure, PieceStore
 from robocache_ros.exporter.target import BUCKET_APPENDS, TargetPlan, TargetPlans, piece_store
 from robocache_ros.formats.dataset_folder import LISTING, listed_entries
 from robocache_ros.storage.object_store import Listed, ObjectStore
@@ -22,7 +22,6 @@ from robocache_ros.storage.paths import AnyPath, is_url
 
 
 READ_AT_ONCE = 16
-FAILED_NOTE = ".failed"  # of the shards of an export
 IN_PROGRESS_FOR = timedelta(days=1)  # an attempt without a piece is in progress for so long, then it is left over
 
 
@@ -85,13 +84,16 @@ def pieces_state(pieces: PieceStore) -> PiecesState:
             if attempt != piece:
                 (beside if state.done else attempts).append(Attempt(f"{key}/{attempt}", size, now - newest))
     failed = [key for key, state in states.items() if state.failed and not state.done]
+    if failed:
+        converted = pieces.notes()
+        failed = [key for key in failed if key + PIECE not in converted]
     with ThreadPoolExecutor(READ_AT_ONCE, "failures") as pool:
-        told = dict(zip(failed, pool.map(pieces.failure, failed), strict=True))
-    failures = {f"{key}/{FAILED}": failure for key, failure in told.items() if failure}
+        found = zip(failed, pool.map(pieces.failure, failed), strict=True)
+        failures = {f"{key}/{FAILED}": failure for key, failure in found if failure}
     stopped = [each for each in attempts if each.is_stopped(IN_PROGRESS_FOR)]
     return PiecesState(
         done,
-        failures | _noted_failures(pieces, pieces.notes()),
+        failures,
         tuple(each for each in attempts if each not in stopped),
         (*stopped, *beside),
     )
@@ -110,14 +112,6 @@ def remove_attempts(pieces: PieceStore, names: Collection[str]) -> None:
             shutil.rmtree(pieces.local / name, ignore_errors=True)
         else:
             pieces.objects.delete([f"{name}/{file}" for file in pieces.objects.listed(f"{name}/")])
-
-
-def _noted_failures(pieces: PieceStore, notes: Collection[str]) -> dict[str, PieceFailure]:
-    """Return the failures that the shards of an export have noted, unless the recording was converted since."""
-    names = (name for name in sorted(notes) if name.endswith(FAILED_NOTE))
-    converted = {name.partition(".")[0] for name in notes if name.endswith(".piece")}
-    noted = {name: pieces.noted(name) or "" for name in names if name.partition(".")[0] not in converted}
-    return {f"{NOTES}/{name}": PieceFailure(text.partition(": ")[0], text) for name, text in noted.items()}
 
 
 # The target of the exports of a fleet: its state, and what can be removed from it.

@@ -4,8 +4,8 @@ A piece is either complete or does not exist. The layout is the same in both:
 
 <key>/<attempt>/     the files of a piece, which one process has made
      /done.json      put if absent, last: the key, the attempt that is the piece, and the sizes and SHA-256 of its files
-     /failed.json    put if absent: the error of a recording that cannot be converted
-.robocache-notes/    what exports that share the pieces tell each other; a lost note costs time, nothing else
+<unread>/failed.json the error of a recording, under its key without reading it, in which versions stand for SHA-256
+.robocache-notes/    <unread>.piece: the key of a piece, which is then found without reading; a lost note costs time
 draft-<id>/          in a folder only: a piece during the conversion, locked with flock by the process that makes it
 
 Nothing is locked but drafts, and two pieces of one key have the same bytes. Of several processes that make the same
@@ -43,7 +43,7 @@ from robocache_ros.storage.object_store import OBJECT_BYTES, Listed, ObjectStore
 from robocache_ros.storage.paths import AnyPath, RemotePath, any_path
 
 DONE, FAILED = "done.json", "failed.json"
-NOTES = ".robocache-notes"
+NOTES, PIECE = ".robocache-notes", ".piece"
 _KEY, _ATTEMPT, _DRAFT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{16}"), re.compile(r"draft-[0-9a-f]{16}")
 _NEW = ".new-"  # a file that is not complete
 _TRIES = 8
@@ -59,11 +59,13 @@ class PieceFailure:
         recording: its path or URL.
         error: the message.
         dropped: it is the error that `on_invalid: drop` asks for.
+        lasting: it is an error of the recording itself: the next export would have it too.
     """
 
     recording: str
     error: str
     dropped: bool = False
+    lasting: bool = True
 
 
 @dataclass
@@ -239,7 +241,7 @@ class PieceStore:
 
     Attributes:
         local: the folder; None: the pieces are in a bucket.
-        remembers_failures: whether errors of recordings are recorded for later exports. Local exports try again.
+        remembers_failures: whether exports leave out recordings with a lasting error. Local exports try again.
 
     Errors:
         StoreError: of all methods: the bucket cannot be used.
@@ -265,16 +267,15 @@ class PieceStore:
 
     def failure(self, key: str) -> PieceFailure | None:
         """Return the error that an earlier export recorded, None if there is none."""
-        if self.remembers_failures:
-            with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
-                told = json.loads(self.objects.get(f"{key}/{FAILED}"))
-                return PieceFailure(str(told["recording"]), str(told["error"]), told["dropped"] is True)
+        with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
+            found = json.loads(self.objects.get(f"{key}/{FAILED}"))
+            lasting = found.get("lasting") is not False
+            return PieceFailure(str(found["recording"]), str(found["error"]), found["dropped"] is True, lasting)
         return None
 
     def fail(self, key: str, failure: PieceFailure) -> None:
-        """Record the error of a recording for later exports, unless one is recorded."""
-        if self.remembers_failures:
-            self.objects.create(f"{key}/{FAILED}", json.dumps(asdict(failure)).encode())
+        """Record the error of a recording for later exports and other shards."""
+        self.objects.put(f"{key}/{FAILED}", json.dumps(asdict(failure)).encode())
 
     def states(self) -> dict[str, KeyState]:
         """Return what there is of each key, from one listing."""

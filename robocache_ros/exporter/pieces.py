@@ -30,7 +30,7 @@ from robocache_ros.exporter.convert import Conversion, PartsDropped, run_togethe
 from robocache_ros.exporter.episodes import Labels
 from robocache_ros.exporter.executors.base import Executor, Resources, Task
 from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.piece_store import PieceFailure, PieceStore
+from robocache_ros.exporter.piece_store import PIECE, PieceFailure, PieceStore
 from robocache_ros.exporter.piece_writer import Encodings, PieceWriter
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Converted, Failed, Progress, Started
@@ -252,7 +252,6 @@ def _version(library: str) -> str:
 # Makes the pieces of a recording: one for each dataset of an export.
 
 
-PIECE = ".piece"  # a note of a shared folder: the name of the piece, under its key with `unread_files`
 _KEY = re.compile(r"[0-9a-f]{64}")
 _TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # errors that would also affect all other recordings
 
@@ -311,9 +310,11 @@ def make_pieces_of(
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
             for number, plan in enumerate(plans) if resumed else ():
                 key = plan.key(recording, _named_by(recording, checksums))
-                if found := _earlier(recording, store, key):
-                    outcomes[number] = found
+                if piece := store.find(key):
+                    outcomes[number] = Outcome(recording, piece, reused=True)
                     _note(recording, plan, store, checksums, key)
+                elif failed := _failed(recording, store, plan.key(recording, checksums.unread)):
+                    outcomes[number] = failed
             missing = [number for number in range(len(plans)) if number not in outcomes]
             work = _Recording(recording, store, checksums, progress)
             # Kernels of several threads would share the buffers of a GPU.
@@ -323,7 +324,8 @@ def make_pieces_of(
                 if number not in outcomes:
                     outcomes[number] = _outcome(recording, partial(_make, work, plans[number]))
             for number in missing:
-                _record(work, plans[number], outcomes[number])
+                if outcomes[number].lasting and store.remembers_failures:
+                    record_failure(store, plans[number].key(recording, checksums.unread), outcomes[number])
     except StoreError:  # of the bucket of the pieces, or of the credentials: it would affect all other recordings
         raise
     except RoboCacheError as error:  # of the files, which all pieces are made from
@@ -335,14 +337,19 @@ def _known(recording: PlannedRecording, plans: Sequence[Plan], store: PieceStore
     """Return the outcomes of earlier exports that are found without reading the recording, if all are, else nothing."""
     try:
         files = unread_files(recording.path)
-        keys: list[str | None] = [plan.key(recording, files) for plan in plans]
-        if not is_url(recording.path):
-            keys = [store.noted(f"{key}{PIECE}") for key in keys]
+        unread = [plan.key(recording, files) for plan in plans]
     except (OSError, RoboCacheError):
         return []
-    found = [_earlier(recording, store, key) if key and _KEY.fullmatch(key) else None for key in keys]
-    outcomes = [outcome for outcome in found if outcome]
-    return outcomes if len(outcomes) == len(plans) else []
+    outcomes: list[Outcome] = []
+    for name in unread:
+        key = name if is_url(recording.path) else store.noted(f"{name}{PIECE}") or ""
+        if _KEY.fullmatch(key) and (piece := store.find(key)):
+            outcomes.append(Outcome(recording, piece, reused=True))
+        elif failed := _failed(recording, store, name):
+            outcomes.append(failed)
+        else:
+            return []
+    return outcomes
 
 
 def _named_by(recording: PlannedRecording, checksums: Checksums) -> recording_file.StorageFiles:
@@ -351,8 +358,8 @@ def _named_by(recording: PlannedRecording, checksums: Checksums) -> recording_fi
 
 
 def _note(recording: PlannedRecording, plan: Plan, store: PieceStore, checksums: Checksums, key: str) -> None:
-    if store.shared:
-        store.note(plan.key(recording, checksums.unread) + PIECE, key)
+    if store.shared and (unread := plan.key(recording, checksums.unread)) != key:
+        store.note(unread + PIECE, key)
 
 
 def _outcome(recording: PlannedRecording, make: Callable[[], tuple[AnyPath, bool]]) -> Outcome:
@@ -382,21 +389,18 @@ def _is_lasting(error: BaseException) -> bool:
     return True
 
 
-def _earlier(recording: PlannedRecording, store: PieceStore, key: str) -> Outcome | None:
-    """Return the outcome of an earlier export, None if there is none."""
-    if piece := store.find(key):
-        return Outcome(recording, piece, reused=True)
-    if failure := store.failure(key):
-        return Outcome(recording, error=failure.error, dropped=failure.dropped, reused=True)
-    return None
+def _failed(recording: PlannedRecording, store: PieceStore, unread: str) -> Outcome | None:
+    """Return the lasting error that an earlier export recorded; None if there is none, or it is tried again."""
+    failure = store.failure(unread) if store.remembers_failures else None
+    if not failure or not failure.lasting:
+        return None
+    return Outcome(recording, error=failure.error, dropped=failure.dropped, lasting=True, reused=True)
 
 
-def _record(work: _Recording, plan: Plan, outcome: Outcome) -> None:
-    """Record an error of the recording itself, which the next export would have too."""
-    if outcome.lasting and work.store.remembers_failures:
-        key = plan.key(work.recording, _named_by(work.recording, work.checksums))
-        work.store.fail(key, PieceFailure(str(work.recording.path), outcome.error, outcome.dropped))
-        _note(work.recording, plan, work.store, work.checksums, key)
+def record_failure(store: PieceStore, unread: str, outcome: Outcome) -> None:
+    """Record the error of a recording, given its key without reading it."""
+    path = str(outcome.recording.path)
+    store.fail(unread, PieceFailure(path, outcome.error, outcome.dropped, outcome.lasting))
 
 
 def _make(work: _Recording, plan: Plan, without: Collection[int] = ()) -> tuple[AnyPath, bool]:

@@ -23,8 +23,8 @@ from robocache_ros.exporter.datasets import (
 )
 from robocache_ros.exporter.executors.base import Executor
 from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.piece_store import PieceStore
-from robocache_ros.exporter.pieces import PIECE, Outcome, make_pieces, size_of, unread_files
+from robocache_ros.exporter.piece_store import PIECE, PieceStore
+from robocache_ros.exporter.pieces import make_pieces, record_failure, size_of, unread_files
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.exporter.recordings import MAX_RECORDINGS
@@ -94,12 +94,12 @@ class Shard:
 
 # The export of a shard: converts its recordings; the shard that finds all of them converted writes the dataset.
 #
-# The shards of an export tell each other by notes in the folder of the pieces which recordings are converted, which
-# failed, and that the dataset is written. They need no other connection, and may run at any time and in any order.
+# The shards of an export find in the folder of the pieces which recordings are converted, which failed, and whether the
+# dataset is written. They need no other connection, and may run at any time and in any order.
 
 
 THREADS = 16
-FAILED, DROPPED, WRITTEN = ".failed", ".dropped", ".written"  # notes, besides those of pieces
+WRITTEN = ".written"  # a note, besides those of pieces
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def convert_shard(request: ExportRequest, executor: Executor, progress: Progress
 
 
 class _ShardedExport:
-    """The datasets of an export, and what its shards have noted about them."""
+    """The datasets of an export, and what its shards have made of them."""
 
     def __init__(self, datasets: Sequence[DatasetPlan], target: AnyPath, store: PieceStore) -> None:
         self._datasets, self._target, self._store = datasets, target, store
@@ -190,7 +190,7 @@ class _ShardedExport:
             self._keys = dict(zip(self.recordings, pool.map(self._keys_of, self.recordings), strict=True))
 
     def _keys_of(self, recording: PlannedRecording) -> tuple[str, ...]:
-        """Return the names of the notes about a recording, for each dataset; none if it cannot be read."""
+        """Return the keys of a recording without reading it, for each dataset; none if it cannot be opened."""
         with suppress(OSError, RoboCacheError):
             files = unread_files(recording.path)
             return tuple(dataset.plan.key(recording, files) for dataset in self._datasets)
@@ -199,7 +199,7 @@ class _ShardedExport:
     def convert(
         self, own: Sequence[PlannedRecording], executor: Executor, progress: Progress | None
     ) -> tuple[FailedRecording, ...]:
-        """Make the pieces of recordings; note and return those that fail."""
+        """Make the pieces of recordings; record and return those that fail."""
         if not own:
             return ()
         plans = {dataset.name: replace(dataset.plan, recordings=tuple(own)) for dataset in self._datasets}
@@ -211,24 +211,25 @@ class _ShardedExport:
                 if outcome.error:
                     loss = FailedRecording(recording.path, outcome.error, dropped=outcome.dropped)
                     losses[outcome.error] = loss
-                    self._note_failure(recording, number, outcome)
+                    for key in self._keys[recording][number : number + 1]:
+                        record_failure(self._store, key, outcome)
         return tuple(losses.values())
-
-    def _note_failure(self, recording: PlannedRecording, dataset: int, outcome: Outcome) -> None:
-        for key in self._keys[recording][dataset : dataset + 1]:
-            self._store.note(key + (DROPPED if outcome.dropped else FAILED), outcome.error)
 
     def result(
         self, shard: Shard, own: Sequence[PlannedRecording], losses: tuple[FailedRecording, ...], written: str
     ) -> ShardResult:
-        """Return the result of a shard, with the numbers of recordings that are noted."""
-        notes = self._store.notes()
+        """Return the result of a shard, with the numbers of recordings of all shards."""
+        notes, states, store = self._store.notes(), self._store.states(), self._store
         converted = failed = 0
         for keys in self._keys.values():
-            done = [key + PIECE in notes or key + DROPPED in notes for key in keys]
-            if done and all(done):
+            ended = {key for key in keys if key in states or key + PIECE in notes}
+            made = {key for key in ended if key + PIECE in notes or states[key].done}
+            failures = [store.failure(key) for key in ended - made if states[key].failed]
+            if not keys or len(made) + len(failures) < len(set(keys)):
+                continue
+            if all(failure and failure.dropped for failure in failures):
                 converted += 1
-            elif done and all(made or key + FAILED in notes for made, key in zip(done, keys, strict=True)):
+            else:
                 failed += 1
         return ShardResult(shard, len(own), len(self._keys), converted, failed, losses, written)
 
