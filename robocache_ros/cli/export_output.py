@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from robocache_ros.exporter.preview import DryRun, Expected
     from robocache_ros.exporter.shards import ShardResult
 
-# What `check` and `export --dry-run` print about recordings before an export.
-
-
 MAX_PROBLEM_LINES = 20  # problems that are listed
 _MAX_NAMED_RECORDINGS = 2  # recordings that are named with a problem
 
@@ -135,9 +132,6 @@ def _episodes_of(expected: Expected) -> str:
     return f" · {result.duration_s:.1f} s · {total} in {number_of(len(result.episodes), 'episode')}"
 
 
-# The output of `robocache export --dry-run`.
-
-
 def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: AnyPath) -> None:
     """Print what an export would make, for each dataset."""
     for output, run in runs:
@@ -230,9 +224,6 @@ def _free_bytes(out: AnyPath) -> int | None:
 
 def _size(size_bytes: float) -> str:
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"
-
-
-# The output of `robocache export` at its end, for complete and stopped exports.
 
 
 def show_result(result: ExportResult, *, report: bool) -> None:

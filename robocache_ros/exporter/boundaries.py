@@ -32,9 +32,6 @@ from robocache_ros.spec.keys import Problem, SpecError, below
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import read_text
 
-# Reads the messages of a topic that is not a stream: those that begin and end episodes, and those with the task.
-
-
 BOOL, STRING = "std_msgs/msg/Bool", "std_msgs/msg/String"
 MAX_CHANGES = 100_000
 TEXT_LIMIT = 1000  # characters
@@ -100,9 +97,6 @@ def _value(type_: str, data: Value) -> Value:
     return bool(data) if type_ == BOOL else data
 
 
-# Reads the episodes of a recording from a file beside it.
-
-
 SUFFIXES = (".yaml", ".csv")
 MAX_EPISODES = 100_000
 ROWS = RowKind("episodes", "{from: SECONDS, to: SECONDS}", EPISODE_KEYS)
@@ -166,9 +160,6 @@ def read_episodes(path: AnyPath) -> list[StatedEpisode]:
     if problems:
         raise SpecError(problems, table.place)
     return episodes
-
-
-# The sections of a recording: ranges of ticks that a topic, a file or the user makes episodes.
 
 
 OUTSIDE, IDLE = -1, -2  # instead of the number of a part: in no section; without motion
@@ -252,9 +243,6 @@ def section_at(sections: Sequence[Section], tick: int) -> Section | None:
     """Return the section of a tick; the sections are in order."""
     index = bisect_right(sections, tick, key=lambda section: section.start) - 1
     return sections[index] if index >= 0 and tick < sections[index].stop else None
-
-
-# Finds the ticks of a recording at which nothing moves.
 
 
 SHARE = 0.01  # of a column's range: the largest change of an observation that is not motion
@@ -351,9 +339,6 @@ def _filled(values: Float32, present: Bools) -> Float32:
     return filled
 
 
-# The values of the stream of a spec that says whether an episode succeeded.
-
-
 NONE = -1  # no value at the tick
 
 
@@ -381,9 +366,6 @@ class SuccessValues:
         """Return the last value of the ticks start <= tick < stop; None if there is none."""
         known = np.flatnonzero(self._values[start:stop] != NONE)
         return bool(self._values[start + int(known[-1])]) if len(known) else None
-
-
-# Determines the boundaries of the episodes of a recording before its ticks are computed, and what each one is.
 
 
 class EpisodesDropped(RoboCacheError):  # noqa: N818 - asked for by the spec
@@ -504,9 +486,6 @@ class Boundaries:
         if after:
             return self._tasks[after - 1][1]
         return self._tasks[0][1] if self._tasks and self._tasks[0][0] < stop else None
-
-
-# Decides whether a recording is refused, also by the limits on quality in a spec.
 
 
 NEAR = 0.8  # share of a limit from which on a value is near it

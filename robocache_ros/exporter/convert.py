@@ -21,8 +21,6 @@ from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, Thu
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
-# Runs a recording through the engine, and determines its episodes and their rows.
-
 
 class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is repeated without these parts
     """Rows were written of parts of the recording that are left out."""
@@ -247,9 +245,6 @@ def _write(writer: PieceWriter, rows: Iterable[EpisodeTicks], begun: bool) -> bo
             begun = True
         writer.write(ticks.frames)
     return begun
-
-
-# Runs several conversions of a recording in one pass: its messages are read once.
 
 
 def run_together(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,9 +32,7 @@ from robocache_ros.exporter.request import ExportRequest, Output
 from robocache_ros.exporter.target import (
     BucketTarget,
     NewDataset,
-    TargetPlans,
     check_target,
-    digest_of,
     new_bucket_dataset,
     new_dataset,
 )
@@ -48,8 +47,6 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import AnyPath, is_url
-
-# The result of an export.
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,6 @@ class ExportResult:
     def times_real_time(self) -> float:
         """Seconds of recording per second of conversion."""
         return sum(recording.duration_s for recording in self.recordings) / self.seconds
-
-
-# Resolves the arguments of an export: the spec with the options applied, the formats, the device.
 
 
 def resolved_spec(spec: FusionSpec, options: DatasetOptions) -> FusionSpec:
@@ -122,9 +116,6 @@ def device_of(device: str, options: DatasetOptions) -> str:
             raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device {printable(device, 20)!r} is the CPU; use cuda")
         require_jpeg()
     return selected
-
-
-# How one dataset of an export is made: its plan, its formats, and the recordings that are not in it.
 
 
 THREADS = 8  # recordings at URLs that are opened at the same time
@@ -297,9 +288,6 @@ def failure_lines(failed: Collection[str]) -> str:
     return "\n".join([*failure_lines, *more])
 
 
-# The target of an export: a local folder, or a bucket.
-
-
 def open_target(request: ExportRequest, datasets: Sequence[DatasetPlan]) -> AbstractContextManager[NewDataset]:
     """Return the target of a request, as a context; see `new_dataset` and `new_bucket_dataset`."""
     out, options = request.target, request.options
@@ -308,7 +296,8 @@ def open_target(request: ExportRequest, datasets: Sequence[DatasetPlan]) -> Abst
         return new_dataset(out, last, overwrite=options.overwrite, pieces=options.pieces)
     code = {"robocache_ros": robocache_ros.__version__, **fingerprint()}
     contents = [_content(each) for each in datasets]
-    digest = digest_of({"code": code, "report": options.report, "datasets": contents})
+    decides = json.dumps({"code": code, "report": options.report, "datasets": contents}, sort_keys=True, default=str)
+    digest = hashlib.sha256(decides.encode()).hexdigest()
     entries = [entry for dataset in datasets for entry in dataset.entries]
     count = sum(len(dataset.plan.distinct) for dataset in datasets)
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=options.overwrite, pieces=options.pieces)
@@ -324,7 +313,7 @@ def check_buckets(*places: str | AnyPath | None) -> None:
 def check_any_target(out: AnyPath, *, overwrite: bool = False) -> None:
     """Refuse a folder or a URL that an export would refuse because of what is in it, without writing to it."""
     if is_url(out):
-        BucketTarget(str(out), "", 0, ()).check(overwrite=overwrite)
+        BucketTarget(str(out)).check(overwrite=overwrite)
     else:
         check_target(Path(os.path.abspath(out)), overwrite=overwrite)
 
@@ -332,8 +321,8 @@ def check_any_target(out: AnyPath, *, overwrite: bool = False) -> None:
 def identity_of(out: AnyPath, datasets: Sequence[DatasetPlan]) -> str:
     """Return a text that is another one after the next export to the target; empty if a dataset is not there."""
     if is_url(out):
-        told = TargetPlans(ObjectStore(str(out)))
-        return "" if told.current() else str(told.completed().get("token", ""))
+        target = BucketTarget(str(out))
+        return "" if target.current() else str(target.completed().get("token", ""))
     digest = hashlib.sha256()
     for dataset in datasets:
         for format_ in dataset.formats:
@@ -356,9 +345,6 @@ def _content(dataset: DatasetPlan) -> dict[str, Any]:
         "jpeg": plan.jpeg_decoder,
         "recordings": [[str(r.path), r.start, r.stop, r.task, r.success] for r in dataset.recordings],
     }
-
-
-# Converts recordings to pieces with an executor, and merges the pieces into datasets.
 
 
 MAX_CHECKED = 1000  # recordings that are all opened before the first conversion; those of more are opened by it alone
@@ -408,7 +394,9 @@ def make_datasets(
             title = (dataset.name or target.name) if options.report else None
             found.append(dataset.write(new, title, merging or executor, progress))
             if dataset.name:
-                list_entries(new.folder / dataset.name, new.staged_below(dataset.name))
+                below = f"{dataset.name}/"
+                staged = (name.removeprefix(below) for name in new.staged if name.startswith(below))
+                list_entries(new.folder / dataset.name, staged)
     if new.completed_elsewhere:
         found = [() for _ in datasets]
     seconds, elsewhere = time.perf_counter() - started, new.completed_elsewhere

@@ -17,9 +17,6 @@ from robocache_ros.spec import FusionSpec, Layout, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.units import NS_PER_S
 
-# Splits a recording into episodes: consecutive ticks of one part of it, with a value in every stream.
-
-
 NOTES = 20  # largest number of notes on parts that are left out
 
 
@@ -187,9 +184,6 @@ class _Unbroken:
         if self._seen and self._missing is None:
             self._missing = tick
         return None
-
-
-# Labels rows: determines the action of each row, and the streams of a dataset with these actions.
 
 
 MAX_WAITING_BYTES = 2**29  # limit of the images and voxels of the ticks that wait for their actions

@@ -13,13 +13,10 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.piece_store import DONE, FAILED, PIECE, PieceFailure, PieceStore
-from robocache_ros.exporter.target import BUCKET_APPENDS, TargetPlan, TargetPlans, piece_store
+from robocache_ros.exporter.target import BUCKET_APPENDS, BucketTarget, TargetPlan, piece_store
 from robocache_ros.formats.dataset_folder import LISTING, listed_entries
 from robocache_ros.storage.object_store import Listed, ObjectStore
 from robocache_ros.storage.paths import AnyPath, is_url
-
-# The pieces, the failures and the leftovers of exports, in a bucket or in a local folder.
-
 
 READ_AT_ONCE = 16
 IN_PROGRESS_FOR = timedelta(days=1)  # an attempt without a piece is in progress for so long, then it is left over
@@ -114,9 +111,6 @@ def remove_attempts(pieces: PieceStore, names: Collection[str]) -> None:
             pieces.objects.delete([f"{name}/{file}" for file in pieces.objects.listed(f"{name}/")])
 
 
-# The target of the exports of a fleet: its state, and what can be removed from it.
-
-
 class State(Enum):
     """The state of a target; the value is the exit code of `robocache fleet status`."""
 
@@ -166,7 +160,7 @@ class FleetTarget:
 
     def __init__(self, out: str | AnyPath, pieces: str | AnyPath | None = None) -> None:
         self._out, self._pieces = out, piece_store(out, pieces)
-        self._plans = TargetPlans(ObjectStore(str(out))) if is_url(out) else None
+        self._target = BucketTarget(str(out)) if is_url(out) else None
 
     def status(self) -> FleetStatus:
         """Return the state of the target.
@@ -204,13 +198,13 @@ class FleetTarget:
             give_up: end the plan of an export that was killed, so that one of another plan may begin.
         """
         plan = self._current()
-        if plan and give_up and self._plans and not plan.stopped:
-            self._plans.stop(plan)
+        if plan and give_up and self._target and not plan.stopped:
+            self._target.stop(plan)
             plan = self._current()
         found = pieces_state(self._pieces)
         attempts = [each for each in (*found.in_progress, *found.left_over) if each.is_stopped(older_than)]
         unneeded: list[Attempt] = []
-        if self._plans and not self._pieces.shared and (plan is None or plan.stopped or self._is_complete(plan)):
+        if self._target and not self._pieces.shared and (plan is None or plan.stopped or self._is_complete(plan)):
             unneeded = [piece for piece in found.done.values() if piece.age > older_than]
         removed = [*attempts, *unneeded]
         remove_attempts(self._pieces, [each.name for each in removed])
@@ -220,7 +214,7 @@ class FleetTarget:
 
     def _removed_appends(self, older_than: timedelta) -> dict[str, Listed]:
         """Remove the pieces in the bucket of appends that were stopped; return their objects."""
-        if self._plans is None or self._pieces.shared:
+        if self._target is None or self._pieces.shared:
             return {}
         store, until = ObjectStore(f"{self._out}/{BUCKET_APPENDS}"), datetime.now(timezone.utc) - older_than
         found = {name: each for name, each in store.listed().items() if each.modified < until}
@@ -228,12 +222,12 @@ class FleetTarget:
         return found
 
     def _current(self) -> TargetPlan | None:
-        return self._plans.current() if self._plans else None
+        return self._target.current() if self._target else None
 
     def _is_complete(self, plan: TargetPlan | None) -> bool:
-        if self._plans is None:
+        if self._target is None:
             return bool(listed_entries(Path(self._out)))
-        if completed := self._plans.completed():
+        if completed := self._target.completed():
             return plan is None or completed.get("token") == plan.token
         return plan is None and LISTING in ObjectStore(str(self._out)).entries()  # made by appends alone
 

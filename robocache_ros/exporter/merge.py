@@ -39,8 +39,6 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.object_store import ObjectStore
 
-# The tasks of a merge: each writes files of one dataset format, in any process.
-
 
 @dataclass(frozen=True)
 class MergeTask(Task):
@@ -173,9 +171,6 @@ def _move(source: Path, target: Path) -> None:
             os.replace(Path(where) / name, there / name)
 
 
-# Writes a dataset in several formats: all tasks of all formats, and then the last step of each.
-
-
 @contextmanager
 def written_formats(
     dataset: ExportedDataset,
@@ -250,9 +245,6 @@ def _complete(folder: Path, written: Written) -> Mapping[str, str]:
     digests = digests_of(folder, written.files)
     sync_files(folder / name for name in written.files)
     return digests
-
-
-# Merges the pieces of an export: one dataset per format, and the report.
 
 
 def needed_encodings(

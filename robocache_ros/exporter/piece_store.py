@@ -424,9 +424,6 @@ def _described(draft: Path) -> PieceFiles:
     return {name: ((draft / name).stat().st_size, digests[name]) for name in names}
 
 
-# A file or a folder of a piece in a bucket, with the interface of `Path`. Files are downloaded when they are used.
-
-
 FETCHED = 16  # files at once: each is small, and waits for the network
 
 

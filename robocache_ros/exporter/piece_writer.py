@@ -35,9 +35,6 @@ from robocache_ros.ops.voxel.voxelize import fixed_size_cloud
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
-# Runs calls in a thread, in their order, while the caller continues.
-
-
 WAITING = 2  # calls whose arguments are in memory, besides those of the running call
 
 P = ParamSpec("P")
@@ -70,9 +67,6 @@ class OrderedCalls:
         self._pool.shutdown(cancel_futures=True)
 
 
-# Writes voxel grids into a piece as point clouds of a fixed size.
-
-
 def has_points(stream: StreamSpec) -> bool:
     """Return whether the voxels of a stream contain the coordinates of points."""
     return stream.voxels is not None and stream.voxels.features[:3] == ("x", "y", "z")
@@ -88,9 +82,6 @@ class CloudWriter(ArrayWriter):
     def write(self, arrays: NDArray[Any], used: Used) -> None:
         """Write the (T, F, X, Y, Z) grids of the next T rows."""
         super().write(fixed_size_cloud(torch.from_numpy(arrays), self._points).points.numpy(), used)
-
-
-# Writes depth images into a piece: each distinct image as an array, and a video of 12-bit codes.
 
 
 MIN_DEPTH_SIDE = 16  # pixels of an image, of x265

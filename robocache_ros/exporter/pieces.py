@@ -43,9 +43,6 @@ from robocache_ros.storage.errors import RemoteError, StoreError
 from robocache_ros.storage.object_store import refresh
 from robocache_ros.storage.paths import AnyPath, RemotePath, is_url
 
-# Checksums of a source recording, computed while the recording is read.
-
-
 _BLOCK_BYTES = 1 << 20
 
 Identity = tuple[int, int, int, int]  # device, inode, size, ctime in ns
@@ -147,9 +144,6 @@ def unread_files(recording: AnyPath) -> list[dict[str, Any]]:
     return [{"path": p, "size": s.st_size, "mtime_ns": s.st_mtime_ns, "ctime_ns": s.st_ctime_ns} for p, s in found]
 
 
-# The plan of an export: an immutable list of recordings, and the options that determine the bytes of their pieces.
-
-
 # Options that do not affect pieces, or only through `Plan.encodings`.
 _OF_THE_DATASET = ("task", "robot_type", "formats", "media", "depth", "voxels", "msg_path")
 # Libraries that compute or encode the contents of a piece.
@@ -247,9 +241,6 @@ def _version(library: str) -> str:
         return version(library)
     except PackageNotFoundError:
         return ""
-
-
-# Makes the pieces of a recording: one for each dataset of an export.
 
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -477,9 +468,6 @@ class _Draft:
         made = self._work.store.commit(self._folder, key)
         _note(self._work.recording, self._plan, self._work.store, self._work.checksums, key)
         return made
-
-
-# Makes the pieces of a plan: a task for each recording, which an executor runs.
 
 
 # Measured: 0.3 GB without cameras, and 0.15 to 0.3 GB more for each camera of 640x480.

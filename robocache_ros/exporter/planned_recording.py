@@ -15,9 +15,6 @@ from robocache_ros.spec.keys import KeyType, refuse, show_value
 from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.units import NS_PER_S
 
-# A time in a recording: seconds from its start, or an absolute log time.
-
-
 MAX_SECONDS = 10**9  # numbers below it are seconds from the start,
 MIN_STAMP = 10**15  # numbers from it on are nanoseconds since the epoch
 MAX_STAMP = 2**63 - 1
@@ -105,9 +102,6 @@ def _iso(text: str) -> Moment:
 
 
 MOMENT = KeyType("seconds from the start, or an absolute time", _parse, {"type": ["number", "string"]})
-
-
-# A recording of an export: its path, the part of it that is used, its task and its outcome.
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,6 @@ from robocache_ros.spec.keys import suggestion
 from robocache_ros.storage.paths import AnyPath, is_url
 from robocache_ros.units import NS_PER_S
 
-# Whether a recording has the topics, types, fields, joints and frames that a spec names.
-
-
 SAMPLES = 16  # messages of a topic that are decoded
 TRANSFORMS = 2000  # messages of /tf and /tf_static that are searched for frames
 _NAMED = 5  # joints and topics in a problem
@@ -151,9 +148,6 @@ def _listed(names: list[str]) -> str:
     return printable(", ".join(names[:_NAMED]), 120) + more
 
 
-# What an export makes of a recording: whether it matches the spec, and the episodes to expect.
-
-
 @dataclass(frozen=True)
 class Expected:
     """What is known of a recording before its export.
@@ -207,9 +201,6 @@ def expect(
             return Expected(recording, streams, result, refusal)
     except RoboCacheError as error:
         return Expected(recording, streams, refusal=str(error))
-
-
-# What an export would make: recordings, episodes, what is there already, and estimates of size and time.
 
 
 SAMPLE_NS = NS_PER_S, 4 * NS_PER_S  # of a recording, exported for the estimate: the shortest and longest part

@@ -85,9 +85,6 @@ def split_cells(text: str) -> list[list[Cell]]:
     return rows
 
 
-# Reads a table of recordings or episodes: a list of mappings in YAML, or a CSV file with a line of column names.
-
-
 MAX_CSV_BYTES = 16 << 20
 _HINT = "give a list of {} in YAML or CSV"
 _LOST = (None, "")  # an empty cell or value is a key that is not given
@@ -222,9 +219,6 @@ EPISODE_KEYS = {
 }
 
 
-# Finds recordings below URLs: folders that are searched, and globs, by one listing of all files in them.
-
-
 METADATA = "metadata.yaml"
 _MAGIC = {"*": "[^/]*", "?": "[^/]"}
 _CLASS = re.compile(r"\[[^]]+\]")
@@ -337,9 +331,6 @@ def _parent(name: str) -> str:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or "/." in name
-
-
-# Finds recordings: paths, folders that are searched, and globs.
 
 
 MAX_RECORDINGS = 100_000
@@ -485,9 +476,6 @@ class _Search:
         self.entries += 1
         if self.entries > MAX_ENTRIES:
             raise RoboCacheError(f"recordings: more than {MAX_ENTRIES:,} files to search; name folders nearer to them")
-
-
-# Reads a manifest: a YAML or CSV file that lists recordings, with the task, the part and the outcome of each.
 
 
 MAX_PATH = 4096  # characters

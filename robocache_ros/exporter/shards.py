@@ -33,9 +33,6 @@ from robocache_ros.exporter.target import TargetInUse, piece_store
 from robocache_ros.formats.recording import FailedRecording
 from robocache_ros.storage.paths import AnyPath, is_url
 
-# A shard: the part of the recordings of an export that one of several machines converts.
-
-
 _WRITTEN = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
 import secrets
 import shlex
 import shutil
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -39,218 +38,7 @@ from robocache_ros.storage.errors import StoreError
 from robocache_ros.storage.object_store import ObjectStore, name_below
 from robocache_ros.storage.paths import AnyPath, is_url
 
-# The plans of a target in a bucket: which export makes its dataset.
-#
-# <out>/.robocache/plans/<n>.json      the plan of an export, put if absent; that with the highest number counts
-#                       /<n>.files     put if absent before the first file of the dataset: its files with their SHA-256
-#                       /<n>.stopped   the export has ended without a dataset; another plan may follow
-#                 /files/<token>/      files that tasks on other machines have written, under their names in the dataset
-#                 /complete.json       the plan of the dataset that is there
-#
-# A plan is named by a hash of what the dataset consists of. Exports of the same plan work together. Nothing is locked,
-# so a killed export leaves its plan; the same command continues it.
-
-
 HIDDEN = ".robocache"
-PLANS, COMPLETE = "plans/", "complete.json"
-_PLAN = re.compile(r"([0-9]{6,12})\.json")
-_TOKEN = re.compile(r"[0-9a-f]{16}")  # of `secrets.token_hex`; it is the name of a folder
-_TRIES = 8
-_GIVE_UP = "run robocache fleet gc --give-up on it"
-
-
-@dataclass(frozen=True)
-class TargetPlan:
-    """The plan of an export to a bucket.
-
-    Attributes:
-        digest: of what the dataset consists of.
-        token: of this export; exports that join it share it.
-        pieces: number of pieces that it needs.
-        started: time, ISO 8601 in UTC.
-        replaces: names directly in the target, of the files of an earlier dataset or of a stopped export.
-        number: of the plan, from 1.
-        stopped: whether its export has ended without a dataset.
-    """
-
-    digest: str
-    token: str
-    pieces: int
-    started: str
-    replaces: tuple[str, ...] = ()
-    number: int = 0
-    stopped: bool = False
-
-
-class TargetPlans:
-    """The plans in the hidden folder of a target.
-
-    Args:
-        target: the objects of the target.
-
-    Errors:
-        StoreError: of all methods: the bucket cannot be used.
-    """
-
-    def __init__(self, target: ObjectStore) -> None:
-        self._target, self._hidden = target, target.below(HIDDEN)
-
-    def current(self) -> TargetPlan | None:
-        """Return the plan that counts, None if there is none."""
-        names = self._hidden.listed(PLANS)
-        numbers = [int(found[1]) for found in map(_PLAN.fullmatch, names) if found]
-        for number in sorted(numbers, reverse=True)[:1]:
-            with suppress(FileNotFoundError):  # completed in between
-                name = f"{PLANS}{number:06d}.json"
-                told = self._read(name)
-                try:
-                    plan = _plan(told)
-                except ValueError as error:
-                    raise self._foreign(name) from error
-                return replace(plan, number=number, stopped=f"{number:06d}.stopped" in names)
-        return None
-
-    def completed(self) -> dict[str, Any]:
-        """Return the record of the complete dataset, empty if there is none."""
-        with suppress(FileNotFoundError):
-            told = self._read(COMPLETE)
-            if not isinstance(told.get("entries", []), list):
-                raise self._foreign(COMPLETE)
-            return told
-        return {}
-
-    def is_done(self, plan: TargetPlan) -> bool:
-        """Whether an export of a plan has completed the dataset."""
-        with suppress(RoboCacheError):
-            return self.completed().get("token") == plan.token
-        return False
-
-    def begin(self, digest: str, pieces: int, replaced: Callable[[TargetPlan | None], Iterable[str]]) -> TargetPlan:
-        """Add a plan, or join the same one.
-
-        Args:
-            digest: of what the dataset consists of.
-            pieces: number of pieces that it needs.
-            replaced: returns the names of the files that it replaces, given the plan that counts, or refuses them.
-
-        Errors:
-            RoboCacheError: another plan counts.
-        """
-        for _ in range(_TRIES):
-            current = self.current()
-            replaces = tuple(sorted(replaced(current)))
-            if current and not current.stopped:
-                if current.digest != digest:
-                    raise self._taken(current)
-                return current
-            number = current.number + 1 if current else 1
-            started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            plan = TargetPlan(digest, secrets.token_hex(8), pieces, started, replaces, number)
-            if self._hidden.create(f"{PLANS}{number:06d}.json", _json(asdict(plan))):
-                return plan
-        raise RoboCacheError(f"{printable(self._target.url, 60)}: many exports are started to it; start one")
-
-    def stop(self, plan: TargetPlan) -> None:
-        """Note that the export of a plan has ended, or is given up."""
-        self._hidden.put(f"{PLANS}{plan.number:06d}.stopped", b"1")
-
-    def files(self, plan: TargetPlan) -> dict[str, Any]:
-        """Return the files that exports of a plan put into the target; empty if none has begun to."""
-        name = f"{PLANS}{plan.number:06d}.files"
-        with suppress(FileNotFoundError):
-            files = self._read(name)
-            if not all(is_entry(file.partition("/")[0]) for file in files):
-                raise self._foreign(name)
-            return files
-        return {}
-
-    def staging(self, plan: TargetPlan) -> ObjectStore:
-        """Return the objects of files that are not in the target yet, which `clear` removes."""
-        return self._hidden.below(f"files/{plan.token}")
-
-    def record_files(self, plan: TargetPlan, files: Mapping[str, str]) -> None:
-        """Record the files of the dataset, by name with their SHA-256, before the first one is put.
-
-        Errors:
-            RoboCacheError: another export of the plan has other files, or another plan counts.
-        """
-        self.check(plan)
-        if not self._hidden.create(f"{PLANS}{plan.number:06d}.files", _json(dict(sorted(files.items())))):
-            raise RoboCacheError(
-                f"{printable(self._target.url, 60)}: another export of this plan has other results: recordings have "
-                f"changed or failed meanwhile; if none runs, {_GIVE_UP}"
-            )
-
-    def check(self, plan: TargetPlan, *, or_done: bool = False) -> None:
-        """Refuse to go on if another plan counts by now.
-
-        Args:
-            plan: of the export.
-            or_done: go on if another export of the plan has completed the dataset, and no plan counts.
-        """
-        current = self.current()
-        if current is None and or_done and self.is_done(plan):
-            return
-        if current is None or current.token != plan.token:
-            where = printable(self._target.url, 60)
-            raise RoboCacheError(f"{where}: another export has taken the place of this one; choose another folder")
-
-    def complete(self, plan: TargetPlan, content: Mapping[str, Any]) -> None:
-        """Record that the dataset is there."""
-        self._hidden.put(COMPLETE, _json({**asdict(plan), **content}))
-
-    def clear(self) -> None:
-        """Remove the plans and the pieces, the plans last. Whoever is killed here leaves them to the next export."""
-        names = [name for name in self._hidden.listed() if name != COMPLETE]
-        self._hidden.delete(name for name in names if not name.startswith(PLANS))
-        self._hidden.delete(name for name in names if name.startswith(PLANS))
-
-    def _taken(self, current: TargetPlan) -> RoboCacheError:
-        began = printable(current.started[:16], 16)  # to the minute
-        return RoboCacheError(
-            f"{printable(self._target.url, 48)}: an export of other recordings or options began {began} UTC; wait for "
-            f"it, or if it was killed, {_GIVE_UP}"
-        )
-
-    def _read(self, name: str) -> dict[str, Any]:
-        try:
-            found = json.loads(self._hidden.get(name))
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise self._foreign(name)
-        return found
-
-    def _foreign(self, name: str) -> RoboCacheError:
-        where = printable(f"{self._target.url}/{HIDDEN}/{name}", 110)
-        return RoboCacheError(f"{where}: not a record of an export; check what wrote it, and delete it")
-
-
-def digest_of(content: object) -> str:
-    """Return a hash of JSON values, which stands for what a dataset consists of."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _plan(told: Mapping[str, Any]) -> TargetPlan:
-    """Return a plan from its record; ValueError if it is not one."""
-    digest, token, started = (told.get(name) for name in ("digest", "token", "started"))
-    pieces, replaces = told.get("pieces"), told.get("replaces")
-    if not (isinstance(digest, str) and isinstance(token, str) and isinstance(started, str)):
-        raise ValueError("no texts")
-    if not isinstance(pieces, int) or not isinstance(replaces, list):
-        raise ValueError("no number of pieces, or no list of what it replaces")
-    if not _TOKEN.fullmatch(token) or not all(isinstance(name, str) and is_entry(name) for name in replaces):
-        raise ValueError("names of other places")  # files below these are deleted
-    return TargetPlan(digest, token, pieces, started, tuple(replaces))
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content).encode()
-
-
-# What an export writes to: the folder of the new dataset, and the pieces of its recordings.
-
-
 OWN_PIECES = ".robocache-pieces"  # of an export to a local folder, in it
 BUCKET_PIECES = f"{HIDDEN}/pieces"  # of an export to a bucket, below its target
 BUCKET_APPENDS = f"{HIDDEN}/appends"  # the pieces of appends to a bucket that other machines make, in a folder each
@@ -277,10 +65,6 @@ class NewDataset:
     staged: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     completed_elsewhere: bool = False
-
-    def staged_below(self, folder: str) -> list[str]:
-        """Return the names of staged files in a folder of the dataset, relative to it."""
-        return [name[len(folder) + 1 :] for name in self.staged if name.startswith(f"{folder}/")]
 
 
 def piece_store(out: str | AnyPath, pieces: str | AnyPath | None = None) -> PieceStore:
@@ -334,7 +118,6 @@ class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
     """Another export writes to the target."""
 
 
-# More than 50 lines, because of its docstring.
 @contextmanager
 def new_dataset(
     out: Path, last: str = "meta", *, overwrite: bool = False, pieces: str | AnyPath | None = None
@@ -479,172 +262,311 @@ def _clear(out: Path, exclusive: bool) -> list[str]:
 
 # The target of an export in a bucket: readers find a complete dataset in it, or no dataset.
 #
-# <out>/.robocache/plans/        which export makes the dataset; see `target_plans`
-#                 /pieces/       the pieces, unless they are elsewhere; see `bucket_pieces`
-#                 /complete.json what is left of these when the dataset is complete
-# <out>/…                        the dataset
+# <out>/.robocache/plans/<n>.json      the plan of an export, put if absent; that with the highest number counts
+#                       /<n>.files     put if absent before the first file of the dataset: its files with their SHA-256
+#                       /<n>.stopped   the export has ended without a dataset; another plan may follow
+#                 /pieces/             the pieces, unless they are elsewhere; see `piece_store`
+#                 /files/<token>/      files that tasks on other machines have written, under their names in the dataset
+#                 /complete.json       the plan of the dataset that is there; the others are removed with it
+#
+# A plan is named by a hash of what the dataset consists of. Exports of the same plan work together. Nothing is locked,
+# so a killed export leaves its plan; the same command continues it. A number is put once, so that of two exports that
+# follow a stopped one, one is refused.
 #
 # The files of the dataset are put one by one, and those by which readers recognize a dataset last. Where a dataset
-# is replaced, the new files are put beside it first. Then the files by which readers recognize the old dataset are
+# is replaced, the new files are put into `files` first. Then the files by which readers recognize the old dataset are
 # deleted, the new files are copied to their names, and the other old files are deleted: readers find no dataset for as
 # long as the bucket takes to copy.
 
 
+PLANS, COMPLETE = "plans/", "complete.json"
+_PLAN = re.compile(r"([0-9]{6,12})\.json")
+_TOKEN = re.compile(r"[0-9a-f]{16}")  # of `secrets.token_hex`; it is the name of a folder
+_TRIES = 8
+_GIVE_UP = "run robocache fleet gc --give-up on it"
 # In a folder by which readers recognize a dataset: the files that they open first.
 _RECOGNIZED = (INFO.name, "dataset_info.json", ".zgroup", "zarr.json", "00000000000000000000.json")
 
 
 @dataclass(frozen=True)
-class BucketDataset:
-    """Puts the files of a dataset below a URL. It holds no connection: other processes may receive it.
+class TargetPlan:
+    """The plan of an export to a bucket.
 
-    Args:
-        store: the objects of the target.
-        entries: files and folders by which readers recognize the datasets of the export.
+    Attributes:
+        digest: of what the dataset consists of.
+        token: of this export; exports that join it share it.
+        pieces: number of pieces that it needs.
+        started: time, ISO 8601 in UTC.
+        replaces: names directly in the target, of the files of an earlier dataset or of a stopped export.
+        number: of the plan, from 1.
+        stopped: whether its export has ended without a dataset.
     """
 
-    store: ObjectStore
-    entries: tuple[str, ...]
-
-    def put(self, local: Path, name: str = "") -> None:
-        """Put a file at a name in the dataset, or the files of a folder below it, with those of the entries last."""
-        if local.is_file():
-            self.store.put_file(name, local)
-            return
-        start = f"{name}/" if name else ""
-        files = {start + name_below(local, file): file for file in local.rglob("*") if file.is_file()}
-        for group in self.ordered(files):
-            self.store.put_files(local, (each[len(start) :] for each in group), start)
-
-    def ordered(self, names: Iterable[str]) -> list[list[str]]:
-        """Return the names of files in groups, in the order in which they are put: the entries after the others.
-
-        In a folder that is an entry, the file by which readers recognize it is the last.
-        """
-        groups: list[list[str]] = [[], [], []]
-        below = tuple(f"{entry}/" for entry in self.entries)
-        for name in sorted(names):
-            inside = name.startswith(below)
-            is_last = name in self.entries or (inside and name.rpartition("/")[2] in _RECOGNIZED)
-            groups[2 if is_last else 1 if inside else 0].append(name)
-        return [*groups[:2], *([name] for name in sorted(groups[2], key=lambda name: (-name.count("/"), name)))]
+    digest: str
+    token: str
+    pieces: int
+    started: str
+    replaces: tuple[str, ...] = ()
+    number: int = 0
+    stopped: bool = False
 
 
 class BucketTarget:
-    """A target during an export.
+    """The dataset in a target, and the plans of its exports.
 
     Args:
         url: of the target.
-        digest: of what the dataset consists of.
-        pieces: number of pieces that it needs.
-        entries: files and folders by which readers recognize the datasets of the export.
+
+    Errors:
+        StoreError: of all methods: the bucket cannot be used.
     """
 
-    def __init__(self, url: str, digest: str, pieces: int, entries: Sequence[str]) -> None:
-        self.dataset = BucketDataset(ObjectStore(url), tuple(entries))
-        self.plans = TargetPlans(self.dataset.store)
-        self._digest, self._pieces, self._where = digest, pieces, printable(url, 60)
+    def __init__(self, url: str) -> None:
+        self.store, self._where = ObjectStore(url), printable(url, 60)
+        self._hidden = self.store.below(HIDDEN)
         self._files: frozenset[str] = frozenset()  # of the dataset, while this export replaces another one by it
 
-    def begin(self, *, overwrite: bool) -> tuple[TargetPlan, bool]:
-        """Check the target, and add the plan to it or join it. Return the plan, and whether it was added.
+    def current(self) -> TargetPlan | None:
+        """Return the plan that counts, None if there is none."""
+        names = self._hidden.listed(PLANS)
+        number = max((int(found[1]) for found in map(_PLAN.fullmatch, names) if found), default=0)
+        name = f"{PLANS}{number:06d}.json"
+        try:
+            found = self._read(name) if number else None
+        except FileNotFoundError:  # completed in between
+            return None
+        if found is None:
+            return None
+        try:
+            plan = _plan(found)
+        except ValueError as error:
+            raise self._foreign(name) from error
+        return replace(plan, number=number, stopped=f"{number:06d}.stopped" in names)
+
+    def completed(self) -> dict[str, Any]:
+        """Return the record of the complete dataset, empty if there is none."""
+        with suppress(FileNotFoundError):
+            found = self._read(COMPLETE)
+            if not isinstance(found.get("entries", []), list):
+                raise self._foreign(COMPLETE)
+            return found
+        return {}
+
+    def is_done(self, plan: TargetPlan) -> bool:
+        """Whether an export of a plan has completed the dataset."""
+        with suppress(RoboCacheError):
+            return self.completed().get("token") == plan.token
+        return False
+
+    def is_complete(self, plan: TargetPlan) -> bool:
+        """Whether another export of this plan has completed the dataset, and this one has not deleted files of it."""
+        if not self.is_done(plan):
+            return False
+        there = self.store.listed() if self._files else {}
+        return all(name in there for name in self._files)
+
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse what `begin` would refuse, except other exports, without writing to the target."""
+        self._replaced(self.current(), overwrite=overwrite)
+
+    def begin(self, digest: str, pieces: int, *, overwrite: bool) -> tuple[TargetPlan, bool]:
+        """Add a plan, or join the same one; return it, and whether it was added.
+
+        Args:
+            digest: of what the dataset consists of.
+            pieces: number of pieces that it needs.
+            overwrite: replace a dataset in the target.
 
         Errors:
-            StoreError: the bucket cannot be used.
-            RoboCacheError: another export writes to the target, or it has a dataset and `overwrite` is not set.
+            RoboCacheError: another plan counts, or the target has something that is not replaced.
         """
-        current = self.plans.current()
-        if current and self.plans.is_done(current):
-            self.plans.clear()  # an export was killed when its dataset was complete
-            current = None
-        plan = self.plans.begin(
-            self._digest, self._pieces, lambda counting: self._replaced(counting, overwrite=overwrite)
-        )
-        return plan, current is None or plan.token != current.token
+        for _ in range(_TRIES):
+            current = self.current()
+            if current and self.is_done(current):
+                self.clear()  # an export was killed when its dataset was complete
+                current = None
+            replaces = tuple(sorted(self._replaced(current, overwrite=overwrite)))
+            if current and not current.stopped:
+                if current.digest != digest:
+                    since = printable(current.started[:16], 16)  # to the minute
+                    raise RoboCacheError(
+                        f"{printable(self.store.url, 48)}: an export of other recordings or options began {since} UTC; "
+                        f"wait for it, or if it was killed, {_GIVE_UP}"
+                    )
+                return current, False
+            number = current.number + 1 if current else 1
+            started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            plan = TargetPlan(digest, secrets.token_hex(8), pieces, started, replaces, number)
+            if self._hidden.create(f"{PLANS}{number:06d}.json", _json(asdict(plan))):
+                return plan, True
+        raise RoboCacheError(f"{self._where}: many exports are started to it; start one")
 
-    def publish(self, plan: TargetPlan, folder: Path, staged: Mapping[str, str] | None = None) -> None:
+    def stop(self, plan: TargetPlan) -> None:
+        """Note that the export of a plan has ended, or is given up."""
+        self._hidden.put(f"{PLANS}{plan.number:06d}.stopped", b"1")
+
+    def staging(self, plan: TargetPlan) -> ObjectStore:
+        """Return the objects of files that are not in the target yet, which `clear` removes."""
+        return self._hidden.below(f"files/{plan.token}")
+
+    def publish(
+        self, plan: TargetPlan, folder: Path, entries: Sequence[str], staged: Mapping[str, str] | None = None
+    ) -> None:
         """Put a complete dataset into the target.
 
         Args:
             plan: of the export.
             folder: the local files.
+            entries: files and folders by which readers recognize the datasets of the export.
             staged: SHA-256 of the other files, which are in the staging folder of the plan.
 
         Errors:
             RoboCacheError: another export has other results, or has taken the place of this one.
         """
-        store, staging, staged = self.dataset.store, self.plans.staging(plan), staged or {}
+        staging, staged = self.staging(plan), staged or {}
         local = {name_below(folder, file): sha256(file) for file in folder.rglob("*") if file.is_file()}
         files = {**staged, **local}
-        self.plans.record_files(plan, files)
+        self.record_files(plan, files)
         there = staging.listed() if staged else {}
         size = sum((folder / name).stat().st_size for name in local)
         size += sum(each.size for name, each in there.items() if name in staged)
-        old = [name for top in plan.replaces for name in (top, *(f"{top}/{n}" for n in store.listed(f"{top}/") if n))]
+        old = [
+            name for top in plan.replaces for name in (top, *(f"{top}/{n}" for n in self.store.listed(f"{top}/") if n))
+        ]
         if old:
             staging.put_files(folder, local)
-            self.plans.check(plan)
+            self._check_current(plan)
             self._files = frozenset(files)
-            entries = [*self.plans.completed().get("entries", ()), INFO.as_posix(), *self.dataset.entries]
-            for group in reversed(BucketDataset(store, tuple(map(str, entries))).ordered(old)[1:]):
-                store.delete(group)
+            recognized = [*map(str, self.completed().get("entries", ())), INFO.as_posix(), *entries]
+            for group in reversed(_ordered(old, recognized)[1:]):
+                self.store.delete(group)
         here = () if old else local
-        first, *entries_of = self.dataset.ordered(files)
+        first, *last = _ordered(files, entries)
         self._put(plan, first, folder, here)
-        store.delete(name for name in old if name not in files)
-        self.plans.check(plan, or_done=bool(old))
-        for group in entries_of:
+        self.store.delete(name for name in old if name not in files)
+        self._check_current(plan, or_done=bool(old))
+        for group in last:
             self._put(plan, group, folder, here)
-        self.plans.complete(plan, {"entries": self.dataset.entries, "files": len(files), "bytes": size})
+        self._hidden.put(
+            COMPLETE, _json({**asdict(plan), "entries": list(entries), "files": len(files), "bytes": size})
+        )
+
+    def record_files(self, plan: TargetPlan, files: Mapping[str, str]) -> None:
+        """Record the files of the dataset, by name with their SHA-256, before the first one is put.
+
+        Errors:
+            RoboCacheError: another export of the plan has other files, or another plan counts.
+        """
+        self._check_current(plan)
+        if not self._hidden.create(f"{PLANS}{plan.number:06d}.files", _json(dict(sorted(files.items())))):
+            raise RoboCacheError(
+                f"{self._where}: another export of this plan has other results: recordings have changed or failed "
+                f"meanwhile; if none runs, {_GIVE_UP}"
+            )
+
+    def clear(self) -> None:
+        """Remove the plans and the pieces, the plans last. Whoever is killed here leaves them to the next export."""
+        names = [name for name in self._hidden.listed() if name != COMPLETE]
+        self._hidden.delete(name for name in names if not name.startswith(PLANS))
+        self._hidden.delete(name for name in names if name.startswith(PLANS))
 
     def _put(self, plan: TargetPlan, names: Sequence[str], folder: Path, here: Container[str]) -> None:
         """Put files of the folder, and copy the others, which are in the bucket."""
-        store, copied = self.dataset.store, [name for name in names if name not in here]
-        store.put_files(folder, (name for name in names if name in here))
+        copied = [name for name in names if name not in here]
+        self.store.put_files(folder, (name for name in names if name in here))
         try:
-            store.copy_files(copied, self.plans.staging(plan))
+            self.store.copy_files(copied, self.staging(plan))
         except FileNotFoundError:  # another export of the plan has completed the dataset, and removed them
             if not all((folder / name).is_file() for name in copied):
                 raise
-            store.put_files(folder, copied)
+            self.store.put_files(folder, copied)
 
-    def is_complete(self, plan: TargetPlan) -> bool:
-        """Whether another export of this plan has completed the dataset, and this one has not deleted files of it."""
-        if not self.plans.is_done(plan):
-            return False
-        there = self.dataset.store.listed() if self._files else {}
-        return all(name in there for name in self._files)
-
-    def check(self, *, overwrite: bool) -> None:
-        """Refuse what `begin` would refuse, except other exports, without writing to the target."""
-        self._replaced(self.plans.current(), overwrite=overwrite)
+    def _check_current(self, plan: TargetPlan, *, or_done: bool = False) -> None:
+        """Refuse to go on if another plan counts by now; `or_done`: unless an export of this one is complete."""
+        current = self.current()
+        if current is None and or_done and self.is_done(plan):
+            return
+        if current is None or current.token != plan.token:
+            raise RoboCacheError(
+                f"{self._where}: another export has taken the place of this one; choose another folder"
+            )
 
     def _replaced(self, current: TargetPlan | None, *, overwrite: bool) -> set[str]:
         """Return the names of a dataset that is replaced, and of the files of a stopped export; refuse others."""
-        store = self.dataset.store
         own: set[str] = set()
-        if current and (files := self.plans.files(current)):  # it has begun to put them
+        if current and (files := self._files_of(current)):  # it has begun to put them
             own = {name.partition("/")[0] for name in files} | set(current.replaces)
-        present = {name for name in store.entries() if not name.startswith(HIDDEN)} - own
+        present = {name for name in self.store.entries() if not name.startswith(HIDDEN)} - own
         if not present:
             return own
         if not overwrite:
             raise RoboCacheError(f"{self._where}: exists; choose another folder, or replace it with --overwrite")
         listed: bytes | None = None
         with suppress(FileNotFoundError):
-            listed = store.get(LISTING)
-        known = set(dataset_entries(listed, is_lerobot=INFO.name in store.listed(f"{INFO.parent}/")))
+            listed = self.store.get(LISTING)
+        known = set(dataset_entries(listed, is_lerobot=INFO.name in self.store.listed(f"{INFO.parent}/")))
         if not known:
             raise RoboCacheError(
                 f"{self._where}: not a dataset (no {INFO}), so it is not overwritten; choose another folder"
             )
         return own | known & (present | {LISTING})
 
+    def _files_of(self, plan: TargetPlan) -> dict[str, Any]:
+        """Return the files that exports of a plan put into the target; empty if none has begun to."""
+        name = f"{PLANS}{plan.number:06d}.files"
+        with suppress(FileNotFoundError):
+            files = self._read(name)
+            if not all(is_entry(file.partition("/")[0]) for file in files):
+                raise self._foreign(name)
+            return files
+        return {}
 
-# A new dataset in a bucket: made in a local folder, then put into the target.
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self._hidden.get(name))
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._foreign(name)
+        return found
+
+    def _foreign(self, name: str) -> RoboCacheError:
+        where = printable(f"{self.store.url}/{HIDDEN}/{name}", 110)
+        return RoboCacheError(f"{where}: not a record of an export; check what wrote it, and delete it")
 
 
-# More than 50 lines, because of its docstring.
+def _plan(found: Mapping[str, Any]) -> TargetPlan:
+    """Return a plan from its record; ValueError if it is not one."""
+    digest, token, started, pieces, replaces = (
+        found.get(name) for name in ("digest", "token", "started", "pieces", "replaces")
+    )
+    if not (isinstance(digest, str) and isinstance(token, str) and isinstance(started, str)):
+        raise ValueError("no texts")
+    if not isinstance(pieces, int) or not isinstance(replaces, list):
+        raise ValueError("no number of pieces, or no list of what it replaces")
+    if not _TOKEN.fullmatch(token) or not all(isinstance(name, str) and is_entry(name) for name in replaces):
+        raise ValueError("names of other places")  # files below these are deleted
+    return TargetPlan(digest, token, pieces, started, tuple(replaces))
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode()
+
+
+def _ordered(names: Iterable[str], entries: Sequence[str]) -> list[list[str]]:
+    """Return the names of files in groups, in the order in which they are put: the entries after the others.
+
+    In a folder that is an entry, the file by which readers recognize it is the last.
+    """
+    groups: list[list[str]] = [[], [], []]
+    below = tuple(f"{entry}/" for entry in entries)
+    for name in sorted(names):
+        inside = name.startswith(below)
+        is_last = name in entries or (inside and name.rpartition("/")[2] in _RECOGNIZED)
+        groups[2 if is_last else 1 if inside else 0].append(name)
+    return [*groups[:2], *([name] for name in sorted(groups[2], key=lambda name: (-name.count("/"), name)))]
+
+
 @contextmanager
 def new_bucket_dataset(
     url: str,
@@ -673,27 +595,26 @@ def new_bucket_dataset(
         StoreError: a bucket cannot be used. `ObjectStore.check` finds that out earlier.
         RoboCacheError: another export is writing to the target, it is not empty, or is not a dataset to overwrite.
     """
-    target = BucketTarget(url, digest, count, entries)
-    store = piece_store(url, pieces)
-    plan, is_ours = target.begin(overwrite=overwrite)
+    target, store = BucketTarget(url), piece_store(url, pieces)
+    plan, is_ours = target.begin(digest, count, overwrite=overwrite)
     with local_drafts().new() as draft:
         folder = draft / "dataset"
         folder.mkdir()
-        new = NewDataset(folder, draft / "scratch", store, target.plans.staging(plan))
+        new = NewDataset(folder, draft / "scratch", store, target.staging(plan))
         try:
             store.tidy()
             yield new
             list_entries(folder, new.staged)
-            target.publish(plan, folder, new.staged)
+            target.publish(plan, folder, entries, new.staged)
         except BaseException as error:
             if not isinstance(error, (RoboCacheError, OSError)) or not target.is_complete(plan):
                 if is_ours:
                     with suppress(StoreError):
-                        target.plans.stop(plan)
+                        target.stop(plan)
                 raise
             new.completed_elsewhere = True
             new.notes.append("another export of the same recordings and options has completed the dataset")
     try:
-        target.plans.clear()
+        target.clear()
     except StoreError as error:
         new.notes.append(f"{error}: pieces are left; run robocache fleet gc {shlex.quote(url)}")

@@ -17,9 +17,6 @@ from typing import BinaryIO
 from robocache_ros.errors import printable
 from robocache_ros.storage.errors import RemoteError
 
-# The limit on the size of the cache of downloaded files.
-
-
 VARIABLE = "ROBOCACHE_CACHE_BYTES"  # as a number, or with a unit: 16GB
 CACHE_BYTES = 64 << 30
 UNITS = {"": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}

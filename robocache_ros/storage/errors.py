@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from robocache_ros.errors import RoboCacheError, printable
 
-# The error of a file at a URL.
-
 
 class RemoteError(RoboCacheError):
     """A URL that cannot be used; the message names it."""
@@ -30,9 +28,6 @@ class NotReadError(Exception):
     def __init__(self, error: RemoteError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-# Errors of buckets: which of them pass, and what each means, as one line.
 
 
 WAITS_S = (0.1, 0.5, 2.0, 8.0)  # between tries, at most; s3fs and botocore have waited before each of them

@@ -19,9 +19,6 @@ from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.storage.errors import RemoteError, StoreError, StoreProblem, retried
 
-# What a file system of fsspec says of files, and requests to it that are repeated until they are answered.
-
-
 MAX_KNOWN = 1 << 17  # descriptions of files that are kept in each process
 FRESH_S = 60.0  # how long a description is recent
 ABSENT_S = 30.0  # how long a file that was not there is not asked for again

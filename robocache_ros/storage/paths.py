@@ -26,8 +26,6 @@ from robocache_ros.storage.object_store import (
     version_of,
 )
 
-# Files and folders of other machines, by URLs of fsspec, with the interface of `Path` that readers use.
-
 
 class RemotePath:
     """A file or a folder. Where its local name is needed, or it is opened, it is downloaded into the cache.
@@ -249,9 +247,6 @@ class RemotePath:
         """Download the file to a local path."""
         call_with_retries(self, lambda system, name: system.get_file(name, str(local)))
         self.require_unchanged()
-
-
-# A path that a user gives: local, or a URL whose files are downloaded when they are used.
 
 
 MAX_PATH, MAX_NAME = 4096, 255  # bytes of a path with its NUL, and of a part of it, as Linux has them

@@ -19,8 +19,6 @@ from robocache_ros.formats.recording import ExportedRecording, FailedRecording, 
 from robocache_ros.json_values import plain
 from robocache_ros.spec import FusionSpec, StreamSpec
 
-# Finds breaks in the timeline of a recording, and their causes.
-
 
 @dataclass(frozen=True)
 class Break:
@@ -71,9 +69,6 @@ def _cause(stats: TopicStats | None, stream: StreamSpec, start_ns: int, stop_ns:
     if stop_ns >= stats.stop_ns:
         return f"{stream.topic} had ended"
     return "lost or late samples"
-
-
-# What the index of a report states about each recording.
 
 
 KEPT = 50  # longest interruptions kept of a recording, and of a dataset

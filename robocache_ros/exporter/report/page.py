@@ -23,9 +23,6 @@ from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, FailedRecording, drop_causes
 from robocache_ros.spec import StreamSpec
 
-# Figures of the report, as self-contained SVG.
-
-
 STATES = {0: "invalid", 1: "aligned", 2: "held"}
 TRIMMED = 3
 _WORST_FIRST = np.array(
@@ -111,9 +108,6 @@ def _round_steps() -> list[float]:
 def jpeg_url(file: bytes) -> str:
     """Return a JPEG file as a data URL."""
     return "data:image/jpeg;base64," + base64.b64encode(file).decode()
-
-
-# The section of a recording in the report.
 
 
 BREAKS_SHOWN = 12
@@ -266,9 +260,6 @@ def _findings(one: Summary) -> list[tuple[str, str]]:
     return sorted(found, key=lambda finding: order[finding[0]])
 
 
-# The top of the report: the index of the recordings, the worst moments, limits, and ideal against deployed.
-
-
 LIMITS_SHOWN = 100  # near or exceeded limits listed
 
 
@@ -361,9 +352,6 @@ def _amount(limit: str, value: float) -> str:
         return f"{100 * value:.2f} %"
     unit = {"max_gap_ms": "ms", "min_rate_hz": "Hz", "min_frames": "frames"}[limit]
     return f"{value:.4g} {unit}"
-
-
-# The quality report of recordings: one self-contained HTML file, and a JSON file for machines beside it.
 
 
 TEMPLATE = "report.html.j2"

@@ -125,7 +125,7 @@ def test_an_attempt_beside_a_piece_is_left_over(
 def test_the_plan_of_a_killed_export_can_be_given_up(
     s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
 ) -> None:
-    BucketTarget(f"{s3.url}/out", "another plan", 2, ["meta"]).begin(overwrite=False)
+    BucketTarget(f"{s3.url}/out").begin("another plan", 2, overwrite=False)
     with pytest.raises(ValueError, match="fleet gc --give-up"):
         export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
     assert robocache("gc", "--give-up", f"{s3.url}/out") == (0, "nothing to remove\n")

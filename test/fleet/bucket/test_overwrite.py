@@ -11,7 +11,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.exporter.target import BucketTarget, TargetPlan, TargetPlans
+from robocache_ros.exporter.target import BucketTarget, TargetPlan
 from robocache_ros.formats.checksums import sha256
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -33,15 +33,15 @@ def written(folder: Path, content: str, *names: str) -> Path:
     return folder
 
 
-def put(target: BucketTarget, folder: Path, *, overwrite: bool = False) -> None:
-    plan, _ = target.begin(overwrite=overwrite)
-    target.publish(plan, folder)
-    target.plans.clear()
+def put(target: BucketTarget, folder: Path, digest: str = "a", *, overwrite: bool = False) -> None:
+    plan, _ = target.begin(digest, 1, overwrite=overwrite)
+    target.publish(plan, folder, ["meta"])
+    target.clear()
 
 
 @pytest.fixture
 def target(s3: Bucket) -> BucketTarget:
-    return BucketTarget(f"{s3.url}/out", "a", 1, ["meta"])
+    return BucketTarget(f"{s3.url}/out")
 
 
 def test_overwrite_replaces_a_dataset_and_removes_its_other_files(
@@ -79,10 +79,10 @@ def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStore, "_ask", killed)
         with suppress(Killed):
-            put(BucketTarget(target.dataset.store.url, "b", 1, ["meta"]), new, overwrite=True)
+            put(BucketTarget(target.store.url), new, "b", overwrite=True)
     found = objects(s3)
     assert "meta/info.json" not in found or found in (contents(old), contents(new))
-    put(BucketTarget(target.dataset.store.url, "b", 1, ["meta"]), new, overwrite=True)
+    put(BucketTarget(target.store.url), new, "b", overwrite=True)
     assert objects(s3) == contents(new)
 
 
@@ -99,7 +99,7 @@ def test_the_old_dataset_is_there_until_all_of_the_new_one_is_in_the_bucket(
         uploaded.append(name)
 
     monkeypatch.setattr(ObjectStore, "put_file", upload)
-    put(BucketTarget(target.dataset.store.url, "b", 1, ["meta"]), written(tmp_path / "new", "new"), overwrite=True)
+    put(BucketTarget(target.store.url), written(tmp_path / "new", "new"), "b", overwrite=True)
     assert sorted(uploaded) == ["data/rows", "meta/info.json"]
     assert objects(s3) == contents(tmp_path / "new")
 
@@ -107,49 +107,50 @@ def test_the_old_dataset_is_there_until_all_of_the_new_one_is_in_the_bucket(
 def test_files_of_a_stopped_export_are_removed_by_the_next_one(
     s3: Bucket, target: BucketTarget, tmp_path: Path
 ) -> None:
-    plan, _ = target.begin(overwrite=False)
-    target.plans.record_files(plan, {"videos/a": "1"})
+    plan, _ = target.begin("a", 1, overwrite=False)
+    target.record_files(plan, {"videos/a": "1"})
     s3.put("out/videos/a", b"half")
-    target.plans.stop(plan)
+    target.stop(plan)
     new = written(tmp_path / "new", "new")
-    put(BucketTarget(target.dataset.store.url, "b", 1, ["meta"]), new)
+    put(BucketTarget(target.store.url), new, "b")
     assert objects(s3) == contents(new)
 
 
 def test_an_export_with_other_results_of_the_same_plan_is_refused(target: BucketTarget, tmp_path: Path) -> None:
-    plan, _ = target.begin(overwrite=False)
-    target.plans.record_files(plan, {"data/rows": "1"})
+    plan, _ = target.begin("a", 1, overwrite=False)
+    target.record_files(plan, {"data/rows": "1"})
     with pytest.raises(RoboCacheError, match="another export of this plan has other results"):
-        target.publish(plan, written(tmp_path, "new"))
+        target.publish(plan, written(tmp_path, "new"), ["meta"])
 
 
 def test_an_export_whose_place_is_taken_puts_nothing(s3: Bucket, target: BucketTarget, tmp_path: Path) -> None:
-    plan, _ = target.begin(overwrite=False)
-    target.plans.stop(plan)
-    BucketTarget(target.dataset.store.url, "b", 1, ["meta"]).begin(overwrite=False)
+    plan, _ = target.begin("a", 1, overwrite=False)
+    target.stop(plan)
+    BucketTarget(target.store.url).begin("b", 1, overwrite=False)
     with pytest.raises(RoboCacheError, match="another export has taken the place of this one"):
-        target.publish(plan, written(tmp_path, "new"))
+        target.publish(plan, written(tmp_path, "new"), ["meta"])
     assert objects(s3) == {}
 
 
 def test_a_dataset_that_is_completed_while_another_export_begins_is_not_replaced(
     s3: Bucket, target: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, seen = written(tmp_path, "first"), TargetPlans.current
-    plan, _ = target.begin(overwrite=False)
-    target.plans.record_files(plan, {name: sha256(folder / name) for name in contents(folder)})
+    folder, seen = written(tmp_path, "first"), BucketTarget.current
+    plan, _ = target.begin("a", 1, overwrite=False)
+    target.record_files(plan, {name: sha256(folder / name) for name in contents(folder)})
     calls: list[None] = []
 
-    def current(plans: TargetPlans) -> TargetPlan | None:
+    def current(other: BucketTarget) -> TargetPlan | None:
+        found = seen(other)
         calls.append(None)
-        if len(calls) == 2:  # at first the other export was in progress
-            target.publish(plan, folder)
-            target.plans.clear()
-        return seen(plans)
+        if len(calls) == 1:  # the other export was in progress
+            target.publish(plan, folder, ["meta"])
+            target.clear()
+        return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(TargetPlans, "current", current)
+        patch.setattr(BucketTarget, "current", current)
         with pytest.raises(RoboCacheError, match="exists; choose another folder, or replace it with --overwrite"):
-            BucketTarget(target.dataset.store.url, "b", 1, ["meta"]).begin(overwrite=False)
+            BucketTarget(target.store.url).begin("b", 1, overwrite=False)
     assert objects(s3) == contents(folder)
     assert hidden(s3) == [".robocache/complete.json"]
