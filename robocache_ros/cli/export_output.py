@@ -203,14 +203,7 @@ def _dry_run_content(output: Output, run: DryRun) -> dict[str, Any]:
             {**expected_facts(expected), "converted": expected.recording.frames_of in run.converted}
             for expected in run.expected
         ],
-        "estimate": estimate
-        and {
-            "size_bytes": estimate.size_bytes,
-            "seconds": estimate.seconds,
-            "jobs": estimate.jobs,
-            "sample": estimate.sample.path,
-            "sample_frames": estimate.sample_frames,
-        },
+        "estimate": estimate and {**vars(estimate), "sample": estimate.sample.path},
     }
 
 
@@ -260,7 +253,7 @@ def print_result_json(results: Sequence[ExportResult], out: AnyPath, *, report: 
     if len(results) == 1:
         content = contents[0]
     else:
-        named = [{"dataset": result.out.name, **told} for result, told in zip(results, contents, strict=True)]
+        named = [{"dataset": result.out.name, **each} for result, each in zip(results, contents, strict=True)]
         content = {"out": out, "seconds": results[0].seconds, "datasets": named}
     print_document("export", content, exit_code=int(bool(errors)), errors=errors)
 
@@ -332,15 +325,8 @@ def show_shard(result: ShardResult, out: AnyPath, *, json: bool) -> None:
         tables.show_notes(failed)
         tables.say(shard_line(result, out))
     elif not result.results:
-        content = {
-            "out": out,
-            "shard": str(result.shard),
-            "own": result.own,
-            "converted": result.converted,
-            "failed": result.failed,
-            "total": result.total,
-            "written": result.written,
-        }
+        counts = {name: getattr(result, name) for name in ("own", "converted", "failed", "total", "written")}
+        content = {"out": out, "shard": str(result.shard), **counts}
         print_document("export", content, exit_code=shard_exit_code(result), errors=failed)
 
 

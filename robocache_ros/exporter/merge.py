@@ -63,7 +63,7 @@ class Written:
     Attributes:
         value: for the last step of the format.
         files: names of the files, relative to the folder of the format.
-        digests: their SHA-256, if they are not in this folder but staged.
+        digests: their SHA-256, if they are staged.
     """
 
     value: Any
@@ -72,62 +72,44 @@ class Written:
 
 
 @dataclass(frozen=True)
-class MergeFolders:
-    """Where the files of a dataset go.
-
-    Attributes:
-        root: the folder of the dataset.
-        formats: the folders of the formats, by name; the root, if there is one format.
-        scratch: a folder of the same file system, for files that are not complete.
-        staging: where tasks put their files instead, under their names in the dataset. They have a local folder each.
-        top: the name of the root in the staged dataset, with a slash at its end; empty if it is the whole dataset.
-    """
-
-    root: Path
-    formats: Mapping[str, Path]
-    scratch: Path
-    staging: ObjectStore | None = None
-    top: str = ""
-
-    def name_of(self, format_: str) -> str:
-        """Return what the names of the files of a format begin with in the staged dataset."""
-        below = self.formats[format_].relative_to(self.root).as_posix()
-        return self.top if below == "." else f"{self.top}{below}/"
-
-
-@dataclass(frozen=True)
 class MergeWork:
     """Runs the tasks of a dataset, in any process. Files appear in the folder of their format when they are complete.
 
     Attributes:
         dataset: the contents.
-        folders: for the files. Two runs of a task do no harm.
+        folders: the folders of the formats, by name.
+        scratch: a folder of the same file system, for files that are not complete.
+        staging: where tasks put their files instead, under their names in the dataset. They have a local folder each.
+        names: what the names of staged files begin with, by format.
     """
 
     dataset: ExportedDataset
-    folders: MergeFolders
+    folders: Mapping[str, Path]
+    scratch: Path
+    staging: ObjectStore | None
+    names: Mapping[str, str]
 
     def __call__(self, task: MergeTask, progress: Progress) -> Written:
-        """Run a task."""
+        """Run a task. Two runs of a task do no harm."""
         if not task.format:
-            return Written(task.write(self.dataset, self.folders.scratch), ())
-        if self.folders.staging is None:
+            return Written(task.write(self.dataset, self.scratch), ())
+        if self.staging is None:
             return self.write(task.format, task.write)
         with tempfile.TemporaryDirectory(prefix="robocache-merge-") as folder:
             draft = Path(folder)
             value = task.write(self.dataset, draft)
             files = tuple(files_of(draft))
-            self.folders.staging.put_files(draft, files, self.folders.name_of(task.format))
+            self.staging.put_files(draft, files, self.names[task.format])
             return Written(value, files, digests_of(draft, files))
 
     def write(self, format_: str, write: Callable[[ExportedDataset, Path], Any]) -> Written:
         """Call `write` with an empty folder, and move what it writes there to the folder of a format."""
-        draft = self.folders.scratch / secrets.token_hex(8)
+        draft = self.scratch / secrets.token_hex(8)
         draft.mkdir(parents=True)
         try:
             value = write(self.dataset, draft)
             files = tuple(files_of(draft))
-            _move(draft, self.folders.formats[format_])
+            _move(draft, self.folders[format_])
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return Written(value, files)
@@ -173,39 +155,27 @@ def _move(source: Path, target: Path) -> None:
 
 @contextmanager
 def written_formats(
-    dataset: ExportedDataset,
-    formats: Sequence[DatasetFormat],
-    folders: MergeFolders,
-    executor: Executor,
-    progress: Progress,
+    work: MergeWork, formats: Sequence[DatasetFormat], executor: Executor, progress: Progress
 ) -> Iterator[dict[str, str]]:
     """Write a dataset in formats; on exit, the checksums of their files are written, and the files are on disk.
 
     Yields the SHA-256 of the files that are staged, by their names in the dataset.
-
-    Args:
-        dataset: the contents.
-        formats: in any order.
-        folders: for the files; those of the formats are empty.
-        executor: runs the tasks.
-        progress: called with the progress.
     """
-    work, tasks = MergeWork(dataset, folders), merge_tasks(dataset, formats)
-    with _Completion(folders.formats) as completion:
+    tasks = merge_tasks(work.dataset, formats)
+    with _Completion(work.folders) as completion:
         results: dict[int, Any] = {}
         staged: dict[str, str] = {}
-
         with closing(executor.map(work, tasks, progress)) as finished:
             for task, written in finished:
                 if isinstance(written, RoboCacheError):
                     raise written
                 results[task.number] = written.value
                 if written.digests is not None:
-                    start = folders.name_of(task.format)
+                    start = work.names[task.format]
                     staged.update({start + name: digest for name, digest in written.digests.items()})
                 completion.add(task.format, written)
         if stats := dict(results[task.number] for task in tasks if not task.format):
-            dataset.stats = {name: stats[name] for name in dataset.stats_names}
+            work.dataset.stats = {name: stats[name] for name in work.dataset.stats_names}
         for format_ in formats:
             if isinstance(format_, WrittenByTasks):
                 values = [results[task.number] for task in tasks if task.format == format_.name]
@@ -286,22 +256,24 @@ def merge_pieces(
     digests = [[str(file["sha256"]) for file in files] for _, files in loaded]
     notes = repeated(zip((outcome.recording for outcome in made if outcome.piece), digests, strict=True))
     new.notes += [note for note in notes if note not in new.notes]  # of another dataset of the export
-    told = [(outcome.recording.task or plan.options.task, outcome.recording.success) for outcome in made]
-    recordings = tuple(replace(one, task=task, success=s) for (one, _), (task, s) in zip(loaded, told, strict=True))
+    recordings = tuple(
+        replace(one, task=outcome.recording.task or plan.options.task, success=outcome.recording.success)
+        for (one, _), outcome in zip(loaded, made, strict=True)
+    )
     provenance = _provenance(plan, recordings, [files for _, files in loaded], failed)
-    folders = [outcome.piece for outcome in made if outcome.piece]
     pieces = [
-        Piece(piece, recording.bag, task, recording.episodes, success)
-        for piece, recording, (task, success) in zip(folders, recordings, told, strict=True)
+        Piece(outcome.piece, recording.bag, recording.task, recording.episodes, recording.success)
+        for outcome, recording in zip(made, recordings, strict=True)
+        if outcome.piece
     ]
     dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
     folder = new.folder / below
-    of_formats = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
-    for of_format in of_formats.values():
+    folders = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
+    for of_format in folders.values():
         of_format.mkdir(parents=True, exist_ok=True)
-    staging = new.staging if executor.remote else None
-    merge = MergeFolders(folder, of_formats, new.scratch, staging, f"{below}/" if below else "")
-    with written_formats(dataset, formats, merge, executor, progress) as staged:
+    names = {name: f"{path.relative_to(new.folder).as_posix()}/".removeprefix("./") for name, path in folders.items()}
+    work = MergeWork(dataset, folders, new.scratch, new.staging if executor.remote else None, names)
+    with written_formats(work, formats, executor, progress) as staged:
         new.staged.update(staged)
         if name is not None:
             report = folder / "report.html"

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -95,9 +94,7 @@ class Checksums:
     def __enter__(self) -> Checksums:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._held.close()
         self._pool.shutdown(cancel_futures=True)

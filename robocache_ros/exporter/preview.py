@@ -17,12 +17,10 @@ from robocache_ros.decode.definitions import message_type
 from robocache_ros.decode.transforms import read_transforms
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.convert import preview_recording
-from robocache_ros.exporter.datasets import check_any_target, device_of, load_formats, resolved_spec
-from robocache_ros.exporter.episodes import Labels
+from robocache_ros.exporter.datasets import DatasetPlan, check_any_target
 from robocache_ros.exporter.executors.local import available_cores
 from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.job import export
-from robocache_ros.exporter.merge import needed_encodings
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
@@ -279,17 +277,15 @@ def dry_run(
 
 
 def _dry_run(request: ExportRequest, output: Output, recordings: Iterable[PlannedRecording]) -> DryRun:
-    options, run_options = output.options, request.options
-    resolved, device = resolved_spec(output.spec, options), device_of(run_options.device, options)
-    formats = load_formats(Labels(resolved, options).spec, options)
+    options = request.options
+    plan = DatasetPlan(output, request.recordings, options.device).plan
     with file_errors(request.target):
-        check_any_target(request.target, overwrite=run_options.overwrite or run_options.append)
-        store = piece_store(request.target, run_options.pieces)
-    run = DryRun(tuple(expect(recording, resolved, options) for recording in recordings))
+        check_any_target(request.target, overwrite=options.overwrite or options.append)
+        store = piece_store(request.target, options.pieces)
+    run = DryRun(tuple(expect(recording, plan.spec, plan.options) for recording in recordings))
     accepted = tuple(expected.recording for expected in run.accepted)
-    plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options), device)
-    run = replace(run, converted=frozenset(_converted(plan, store)))
-    estimate = _estimate(run, output.spec, options, run_options.jobs, device)
+    run = replace(run, converted=frozenset(_converted(replace(plan, recordings=accepted), store)))
+    estimate = _estimate(run, output.spec, plan.options, options.jobs, plan.device)
     return replace(run, estimate=estimate, notes=tuple(_repeated(accepted)))
 
 

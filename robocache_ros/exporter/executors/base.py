@@ -7,7 +7,6 @@ import os
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from robocache_ros.errors import RoboCacheError
@@ -105,9 +104,7 @@ class Executor(Protocol):
 
     def __enter__(self) -> object: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Finished(NamedTuple):

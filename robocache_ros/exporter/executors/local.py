@@ -16,7 +16,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Generic, NamedTuple
 
 import torch
@@ -226,9 +225,7 @@ class LocalProcesses:
     def __enter__(self) -> LocalProcesses:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_others()
 
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Generic
 
 import torch
@@ -205,9 +204,7 @@ class RayTasks:
         self._machines = Machines(self._ray)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def parallel(self, tasks: Sequence[Task]) -> int:

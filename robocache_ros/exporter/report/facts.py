@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from robocache_ros.spec import FusionSpec, StreamSpec
 
 @dataclass(frozen=True)
 class Break:
-    """Consecutive ticks at which a stream was not aligned."""
+    """Consecutive ticks at which a stream was not aligned; report.json has these keys."""
 
     stream: str
     tick_ns: int  # the first of the ticks
@@ -202,11 +202,11 @@ def report_document(
         "recordings": [_facts(one) for one in found],
         "failed": [{"path": loss.bag, "reason": loss.reason} for loss in failed],
         "interruptions": sum(one.interruptions for one in found),
-        "worst_moments": [{"recording": one.index, **_moment(moment)} for one, moment in worst_moments(found)],
+        "worst_moments": [{"recording": one.index, **asdict(moment)} for one, moment in worst_moments(found)],
         "visibility_comparison": compared or None,
     }
-    told: dict[str, Any] = plain(document)
-    return told
+    values: dict[str, Any] = plain(document)
+    return values
 
 
 def _facts(one: Summary) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _facts(one: Summary) -> dict[str, Any]:
         "usable": one.usable,
         "worst_stream": one.worst_stream or None,
         "interruptions": one.interruptions,
-        "longest_interruption": _moment(one.breaks[0]) if one.breaks else None,
+        "longest_interruption": asdict(one.breaks[0]) if one.breaks else None,
         "limits": [
             {
                 "name": limit.name,
@@ -233,18 +233,6 @@ def _facts(one: Summary) -> dict[str, Any]:
             for limit in one.limits
         ],
         "visibility_comparison": side_by_side([one.recording.visibilities], _names(one.recording.spec)) or None,
-    }
-
-
-def _moment(moment: Break) -> dict[str, Any]:
-    return {
-        "stream": moment.stream,
-        "tick_ns": moment.tick_ns,
-        "at_s": moment.at_s,
-        "length_ms": moment.length_ms,
-        "held": moment.held,
-        "invalid": moment.invalid,
-        "cause": moment.cause,
     }
 
 
