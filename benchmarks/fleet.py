@@ -193,9 +193,9 @@ class TimedRay(RayTasks):
 def fleet() -> Iterator[None]:
     """Start a Ray on this machine, with workers that have imported this package."""
     with ray_session(None, slots=SLOTS):
-        with TemporaryDirectory() as folder, RayTasks() as engine:
+        with TemporaryDirectory() as folder, RayTasks() as executor:
             tasks = [Task(f"start {number}", 0, Resources()) for number in range(SLOTS)]
-            list(engine.map(Meeting(Path(folder)), tasks, lambda _event: None))
+            list(executor.map(Meeting(Path(folder)), tasks, lambda _event: None))
         yield
 
 
@@ -204,10 +204,10 @@ def driver_cost(count: int) -> dict[str, float]:
     spec = load_spec(camera_recording.spec(1))
     recordings = tuple(PlannedRecording(Path(f"recordings/lift_{number:06}")) for number in range(count))
     events: list[Event] = []
-    with TemporaryDirectory() as folder, RayOfNothing(needs=lambda _needs: Resources()) as engine:
+    with TemporaryDirectory() as folder, RayOfNothing(needs=lambda _needs: Resources()) as executor:
         begun, cpu = time.perf_counter(), time.process_time()
         plans = {"": Plan(recordings, spec, DatasetOptions(), {})}
-        made = make_pieces(plans, PieceStore(Path(folder)), engine, events.append)
+        made = make_pieces(plans, PieceStore(Path(folder)), executor, events.append)
         found = {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu}
     assert len(made[""]) == count
     return {name: value / count for name, value in found.items()}
@@ -227,10 +227,10 @@ def conversions(bags: Sequence[Path], cameras: int, workers: int, out: Path) -> 
     def progress(event: Event) -> None:
         at[type(event)] = time.perf_counter()
 
-    engine = TimedRay(workers)
-    export(bags, load_spec(camera_recording.spec(cameras)), out, executor=engine, progress=progress)
+    executor = TimedRay(workers)
+    export(bags, load_spec(camera_recording.spec(cameras)), out, executor=executor, progress=progress)
     names = {bag.name for bag in bags}
-    tasks = [times for times in engine.times if times[0] in names]
+    tasks = [times for times in executor.times if times[0] in names]
     shutil.rmtree(out)
     return {
         "convert_s": at[Merging] - at[Started],

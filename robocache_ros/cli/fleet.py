@@ -131,9 +131,9 @@ def _show_status(out: Path, found: "FleetStatus") -> None:
         done = number_of(len(pieces.done), "recording")
         if found.needed is not None:
             done = f"{len(pieces.done):,} of {number_of(found.needed, 'recording')}"
-        begun = f"; the export began {printable(found.started, 25)}" if found.started else ""
+        started = f"; the export began {printable(found.started, 25)}" if found.started else ""
         stopped = " and was stopped" if found.stopped else ""
-        tables.say(f"{where}: not complete{begun}{stopped}")
+        tables.say(f"{where}: not complete{started}{stopped}")
         tables.say(f"done: {done}, {_bytes(list(pieces.done.values()))}")
         tables.say("if no export to it is running, the same command continues it")
     if failed := len(pieces.failures):

@@ -457,7 +457,9 @@ class Boundaries:
             if cutter.dropped:
                 raise EpisodesDropped(f"{where}: left out: {next(iter(cutter.dropped.values()))}; raise its max_age_ms")
             if not left.any():
-                raise RoboCacheError(f"{where}: {self._nothing_left()}")
+                idle = "nothing moves for longer than --trim-idle allows; raise it, or leave the recording out"
+                outside = "no tick is in an episode of its topic or file; correct them, or leave the recording out"
+                raise RoboCacheError(f"{where}: {idle if (self.parts == IDLE).any() else outside}")
             if complete[left].any():
                 raise RoboCacheError(
                     f"{where}: no {options.min_frames} ticks in a row have every stream; raise max_age_ms of those "
@@ -475,11 +477,6 @@ class Boundaries:
                 f"{where}: {kept} of {expected} ticks have every stream, {name} in {shares[worst]:.0%}; {advice}"
             )
 
-    def _nothing_left(self) -> str:
-        if (self.parts == IDLE).any():
-            return "nothing moves for longer than --trim-idle allows; raise it, or leave the recording out"
-        return "no tick is in an episode of its topic or file; correct them, or leave the recording out"
-
     def _task(self, start: int, stop: int) -> str | None:
         """Return the newest task at or before the first tick of an episode, else the first one within it."""
         after = bisect_right(self._tasks, start, key=lambda task: task[0])
@@ -489,18 +486,6 @@ class Boundaries:
 
 
 NEAR = 0.8  # share of a limit from which on a value is near it
-
-
-def refusal(
-    recording: ExportedRecording, boundaries: Boundaries, cutter: EpisodeCutter, run: BagRun, options: DatasetOptions
-) -> RoboCacheError | None:
-    """Return why a recording is refused: too few of its ticks are in episodes, or its quality is below the spec's."""
-    try:
-        boundaries.check_kept(cutter, run, options)
-        check_quality(recording)
-    except RoboCacheError as error:
-        return error
-    return None
 
 
 def check_quality(recording: ExportedRecording) -> None:

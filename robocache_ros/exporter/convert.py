@@ -12,7 +12,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.shared_reading import ReadMessages, SharedReading
 from robocache_ros.bags.stats import clock_notes
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.boundaries import Boundaries, SuccessValues, refusal
+from robocache_ros.exporter.boundaries import Boundaries, SuccessValues, check_quality
 from robocache_ros.exporter.episodes import EpisodeCutter, EpisodeTicks, Labels
 from robocache_ros.exporter.piece_writer import PieceWriter
 from robocache_ros.exporter.planned_recording import PlannedRecording
@@ -142,7 +142,7 @@ class Conversion:
             PartsDropped: rows of other parts were written that have to be left out.
         """
         run, cutter, writer = self._run, self._cutter, self._writer
-        span, done, begun = max(run.stop_ns - run.start_ns, 1), 0, False
+        span, done, started = max(run.stop_ns - run.start_ns, 1), 0, False
         with closing(run.frames(source)) as parts:  # closed before the recording, which a thread prefetches
             for frames in parts:
                 if self._media:
@@ -153,7 +153,7 @@ class Conversion:
                 self._ages.add(frames)
                 for ticks in cutter.cut(frames, at):
                     if writer:
-                        begun = _write(writer, self._labels.rows(ticks), begun)
+                        started = _write(writer, self._labels.rows(ticks), started)
                 if progress and len(frames):
                     progress(Advanced(self._planned, (int(frames.ticks_ns[-1]) - run.start_ns) / span, done))
         cutter.finish()
@@ -192,10 +192,14 @@ class Conversion:
             reasons=self._boundaries.left_out(cutter, episodes, run.valid),
             visibilities=_both(run, self._ages, options) if compared else {},
         )
-        refused = refusal(recording, self._boundaries, cutter, run, options)
-        if self._writer and not refused:
+        try:
+            self._boundaries.check_kept(cutter, run, options)
+            check_quality(recording)
+        except RoboCacheError as error:
+            return recording, error
+        if self._writer:
             self._writer.end_episode()
-        return recording, refused
+        return recording, None
 
 
 def _refuse_video(planned: PlannedRecording, spec: FusionSpec) -> None:
@@ -235,16 +239,16 @@ def masks_all(spec: FusionSpec) -> bool:
     return all(stream.on_invalid == "mask" for stream in spec.streams if not stream.is_outcome)
 
 
-def _write(writer: PieceWriter, rows: Iterable[EpisodeTicks], begun: bool) -> bool:
-    """Write rows; `begun`: whether an episode was begun before them. Returns whether one was begun after them."""
+def _write(writer: PieceWriter, rows: Iterable[EpisodeTicks], started: bool) -> bool:
+    """Write rows; `started`: whether an episode was started before them. Returns whether one was started after them."""
     for ticks in rows:
         if ticks.first:
-            if begun:
+            if started:
                 writer.end_episode()
             writer.begin_episode()
-            begun = True
+            started = True
         writer.write(ticks.frames)
-    return begun
+    return started
 
 
 def run_together(

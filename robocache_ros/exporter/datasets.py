@@ -303,13 +303,6 @@ def open_target(request: ExportRequest, datasets: Sequence[DatasetPlan]) -> Abst
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=options.overwrite, pieces=options.pieces)
 
 
-def check_buckets(*places: str | AnyPath | None) -> None:
-    """Refuse buckets among places that an export could not write to, before it reads a recording."""
-    for place in places:
-        if place is not None and is_url(place):
-            ObjectStore(str(place)).check()
-
-
 def check_any_target(out: AnyPath, *, overwrite: bool = False) -> None:
     """Refuse a folder or a URL that an export would refuse because of what is in it, without writing to it."""
     if is_url(out):
@@ -366,7 +359,9 @@ def make_datasets(
             use, or contains a dataset that is not overwritten; a file system error.
     """
     recordings, options, shown, target = request.recordings, request.options, request.out, request.target
-    check_buckets(shown, options.pieces)
+    for place in (shown, options.pieces):
+        if is_url(place):
+            ObjectStore(str(place)).check()  # before a recording is read
     datasets = [DatasetPlan(output, recordings, options.device) for output in request.outputs]
     started = time.perf_counter()
     progress = progress or (lambda _event: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -69,7 +69,7 @@ def pieces_state(pieces: PieceStore) -> PiecesState:
     now = datetime.now(timezone.utc)
     done: dict[str, Attempt] = {}
     attempts = [_draft(pieces, draft.name, now, running) for draft, running in pieces.drafts().items()]
-    beside: list[Attempt] = []
+    extra: list[Attempt] = []
     states = pieces.states()
     for key, state in states.items():
         piece = ""
@@ -79,7 +79,7 @@ def pieces_state(pieces: PieceStore) -> PiecesState:
             done[key] = Attempt(key, size, now - newest)
         for attempt, (size, newest) in state.attempts.items():
             if attempt != piece:
-                (beside if state.done else attempts).append(Attempt(f"{key}/{attempt}", size, now - newest))
+                (extra if state.done else attempts).append(Attempt(f"{key}/{attempt}", size, now - newest))
     failed = [key for key, state in states.items() if state.failed and not state.done]
     if failed:
         converted = pieces.notes()
@@ -92,7 +92,7 @@ def pieces_state(pieces: PieceStore) -> PiecesState:
         done,
         failures,
         tuple(each for each in attempts if each not in stopped),
-        (*stopped, *beside),
+        (*stopped, *extra),
     )
 
 
@@ -100,15 +100,6 @@ def _draft(pieces: PieceStore, name: str, now: datetime, running: bool) -> Attem
     files = pieces.objects.listed(f"{name}/").values()
     newest = max((file.modified for file in files), default=now)
     return Attempt(name, sum(file.size for file in files), now - newest, running)
-
-
-def remove_attempts(pieces: PieceStore, names: Collection[str]) -> None:
-    """Remove attempts, or pieces, with all of their files."""
-    for name in names:
-        if pieces.local:
-            shutil.rmtree(pieces.local / name, ignore_errors=True)
-        else:
-            pieces.objects.delete([f"{name}/{file}" for file in pieces.objects.listed(f"{name}/")])
 
 
 class State(Enum):
@@ -207,7 +198,12 @@ class FleetTarget:
         if self._target and not self._pieces.shared and (plan is None or plan.stopped or self._is_complete(plan)):
             unneeded = [piece for piece in found.done.values() if piece.age > older_than]
         removed = [*attempts, *unneeded]
-        remove_attempts(self._pieces, [each.name for each in removed])
+        for each in removed:
+            if self._pieces.local:
+                shutil.rmtree(self._pieces.local / each.name, ignore_errors=True)
+            else:
+                objects = self._pieces.objects
+                objects.delete([f"{each.name}/{file}" for file in objects.listed(f"{each.name}/")])
         appends = self._removed_appends(older_than)
         size = sum(each.size for each in removed) + sum(each.size for each in appends.values())
         return Removed(len(attempts), len(unneeded) + sum(name.endswith(f"/{DONE}") for name in appends), size)

@@ -185,7 +185,7 @@ def written_formats(
 
 
 class _Completion:
-    """Computes the checksums of files and flushes them, in a thread beside the tasks; on exit writes the checksums."""
+    """Computes the checksums of files and flushes them, in a thread during the tasks; on exit writes the checksums."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
@@ -223,7 +223,7 @@ def needed_encodings(
     """Return the encodings of each image stream that the formats need."""
     streams = [stream for stream in spec.media if stream.kind == "image"]
     needed = {stream.name: {format_.encoding(stream, options) for format_ in formats} for stream in streams}
-    if options.depth == "video":  # images of the spec may be 8-bit or depth: their messages tell
+    if options.depth == "video":  # images of the spec may be 8-bit or depth: their messages state it
         needed = {name: found | {DEPTH_VIDEO} for name, found in needed.items()}
     return {name: tuple(sorted(filter(None, found))) for name, found in needed.items()}
 
@@ -297,8 +297,8 @@ def _stored(dataset: ExportedDataset, formats: Sequence[DatasetFormat]) -> dict[
     """Describe how the formats store each stream of images or voxels."""
     stored = {}
     for stream in dataset.spec.media:
-        told = [dataset.stored(stream.name, format_.encoding(stream, dataset.options)) for format_ in formats]
-        stored[stream.name] = "; ".join(dict.fromkeys(told))
+        found = [dataset.stored(stream.name, format_.encoding(stream, dataset.options)) for format_ in formats]
+        stored[stream.name] = "; ".join(dict.fromkeys(found))
     return stored
 
 
@@ -306,8 +306,8 @@ def _device(plan: Plan) -> str:
     """Describe the device of an export, and what it changes."""
     if plan.device == "cpu":
         return "cpu"
-    told = f"{plan.device} ({torch.cuda.get_device_name(plan.device)})"
-    return f"{told}; jpeg decoded by {plan.jpeg_decoder}, whose pixels may differ" if plan.jpeg_decoder else told
+    found = f"{plan.device} ({torch.cuda.get_device_name(plan.device)})"
+    return f"{found}; jpeg decoded by {plan.jpeg_decoder}, whose pixels may differ" if plan.jpeg_decoder else found
 
 
 def _provenance(

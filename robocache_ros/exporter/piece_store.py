@@ -59,13 +59,13 @@ class PieceFailure:
         recording: its path or URL.
         error: the message.
         dropped: it is the error that `on_invalid: drop` asks for.
-        lasting: it is an error of the recording itself: the next export would have it too.
+        permanent: it is an error of the recording itself: the next export would have it too.
     """
 
     recording: str
     error: str
     dropped: bool = False
-    lasting: bool = True
+    permanent: bool = True
 
 
 @dataclass
@@ -98,32 +98,29 @@ class Drafts:
         while True:
             draft = self._folder / f"draft-{secrets.token_hex(8)}"
             draft.mkdir(parents=True)
-            lock = _locked(draft, wait=True)
-            if draft.exists():
-                break
-            _unlock(lock)  # another export removed it before it was locked
-        try:
-            yield draft
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-            _unlock(lock)
+            with _locked(draft, wait=True):
+                if not draft.exists():  # another export removed it before it was locked
+                    continue
+                try:
+                    yield draft
+                finally:
+                    shutil.rmtree(draft, ignore_errors=True)
+                return
 
     def running(self) -> dict[Path, bool]:
         """Return the drafts, and whether the process of each is alive."""
         found = {}
         for draft in self._all():
-            lock = _locked(draft, wait=False)
-            found[draft] = lock is None
-            _unlock(lock)
+            with _locked(draft, wait=False) as locked:
+                found[draft] = not locked
         return found
 
     def tidy(self, *, every: bool = False) -> None:
         """Remove the drafts of processes that were killed, or every draft."""
         for draft in self._all():
-            lock = _locked(draft, wait=False)
-            if every or lock is not None:  # which is held meanwhile: a new draft is locked after it was made
-                shutil.rmtree(draft, ignore_errors=True)
-            _unlock(lock)
+            with _locked(draft, wait=False) as locked:  # a new draft is locked after it was made
+                if every or locked:
+                    shutil.rmtree(draft, ignore_errors=True)
 
     def _all(self) -> list[Path]:
         return [draft for draft in sorted(self._folder.glob("draft-*")) if _DRAFT.fullmatch(draft.name)]
@@ -134,23 +131,23 @@ def local_drafts() -> Drafts:
     return Drafts(cache_folder("drafts"))
 
 
-def _locked(folder: Path, *, wait: bool) -> int | None:
-    """Lock a draft; return the handle of the lock, None if it has none: no locks, in use, or removed."""
+@contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a draft; yield whether there is one: not if it is in use or removed, or without locks."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
-        return None
+        yield False
+        return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # another process has the lock, or the file system has no locks of folders
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        except OSError:  # another process has the lock, or the file system has no locks of folders
+            locked = False
+        yield locked
+    finally:
         os.close(handle)
-        return None
-    return handle
-
-
-def _unlock(lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)
 
 
 @dataclass(frozen=True)
@@ -241,7 +238,7 @@ class PieceStore:
 
     Attributes:
         local: the folder; None: the pieces are in a bucket.
-        remembers_failures: whether exports leave out recordings with a lasting error. Local exports try again.
+        remembers_failures: whether exports leave out recordings with a permanent error. Local exports try again.
 
     Errors:
         StoreError: of all methods: the bucket cannot be used.
@@ -269,8 +266,8 @@ class PieceStore:
         """Return the error that an earlier export recorded, None if there is none."""
         with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
             found = json.loads(self.objects.get(f"{key}/{FAILED}"))
-            lasting = found.get("lasting") is not False
-            return PieceFailure(str(found["recording"]), str(found["error"]), found["dropped"] is True, lasting)
+            permanent = found.get("permanent") is not False
+            return PieceFailure(str(found["recording"]), str(found["error"]), found["dropped"] is True, permanent)
         return None
 
     def fail(self, key: str, failure: PieceFailure) -> None:
@@ -375,10 +372,10 @@ class PieceStore:
     def _described(self, key: str) -> tuple[str, PieceFiles] | None:
         """Return the attempt that is the piece, and its files; None if there is none, or its list is damaged."""
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            told = json.loads(self.objects.get(f"{key}/{DONE}"))
-            if told["key"] == key and _ATTEMPT.fullmatch(told["attempt"]):
-                files = {str(name): (int(size), str(digest)) for name, (size, digest) in told["files"].items()}
-                return told["attempt"], files
+            found = json.loads(self.objects.get(f"{key}/{DONE}"))
+            if found["key"] == key and _ATTEMPT.fullmatch(found["attempt"]):
+                files = {str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()}
+                return found["attempt"], files
         return None
 
     def _whole(self, key: str, attempt: str, files: PieceFiles) -> AnyPath | None:
@@ -414,7 +411,8 @@ class PieceStore:
     def _path(self, where: str, files: PieceFiles) -> AnyPath:
         if isinstance(self.objects, LocalObjects):
             return self.objects.folder / where
-        return PiecePath.of(self.objects.below(where), files)
+        cache = FileCache(None, default_cache_bytes(), "pieces")
+        return PiecePath(self.objects.below(where), files, cache)
 
 
 def _described(draft: Path) -> PieceFiles:
@@ -441,22 +439,8 @@ class PiecePath(RemotePath):
         super().__init__(f"{piece.url}/{below}", piece.options, cache)
         self._piece, self._files, self._below = piece, files, below
 
-    @classmethod
-    def of(cls, piece: ObjectStore, files: PieceFiles) -> PiecePath:
-        """Return the path of a piece, whose files are downloaded into the cache of pieces."""
-        return cls(piece, files, FileCache(None, default_cache_bytes(), "pieces"))
-
-    def __truediv__(self, name: str | Path) -> PiecePath:
-        return PiecePath(self._piece, self._files, self.cache, f"{self._below}/{name}".strip("/"))
-
-    @property
-    def parent(self) -> PiecePath:
-        """The folder, in the piece."""
-        return PiecePath(self._piece, self._files, self.cache, self._below.rpartition("/")[0])
-
-    def with_name(self, name: str) -> PiecePath:
-        """Return the path of another name in the same folder."""
-        return self.parent / name
+    def _at(self, url: str) -> PiecePath:
+        return PiecePath(self._piece, self._files, self.cache, url.removeprefix(self._piece.url).strip("/"))
 
     def exists(self) -> bool:
         """Whether the piece has such a file or folder."""
@@ -475,13 +459,13 @@ class PiecePath(RemotePath):
         size, digest = self._described_file()
         return SimpleNamespace(st_size=size, st_mtime_ns=int(digest[:15], 16))
 
-    def iterdir(self) -> Iterator[PiecePath]:
+    def iterdir(self) -> Iterator[RemotePath]:
         """Yield the contents of a folder."""
         start = f"{self._below}/" if self._below else ""
         below = (name[len(start) :] for name in self._files if name.startswith(start))
         yield from (self / name for name in dict.fromkeys(name.partition("/")[0] for name in below))
 
-    def glob(self, pattern: str) -> Iterator[PiecePath]:
+    def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yield the files directly below that match a pattern."""
         yield from (path for path in self.iterdir() if fnmatch(path.name, pattern))
 

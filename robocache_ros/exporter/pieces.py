@@ -254,7 +254,7 @@ class Outcome:
     replaced: bool = False  # the piece of an earlier export was damaged, and was made again
     error: str = ""
     dropped: bool = False  # the error is the one that `on_invalid: drop` asks for
-    lasting: bool = False  # the error is one of the recording itself: the next export would have it too
+    permanent: bool = False  # the error is one of the recording itself: the next export would have it too
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def make_pieces_of(
                 if number not in outcomes:
                     outcomes[number] = _outcome(recording, partial(_make, work, plans[number]))
             for number in missing:
-                if outcomes[number].lasting and store.remembers_failures:
+                if outcomes[number].permanent and store.remembers_failures:
                     record_failure(store, plans[number].key(recording, checksums.unread), outcomes[number])
     except StoreError:  # of the bucket of the pieces, or of the credentials: it would affect all other recordings
         raise
@@ -363,11 +363,11 @@ def _outcome(recording: PlannedRecording, make: Callable[[], tuple[AnyPath, bool
         raise
     except RoboCacheError as error:
         return Outcome(
-            recording, error=str(error), dropped=isinstance(error, EpisodesDropped), lasting=_is_lasting(error)
+            recording, error=str(error), dropped=isinstance(error, EpisodesDropped), permanent=_is_permanent(error)
         )
 
 
-def _is_lasting(error: BaseException) -> bool:
+def _is_permanent(error: BaseException) -> bool:
     """Whether an error is one of the recording itself, and not of its files, the disk or the network."""
     cause: BaseException | None = error
     while cause is not None:
@@ -378,17 +378,17 @@ def _is_lasting(error: BaseException) -> bool:
 
 
 def _failed(recording: PlannedRecording, store: PieceStore, unread: str) -> Outcome | None:
-    """Return the lasting error that an earlier export recorded; None if there is none, or it is tried again."""
+    """Return the permanent error that an earlier export recorded; None if there is none, or it is tried again."""
     failure = store.failure(unread) if store.remembers_failures else None
-    if not failure or not failure.lasting:
+    if not failure or not failure.permanent:
         return None
-    return Outcome(recording, error=failure.error, dropped=failure.dropped, lasting=True, reused=True)
+    return Outcome(recording, error=failure.error, dropped=failure.dropped, permanent=True, reused=True)
 
 
 def record_failure(store: PieceStore, unread: str, outcome: Outcome) -> None:
     """Record the error of a recording, given its key without reading it."""
     path = str(outcome.recording.path)
-    store.fail(unread, PieceFailure(path, outcome.error, outcome.dropped, outcome.lasting))
+    store.fail(unread, PieceFailure(path, outcome.error, outcome.dropped, outcome.permanent))
 
 
 def _make(work: _Recording, plan: Plan, without: Collection[int] = ()) -> tuple[AnyPath, bool]:
@@ -420,7 +420,7 @@ def _make_together(work: _Recording, plans: Mapping[int, Plan]) -> dict[int, Out
             except StoreError:
                 raise
             except RoboCacheError as error:
-                outcomes[number] = Outcome(work.recording, error=str(error), lasting=_is_lasting(error))
+                outcomes[number] = Outcome(work.recording, error=str(error), permanent=_is_permanent(error))
         errors = run_together(bag, work.recording, [draft.conversion for draft in drafts.values()], work.progress)
         if bag.notes != notes:  # damage: which of it is found depends on the topics and the times that are read
             return {}
@@ -512,9 +512,9 @@ def make_pieces(
     progress = progress or (lambda _event: None)
     sizes = tuple(task.size for task in tasks)
     progress(Started(tuple(task.recording for task in tasks), sizes, executor.parallel(tasks)))
-    alone = {name: replace(plan, recordings=()) for name, plan in plans.items()}  # each process gets this
+    shared = {name: replace(plan, recordings=()) for name, plan in plans.items()}  # each process gets this
     made: dict[str, dict[PlannedRecording, Outcome]] = {name: {} for name in plans}
-    with closing(executor.map(_MakePieces(alone, store, store.used()), tasks, progress)) as results:
+    with closing(executor.map(_MakePieces(shared, store, store.used()), tasks, progress)) as results:
         for task, outcomes in results:
             if isinstance(outcomes, StoreError):  # of the bucket, and not of the recording
                 raise outcomes

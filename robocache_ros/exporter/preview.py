@@ -137,8 +137,8 @@ def _chain(feed: StreamSpec, frames: frozenset[str]) -> Iterator[str]:
     for frame in wanted:
         if frame and frame not in frames:
             meant = suggestion(frame, frames) or (f"the frames are {_listed(sorted(frames))}" if frames else "")
-            tell = meant or f"the recording has no transforms on {TF} and {TF_STATIC}; remove the stream"
-            yield f"frames: no frame {printable(frame, 60)!r}; {tell}"
+            hint = meant or f"the recording has no transforms on {TF} and {TF_STATIC}; remove the stream"
+            yield f"frames: no frame {printable(frame, 60)!r}; {hint}"
 
 
 def _listed(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What an export tells while it runs: events, in the order in which things happen."""
+"""The progress of an export: events, in the order in which things happen."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording, p
 from robocache_ros.spec import strict_yaml
 from robocache_ros.spec.dataset import check_line
 from robocache_ros.spec.keys import KeyPath, KeyType, Problem, SpecError, below, refuse, show_value, suggestion
-from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url, remote_path
+from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url
 from robocache_ros.untrusted_files import read_text
 
 # Splits CSV text (RFC 4180, with commas) into cells that know their position, for exact error messages.
@@ -55,10 +55,10 @@ def split_cells(text: str) -> list[list[Cell]]:
     """
     rows: list[list[Cell]] = []
     row: list[Cell] = []
-    at = begun = 0  # position in the text, and of the start of its line
+    at = line_start = 0  # position in the text, and of the start of its line
     line = 1
     while at < len(text) or row:
-        column = at - begun + 1
+        column = at - line_start + 1
         match = _QUOTED.match(text, at) or _PLAIN.match(text, at)
         assert match
         value = match[1].replace('""', '"') if match.re is _QUOTED else match[0].strip()
@@ -67,7 +67,7 @@ def split_cells(text: str) -> list[list[Cell]]:
         row.append(Cell(value, line, column))
         if "\n" in match[0]:
             line += match[0].count("\n")
-            begun = match.start() + match[0].rfind("\n") + 1
+            line_start = match.start() + match[0].rfind("\n") + 1
         at = match.end()
         if text.startswith(",", at):
             at += 1
@@ -76,12 +76,12 @@ def split_cells(text: str) -> list[list[Cell]]:
         if not end:
             raise CsvError(
                 line,
-                at - begun + 1,
+                at - line_start + 1,
                 'a quote that is not closed, or is inside a cell; quote the whole cell, and write " in it as ""',
             )
         if len(row) > 1 or row[0].text:
             rows.append(row)
-        row, at, line, begun = [], end.end(), line + 1, end.end()
+        row, at, line, line_start = [], end.end(), line + 1, end.end()
     return rows
 
 
@@ -224,24 +224,24 @@ _MAGIC = {"*": "[^/]*", "?": "[^/]"}
 _CLASS = re.compile(r"\[[^]]+\]")
 
 
-def find_remote(url: str, is_one: Callable[[AnyPath, Sequence[str]], bool], but: str) -> Iterator[RemotePath]:
+def _find_remote(url: str, but: str) -> Iterator[RemotePath]:
     """Yield the recordings that a URL names: one recording, those in a folder, or those that a glob matches.
 
     Args:
         url: `*`, `?`, `[…]` and `**` are those of a glob, except over http.
-        is_one: whether the storage files of a folder without metadata.yaml are one recording.
         but: URL of a folder that is left out; empty: none.
 
     Errors:
         RoboCacheError: it names no recording, or cannot be listed.
     """
     base, pattern = _split(url)
-    root = remote_path(base, "recordings")
+    root = any_path(base, "recordings")
+    assert isinstance(root, RemotePath)
     if not pattern and is_stored(root.name):
         check_files(root)
         yield root
         return
-    tree = _Tree(root, is_one, but)
+    tree = _Tree(root, but)
     if not pattern and not tree.files:
         check_files(root)  # says that it is not there
     found = list(tree.matches(pattern) if pattern else tree.recordings(""))
@@ -254,8 +254,8 @@ def find_remote(url: str, is_one: Callable[[AnyPath, Sequence[str]], bool], but:
 class _Tree:
     """The files below a folder; names are relative to it, and that of the folder itself is empty."""
 
-    def __init__(self, root: RemotePath, is_one: Callable[[AnyPath, Sequence[str]], bool], but: str) -> None:
-        self._root, self._is_one = root, is_one
+    def __init__(self, root: RemotePath, but: str) -> None:
+        self._root = root
         start = len(root.url) + 1
         shown = (file.url for file in root.find() if not but or not file.url.startswith(f"{but}/"))
         self.files = [name for url in shown if not _is_hidden(name := url[start:])]
@@ -276,7 +276,7 @@ class _Tree:
             names, below = self._names[folder], self._folders[folder]
             stored = [name for name in names if is_stored(name)]
             whole = self._root / folder if folder else self._root
-            if METADATA in names or (not below and self._is_one(whole, stored)):
+            if METADATA in names or (not below and _is_one_recording(whole, stored)):
                 yield folder
                 continue
             yield from (f"{folder}/{name}" if folder else name for name in stored)
@@ -361,27 +361,23 @@ def find_recordings(arguments: Iterable[str | AnyPath], *, but: AnyPath | None =
     found: dict[str, AnyPath] = {}
     for argument in arguments:
         text = str(argument)
-        for path in find_remote(text, _is_one_recording, left_out) if is_url(argument) else search.argument(text):
-            found.setdefault(_real(path), path)
+        for path in _find_remote(text, left_out) if is_url(argument) else search.argument(text):
+            found.setdefault(str(path) if is_url(path) else os.path.realpath(path), path)
             if len(found) > MAX_RECORDINGS:
                 raise RoboCacheError(f"recordings: more than {MAX_RECORDINGS:,}; name fewer")
     local = [path for path in found.values() if isinstance(path, Path)]
     inside = {os.path.realpath(file) for path in local if path.is_dir() for file in storage_files(path)}
     inside |= {real for real, path in found.items() if is_url(path) and str(path.parent) in found}
-    return tuple(sorted((path for real, path in found.items() if real not in inside), key=natural))
+    return tuple(sorted((path for real, path in found.items() if real not in inside), key=_natural))
 
 
-def _real(path: AnyPath) -> str:
-    return str(path) if is_url(path) else os.path.realpath(path)
-
-
-def natural(path: AnyPath) -> tuple[object, ...]:
+def _natural(path: AnyPath) -> tuple[object, ...]:
     """Return the sort key of a path; `lift_2` comes before `lift_10`."""
-    return tuple(tuple(_piece(piece) for piece in _DIGITS.split(part)) for part in path.parts), str(path)
-
-
-def _piece(text: str) -> tuple[int, int, str]:
-    return (0, int(text), "") if text.isascii() and text.isdigit() else (1, 0, text)
+    numbers = [
+        [(0, int(piece), "") if piece.isascii() and piece.isdigit() else (1, 0, piece) for piece in _DIGITS.split(part)]
+        for part in path.parts
+    ]
+    return numbers, str(path)
 
 
 def _is_one_recording(folder: AnyPath, names: Sequence[str]) -> bool:

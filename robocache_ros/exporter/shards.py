@@ -151,7 +151,7 @@ def convert_shard(request: ExportRequest, executor: Executor, progress: Progress
         with file_errors(target):
             check_any_target(target, overwrite=options.overwrite)
         losses = export.convert(own, executor, progress)
-        told = export.result(shard, own, losses, "waiting")
+        result = export.result(shard, own, losses, "waiting")
         failed = [loss.reason for loss in losses if not loss.dropped]
         if failed and options.on_error == "fail":
             raise SeveralErrors(
@@ -159,22 +159,22 @@ def convert_shard(request: ExportRequest, executor: Executor, progress: Progress
                 f"{number_of(len(own), 'recording')} of shard {shard} failed; run it again after fixing these, "
                 "or with --on-error skip"
             )
-        if told.failed and options.on_error == "fail":
-            return replace(told, written="blocked")
-        if told.converted + told.failed < told.total:
-            return told
+        if result.failed and options.on_error == "fail":
+            return replace(result, written="blocked")
+        if result.converted + result.failed < result.total:
+            return result
         try:
             results = make_datasets(request, executor, progress)
         except TargetInUse:
-            return replace(told, written="elsewhere")
+            return replace(result, written="elsewhere")
         except RoboCacheError:
             if not export.is_written():  # meanwhile, by another shard
                 raise
-            return replace(told, written="before")
+            return replace(result, written="before")
         export.note_written()
         if not any(result.recordings for result in results):  # another shard was first
-            return replace(told, written="before")
-        return replace(told, written="here", results=results)
+            return replace(result, written="before")
+        return replace(result, written="here", results=results)
 
 
 class _ShardedExport:
@@ -242,11 +242,11 @@ class _ShardedExport:
     @property
     def _written(self) -> str:
         """The name of the note, by all that determines the datasets."""
-        told = [
+        contents = [
             [dataset.name, asdict(dataset.plan.options), [[r.task, r.success] for r in dataset.plan.recordings]]
             for dataset in self._datasets
         ]
         keys = [self._keys[r.frames_of] for r in self._datasets[0].plan.recordings]
         target = str(self._target) if is_url(self._target) else os.path.realpath(self._target)
-        text = json.dumps([target, told, keys], sort_keys=True)
+        text = json.dumps([target, contents, keys], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest() + WRITTEN

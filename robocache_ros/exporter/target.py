@@ -131,8 +131,8 @@ def new_dataset(
     Args:
         out: the dataset's folder: new, empty, or with `overwrite` an existing dataset.
         last: the file or folder by which readers recognize the dataset; it is moved to `out` after the others.
-        overwrite: replace the dataset in `out`; other files in `out` are kept.
-        pieces: a folder of pieces that are kept, and that other exports use as well; None: in `out`.
+        overwrite: replace the dataset in `out`; other files in `out` stay.
+        pieces: a folder of pieces that stay, for other exports; None: in `out`.
 
     Errors:
         RoboCacheError: `out` is in use or not empty, is not a dataset to overwrite, or cannot be written; or `pieces`
@@ -580,16 +580,15 @@ def new_bucket_dataset(
     """Yield a local folder for a new dataset. On exit its files are put into the target, the entries last.
 
     Pieces stay after an exception, and are removed when the dataset is complete, unless they are shared. If another
-    export of the same plan completes the dataset first, an error of this one is that its pieces are gone: it is not
-    raised, and `NewDataset.completed_elsewhere` is set.
+    export of the same plan completes the dataset first, an error of this one, whose pieces are gone, is not raised.
 
     Args:
         url: of the target.
-        digest: of what the dataset consists of. Exports of one digest work together; others are refused.
+        digest: of what the dataset consists of.
         count: number of pieces of the dataset.
         entries: files and folders by which readers recognize the datasets of the export.
-        overwrite: replace a dataset in the target; other objects there are kept.
-        pieces: a folder or a URL of pieces that are kept, and that other exports use as well; None: in the target.
+        overwrite: replace a dataset in the target; other objects there stay.
+        pieces: a folder or a URL of pieces that stay, for other exports; None: in the target.
 
     Errors:
         StoreError: a bucket cannot be used. `ObjectStore.check` finds that out earlier.

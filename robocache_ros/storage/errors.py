@@ -73,11 +73,11 @@ class StoreError(RemoteError):
         return type(self), (str(self), self.problem)
 
 
-def retried(ask: Callable[[], T], where: str, doing: str) -> T:
+def retried(request: Callable[[], T], where: str, doing: str) -> T:
     """Return the answer to a request, after a bounded number of tries.
 
     Args:
-        ask: sends the request; it may have succeeded although it raises an error.
+        request: sends the request; it may have succeeded although it raises an error.
         where: the URL, for errors.
         doing: read, write, copy, list or delete.
 
@@ -87,7 +87,7 @@ def retried(ask: Callable[[], T], where: str, doing: str) -> T:
     """
     for wait_s in (*WAITS_S, None):
         try:
-            return ask()
+            return request()
         except RemoteError:
             raise
         except Exception as error:

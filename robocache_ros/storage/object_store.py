@@ -63,7 +63,7 @@ def system_of(path: Located, extra: str = "remote") -> tuple[Any, str]:
     return found
 
 
-def call_with_retries(path: Located, ask: Callable[[Any, str], Any], doing: str = "read") -> Any:
+def call_with_retries(path: Located, request: Callable[[Any, str], Any], doing: str = "read") -> Any:
     """Return the answer of the file system to a request, which is repeated if it may succeed later.
 
     Errors:
@@ -75,7 +75,7 @@ def call_with_retries(path: Located, ask: Callable[[Any, str], Any], doing: str 
 
     def once() -> Any:
         try:
-            return ask(system, name)
+            return request(system, name)
         except NotADirectoryError as error:  # below a file
             raise FileNotFoundError(errno.ENOENT, "not there", name) from error
 
@@ -228,22 +228,22 @@ class ObjectStore:
 
     def get(self, name: str) -> bytes:
         """Return an object, which may be large as long as it fits into memory: OBJECT_BYTES."""
-        contents: bytes = self._ask(name, lambda system, path: system.cat_file(path, start=0, end=OBJECT_BYTES + 1))
+        contents: bytes = self._request(name, lambda system, path: system.cat_file(path, start=0, end=OBJECT_BYTES + 1))
         if len(contents) > OBJECT_BYTES:
             raise RemoteError(f"{self._shown(name)}: more than {OBJECT_BYTES >> 20} MiB; remove it")
         return contents
 
     def get_file(self, name: str, local: Path) -> None:
         """Download an object."""
-        self._ask(name, lambda system, path: system.get_file(path, str(local)))
+        self._request(name, lambda system, path: system.get_file(path, str(local)))
 
     def put(self, name: str, contents: bytes) -> None:
         """Write an object; replace one of this name."""
-        self._ask(name, lambda system, path: system.pipe_file(path, contents), "write")
+        self._request(name, lambda system, path: system.pipe_file(path, contents), "write")
 
     def put_file(self, name: str, local: Path) -> None:
         """Upload a file; replace an object of this name."""
-        self._ask(name, lambda system, path: system.put_file(str(local), path), "write")
+        self._request(name, lambda system, path: system.put_file(str(local), path), "write")
 
     def put_files(self, folder: Path, names: Iterable[str], to: str = "") -> None:
         """Upload files of a folder, several at once, to their names below `to`."""
@@ -258,7 +258,7 @@ class ObjectStore:
 
         def copy(name: str) -> None:
             origin = system_of(source, EXTRA)[1].rstrip("/")
-            self._ask(name, lambda system, path: system.cp_file(f"{origin}/{name}", path), "copy")
+            self._request(name, lambda system, path: system.cp_file(f"{origin}/{name}", path), "copy")
 
         self._all(copy, names)
 
@@ -270,7 +270,7 @@ class ObjectStore:
         different contents.
         """
         try:
-            self._ask(name, lambda system, path: system.pipe_file(path, contents, mode="create"), "write")
+            self._request(name, lambda system, path: system.pipe_file(path, contents, mode="create"), "write")
         except FileExistsError:
             try:
                 return self.get(name) == contents
@@ -287,18 +287,20 @@ class ObjectStore:
         """
         found: dict[str, Listed] = {}
 
-        def ask(prefix: str) -> None:
+        def request(prefix: str) -> None:
             options = {"prefix": prefix} if prefix else {}
             with suppress(FileNotFoundError):
-                found.update(self._ask(folder, lambda system, path: _found(system, path.rstrip("/"), options), "list"))
+                found.update(
+                    self._request(folder, lambda system, path: _found(system, path.rstrip("/"), options), "list")
+                )
 
-        self._all(ask, _DIGITS if hexadecimal else ("",))
+        self._all(request, _DIGITS if hexadecimal else ("",))
         return dict(sorted(found.items()))
 
     def entries(self) -> list[str]:
         """Return the names of the objects and folders directly below the URL, without listing what is in folders."""
         try:
-            paths = self._ask("", lambda system, path: system.ls(path.rstrip("/"), detail=False), "list")
+            paths = self._request("", lambda system, path: system.ls(path.rstrip("/"), detail=False), "list")
         except FileNotFoundError:
             return []
         names = (str(path).rstrip("/").rpartition("/")[2] for path in paths)
@@ -309,7 +311,7 @@ class ObjectStore:
 
         def remove(name: str) -> None:
             with suppress(FileNotFoundError):
-                self._ask(name, lambda system, path: system.rm_file(path), "delete")
+                self._request(name, lambda system, path: system.rm_file(path), "delete")
 
         self._all(remove, names)
 
@@ -335,13 +337,13 @@ class ObjectStore:
             )
         self.delete([name])
 
-    def _ask(self, name: str, ask: Callable[[Any, str], T], doing: str = "read") -> T:
+    def _request(self, name: str, request: Callable[[Any, str], T], doing: str = "read") -> T:
         """Send a request until it is answered."""
 
         def once() -> T:
             system, path = system_of(self, EXTRA)
             system.invalidate_cache()
-            return ask(system, f"{path.rstrip('/')}/{name}" if name else path)
+            return request(system, f"{path.rstrip('/')}/{name}" if name else path)
 
         return retried(once, self._shown(name), doing)
 

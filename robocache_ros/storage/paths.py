@@ -236,9 +236,9 @@ class RemotePath:
         except FileNotFoundError:
             return None
 
-    def _listed(self, ask: Any) -> list[tuple[str, dict[str, Any]]]:
+    def _listed(self, request: Any) -> list[tuple[str, dict[str, Any]]]:
         try:
-            found = call_with_retries(self, ask, "list")
+            found = call_with_retries(self, request, "list")
         except FileNotFoundError:
             return []
         return [(str(one["name"]), one) for one in (found.values() if isinstance(found, dict) else found)]
@@ -284,26 +284,14 @@ def any_path(
     """
     if not isinstance(path, str) or not is_url(path):
         return as_path(path)
-    return remote_path(path, kind, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options)
-
-
-def remote_path(
-    url: str,
-    kind: str,
-    *,
-    cache_dir: str | Path | None = None,
-    cache_bytes: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> RemotePath:
-    """Return the path of a URL; see `any_path`."""
     limit = default_cache_bytes() if cache_bytes is None else cache_bytes
     if not 0 <= limit < 1 << 63:
         raise RemoteError(f"cache_bytes: {limit!r} is not a number of bytes; give one")
     cache = FileCache(Path(cache_dir) if cache_dir else None, int(limit), kind)
-    remote = RemotePath(url, storage_options or {}, cache)
+    remote = RemotePath(path, storage_options or {}, cache)
     remote.check()
-    if len(url) >= MAX_PATH:
-        raise RoboCacheError(f"{printable(url, 40)}: {len(url):,} characters, not a path; give a file or a folder")
+    if len(path) >= MAX_PATH:
+        raise RoboCacheError(f"{printable(path, 40)}: {len(path):,} characters, not a path; give a file or a folder")
     return remote
 
 

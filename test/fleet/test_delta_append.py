@@ -65,7 +65,7 @@ def test_recordings_are_appended_to_a_bucket_by_an_export(s3: Bucket, tmp_path: 
 
 
 class OtherMachines(LocalProcesses):
-    """An engine whose machines reach the bucket, and no folder of this one."""
+    """An executor whose machines reach the bucket, and no folder of this one."""
 
     remote = True
 
@@ -78,9 +78,9 @@ class OtherMachines(LocalProcesses):
 def test_other_machines_convert_into_the_bucket_and_the_rows_are_those_of_this_one(s3: Bucket, tmp_path: Path) -> None:
     recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(3)]
 
-    for out, engine in ((f"{s3.url}/here", LocalProcesses(1)), (f"{s3.url}/there", OtherMachines(1))):
-        export(recordings[:1], sensor_spec(), out, OPTIONS, append=True, executor=engine)
-        export(recordings[1:], sensor_spec(), out, OPTIONS, append=True, executor=engine)
+    for out, executor in ((f"{s3.url}/here", LocalProcesses(1)), (f"{s3.url}/there", OtherMachines(1))):
+        export(recordings[:1], sensor_spec(), out, OPTIONS, append=True, executor=executor)
+        export(recordings[1:], sensor_spec(), out, OPTIONS, append=True, executor=executor)
 
     here, there = objects(s3, "here/"), objects(s3, "there/")
     reports = ("report.html", "report.json", "_delta_log/00000000000000000001.json")  # which name folders and times
@@ -93,12 +93,12 @@ def test_other_machines_convert_into_the_bucket_and_the_rows_are_those_of_this_o
 
 def test_an_append_of_other_machines_tries_recordings_again_that_failed(s3: Bucket, tmp_path: Path) -> None:
     recording = sensor_recording(tmp_path / "recording", 0, 0.3)
-    engine = OtherMachines(1)
+    executor, options = OtherMachines(1), replace(OPTIONS, min_frames=70)
     with pytest.raises(RoboCacheError, match="no 70 ticks in a row"):
-        export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), append=True, executor=engine)
+        export([recording], sensor_spec(), f"{s3.url}/a", options, append=True, executor=executor)
 
     with pytest.raises(RoboCacheError) as again:
-        export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), append=True, executor=engine)
+        export([recording], sensor_spec(), f"{s3.url}/a", options, append=True, executor=executor)
 
     assert "fleet retry" not in str(again.value)
 

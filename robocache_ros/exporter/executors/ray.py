@@ -72,7 +72,7 @@ def _connect(ray: Any, address: str, slots: int, stack: ExitStack) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     # Ray prints which processes were killed to stdout, where the document of --json is.
     if hasattr(ray._private.worker, "print_to_stdstream"):
-        ray._private.worker.print_to_stdstream = lambda told, **_: _log.info("%s", told.get("lines"))
+        ray._private.worker.print_to_stdstream = lambda message, **_: _log.info("%s", message.get("lines"))
     options: dict[str, Any] = {"address": address}
     if address == "local":
         # In a folder of its own, no other program takes this Ray for that of the machine.
@@ -263,7 +263,7 @@ class RayTasks:
         except errors.WorkerCrashedError:
             if attempt.crashes + 1 < CRASHES:
                 return replace(attempt, crashes=attempt.crashes + 1)
-            return RoboCacheError(f"{where}: its process ended {CRASHES} times; convert it alone, with --jobs 1")
+            return RoboCacheError(f"{where}: its process ended {CRASHES} times; convert it by itself, with --jobs 1")
         except errors.OutOfMemoryError:
             if not attempt.enlarged:
                 twice = replace(needs, memory_bytes=2 * (needs.memory_bytes or UNKNOWN_BYTES))

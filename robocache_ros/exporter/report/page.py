@@ -96,18 +96,10 @@ def histogram(values: NDArray[np.float64], *, unit: str, mark: float | None = No
 
 def axis_marks(duration_s: float) -> list[tuple[float, str]]:
     """Return (position in percent, label) of about eight round times."""
-    step = next((s for s in _round_steps() if duration_s / s <= 10), duration_s)
+    round_steps = (m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5))
+    step = next((s for s in round_steps if duration_s / s <= 10), duration_s)
     count = int(duration_s / step + 1e-9)
     return [(100 * i * step / duration_s, f"{i * step:g} s") for i in range(count + 1)]
-
-
-def _round_steps() -> list[float]:
-    return [m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5)]
-
-
-def jpeg_url(file: bytes) -> str:
-    """Return a JPEG file as a data URL."""
-    return "data:image/jpeg;base64," + base64.b64encode(file).decode()
 
 
 BREAKS_SHOWN = 12
@@ -137,11 +129,17 @@ def recording_page(one: Summary) -> dict[str, Any]:
         "breaks": [(anchor(one.index, moment), moment) for moment in shown],
         "more_breaks": one.interruptions - len(shown),
         "findings": _findings(one),
-        "axis": axis_marks(_span_s(recording)),
+        "axis": axis_marks(max((len(recording.ticks_ns) - 1) / recording.spec.rate_hz, 1e-3)),
         "streams": [_stream(row, stream, recording) for row, stream in enumerate(recording.spec.streams)],
         "topics": [_topic(stats, recording) for stats in recording.topics.values()],
         "thumbnails": [
-            (name, [(f"{recording.elapsed_s(tick):.1f} s", jpeg_url(file)) for tick, file in images])
+            (
+                name,
+                [
+                    (f"{recording.elapsed_s(tick):.1f} s", f"data:image/jpeg;base64,{base64.b64encode(file).decode()}")
+                    for tick, file in images
+                ],
+            )
             for name, images in recording.thumbnails.images.items()
             if images
         ],
@@ -164,10 +162,6 @@ def _episodes(one: Summary) -> list[dict[str, Any]]:
         }
         for index, episode in enumerate(recording.episodes[:EPISODES_SHOWN])
     ]
-
-
-def _span_s(recording: ExportedRecording) -> float:
-    return max((len(recording.ticks_ns) - 1) / recording.spec.rate_hz, 1e-3)
 
 
 def _stream(row: int, stream: StreamSpec, recording: ExportedRecording) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An engine that treats the tasks of an export badly, as a cluster may."""
+"""An executor that treats the tasks of an export badly, as a cluster may."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robocache_ros.exporter.progress import Progress
 
 
 class Elsewhere:
-    """An engine that runs tasks as on other machines: pickled, each twice, and in another order."""
+    """An executor that runs tasks as on other machines: pickled, each twice, and in another order."""
 
     def __init__(self, *, remote: bool = False) -> None:
         self.remote = remote

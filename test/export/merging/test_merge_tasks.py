@@ -36,9 +36,9 @@ def test_tasks_of_other_machines_give_the_same_bytes(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared, "GROUP_BYTES", 1)
-    engine = Elsewhere()
-    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, executor=engine).out) == alone
-    assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(engine.tasks)
+    executor = Elsewhere()
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, executor=executor).out) == alone
+    assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(executor.tasks)
 
 
 def test_several_jobs_give_the_same_bytes(
@@ -53,11 +53,11 @@ def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
 ) -> None:
     for module in (rlds, webdataset):
         monkeypatch.setattr(module, "SHARD_BYTES", 1)
-    options, engine = replace(OPTIONS, formats=("rlds", "webdataset")), Elsewhere()
+    options, executor = replace(OPTIONS, formats=("rlds", "webdataset")), Elsewhere()
     one = contents(export(bags, spec, tmp_path / "one" / "set", options).out)
-    assert contents(export(bags, spec, tmp_path / "other" / "set", options, executor=engine).out) == one
+    assert contents(export(bags, spec, tmp_path / "other" / "set", options, executor=executor).out) == one
     for name in options.formats:
-        tasks = sorted(task for task in engine.tasks if task.startswith(f"{name}: shard"))
+        tasks = sorted(task for task in executor.tasks if task.startswith(f"{name}: shard"))
         assert tasks == [f"{name}: shard {index} of {len(tasks)}" for index in range(len(tasks))]
         assert len(tasks) > 2
 
@@ -108,6 +108,6 @@ def test_an_error_in_a_thread_ends_the_tasks() -> None:
 
     done: list[str] = []
     tasks = [Short(f"task {k}", 100 - k, Resources(), k == 2) for k in range(100)]
-    with LocalProcesses(2) as engine, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
-        done.extend(result for _, result in engine.map(work, tasks, lambda _event: None))
+    with LocalProcesses(2) as executor, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
+        done.extend(result for _, result in executor.map(work, tasks, lambda _event: None))
     assert {"task 0", "task 1"} <= set(done)

@@ -46,7 +46,7 @@ def test_the_order_in_which_pieces_are_made_changes_no_byte(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def backwards(plans: dict[str, Plan], store: PieceStore, engine: object, progress: object) -> dict[str, Any]:
+    def backwards(plans: dict[str, Plan], store: PieceStore, executor: object, progress: object) -> dict[str, Any]:
         made = [make_pieces_of(task, [plans[""]], store)[0] for task in reversed(plans[""].distinct)]
         return {"": {outcome.recording: outcome for outcome in made}}
 
@@ -133,7 +133,7 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
 ) -> None:
     sizes = iter([(224, 224), (112, 112)])
 
-    def resized(plans: dict[str, Plan], store: PieceStore, engine: object, progress: object) -> dict[str, Any]:
+    def resized(plans: dict[str, Plan], store: PieceStore, executor: object, progress: object) -> dict[str, Any]:
         outcomes, plan = {}, plans[""]
         for task in plan.distinct:
             front = plan.spec.stream("front")

@@ -85,7 +85,7 @@ def test_expired_credentials_are_one_line_and_the_same_call_continues(
 
 
 class ExpiredElsewhere(LocalProcesses):
-    """An engine whose other machines cannot use the bucket."""
+    """An executor whose other machines cannot use the bucket."""
 
     def map(self, _work: Any, tasks: Sequence[Any], _progress: Progress) -> Any:
         yield tasks[0], StoreError("s3://a: the credentials have expired", StoreProblem.expired)

@@ -69,7 +69,7 @@ def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(
     new = written(tmp_path / "new", "new", "meta/info.json", "meta/tasks", "data/rows")
     put(target, old)
     sent = iter(range(requests))
-    ask = ObjectStore._ask
+    ask = ObjectStore._request
 
     def killed(store: ObjectStore, name: str, request: Any, doing: str = "read") -> Any:
         if doing in ("write", "copy", "delete") and next(sent, None) is None:
@@ -77,7 +77,7 @@ def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(
         return ask(store, name, request, doing)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "_ask", killed)
+        patch.setattr(ObjectStore, "_request", killed)
         with suppress(Killed):
             put(BucketTarget(target.store.url), new, "b", overwrite=True)
     found = objects(s3)

@@ -50,14 +50,14 @@ def test_the_target_is_empty_until_all_files_are_written(
     s3: Bucket, bags: list[Path], spec: FusionSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[set[str]] = []
-    engine = Elsewhere(remote=True)
-    map_ = engine.map
+    executor = Elsewhere(remote=True)
+    map_ = executor.map
 
     def watched(work, tasks, progress):  # type: ignore[no-untyped-def]
         yield from map_(work, tasks, progress)
         found.append(set(objects(s3)))
 
-    monkeypatch.setattr(engine, "map", watched)
-    export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), executor=engine)
+    monkeypatch.setattr(executor, "map", watched)
+    export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), executor=executor)
     assert found == [set(), set()]
     assert "dataset.hdf5" in objects(s3)

@@ -36,9 +36,9 @@ def test_any_number_of_workers_makes_the_bytes_of_one_process(
     ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
 ) -> None:
     told: list[Event] = []
-    engine = chosen_executor("ray", per_task=f"cpus={CPUS // workers}")
+    executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers}")
 
-    out = export(recordings, sensor_spec(), tmp_path / "set", executor=engine, progress=told.append).out
+    out = export(recordings, sensor_spec(), tmp_path / "set", executor=executor, progress=told.append).out
 
     assert contents(out) == undisturbed
     assert [event.jobs for event in told if isinstance(event, Started)] == [workers]

@@ -25,10 +25,10 @@ def tasks(*names: str, needs: Resources = Resources(memory_bytes=GB)) -> list[Ta
     return [Task(name, 1000 - number, needs) for number, name in enumerate(names)]
 
 
-def run(engine: RayTasks, work: Callable[..., Any], given: list[Task]) -> dict[str, Any]:
+def run(executor: RayTasks, work: Callable[..., Any], given: list[Task]) -> dict[str, Any]:
     """The result of each task, by its name."""
-    with engine:
-        done = [(task.name, result) for task, result in engine.map(work, given, lambda _event: None)]
+    with executor:
+        done = [(task.name, result) for task, result in executor.map(work, given, lambda _event: None)]
     assert len(dict(done)) == len(done)
     return dict(done)
 
@@ -131,10 +131,10 @@ class ScriptedRay:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[RayTasks, ScriptedRay]]:
     def make(*script: Any, memory: int = 64 * GB) -> tuple[RayTasks, ScriptedRay]:
         module = ScriptedRay(*script, memory=memory)
-        engine = RayTasks()
-        engine._ray, engine._machines = module, Machines(module)
-        monkeypatch.setattr(RayTasks, "__enter__", lambda engine: engine)
-        return engine, module
+        executor = RayTasks()
+        executor._ray, executor._machines = module, Machines(module)
+        monkeypatch.setattr(RayTasks, "__enter__", lambda executor: executor)
+        return executor, module
 
     return make
 
@@ -149,40 +149,40 @@ def no_work(*_: object) -> None: ...
 
 
 def test_a_task_out_of_memory_is_run_once_more_with_twice_the_memory(scripted: Callable[..., Any]) -> None:
-    engine, module = scripted(OUT_OF_MEMORY, DONE)
-    assert run(engine, no_work, tasks("lift")) == {"lift": "done"}
+    executor, module = scripted(OUT_OF_MEMORY, DONE)
+    assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
     assert [asked["memory"] for asked in module.asked] == [GB, 2 * GB]
 
 
 def test_a_task_out_of_memory_twice_fails_alone(scripted: Callable[..., Any]) -> None:
-    engine, module = scripted(OUT_OF_MEMORY, DONE, OUT_OF_MEMORY)  # the second one is of the other task
-    found = run(engine, no_work, tasks("large", "small"))
+    executor, module = scripted(OUT_OF_MEMORY, DONE, OUT_OF_MEMORY)  # the second one is of the other task
+    found = run(executor, no_work, tasks("large", "small"))
     assert str(found["large"]) == "large: 2.0 GB of memory are not enough; state more"
     assert found["small"] == "done"
     assert len(module.asked) == 3
 
 
 def test_no_task_asks_for_more_memory_than_the_largest_machine_has(scripted: Callable[..., Any]) -> None:
-    engine, module = scripted(OUT_OF_MEMORY, DONE, memory=3 * GB // 2)
-    run(engine, no_work, tasks("lift"))
+    executor, module = scripted(OUT_OF_MEMORY, DONE, memory=3 * GB // 2)
+    run(executor, no_work, tasks("lift"))
     assert [asked["memory"] for asked in module.asked] == [GB, 3 * GB // 2]
 
 
 def test_a_lost_machine_costs_no_attempt(scripted: Callable[..., Any]) -> None:
-    engine, module = scripted(*[LOST] * 100, DONE)
-    assert run(engine, no_work, tasks("lift")) == {"lift": "done"}
+    executor, module = scripted(*[LOST] * 100, DONE)
+    assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
     assert len(module.asked) == 101
 
 
 def test_a_task_that_always_ends_its_process_is_given_up(scripted: Callable[..., Any]) -> None:
-    engine, module = scripted(CRASHED, DONE, *[CRASHED] * (ray_tasks.CRASHES - 1))
-    found = run(engine, no_work, tasks("cursed", "good"))
+    executor, module = scripted(CRASHED, DONE, *[CRASHED] * (ray_tasks.CRASHES - 1))
+    found = run(executor, no_work, tasks("cursed", "good"))
     assert "cursed: its process ended 32 times" in str(found["cursed"])
     assert found["good"] == "done"
     assert len(module.asked) == ray_tasks.CRASHES + 1
 
 
 def test_twice_as_many_tasks_are_submitted_as_can_run(scripted: Callable[..., Any]) -> None:
-    engine, module = scripted(*[DONE] * 20)
-    run(engine, no_work, tasks(*map(str, range(20))))
+    executor, module = scripted(*[DONE] * 20)
+    run(executor, no_work, tasks(*map(str, range(20))))
     assert module.most_running == 4  # of two cores

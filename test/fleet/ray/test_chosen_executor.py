@@ -1,4 +1,4 @@
-"""Which engine the options of an export name, and what they reserve for a task."""
+"""Which executor the options of an export name, and what they reserve for a task."""
 
 from __future__ import annotations
 
