@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #
 # Simulators use simulated time, some drivers use the time since their start, and a replay keeps the original stamps.
 
-
 Int64 = NDArray[np.int64]
 
 LIMIT_NS = round(StreamSpec.max_skew_ms * 1e6)  # fusion drops samples with a larger difference of stamp and arrival
@@ -111,9 +110,6 @@ def clock_of(arrivals: Int64, stamps: Int64) -> Clock:
     if len(stamps) > 1 and stamps.min() == stamps.max():
         return Clock("constant", offset_ns, unset)
     return Clock("timeline" if np.mean(np.abs(delays) > LIMIT_NS) <= MAX_UNUSABLE_SHARE else "device", offset_ns, unset)
-
-
-# The timeline of a recording: converts log times to arrivals on the clock of the header stamps.
 
 
 class ClockMapping(Protocol):
@@ -265,7 +261,6 @@ class Timeline:
 #    Otherwise, as in a simulation with varying speed, the segment is split at the point with the largest distance from
 #    the straight line between its ends.
 
-
 BIN_NS = 100 * NS_PER_MS
 WINDOW_NS = NS_PER_S // 2
 NEAR_NS = 20 * NS_PER_MS
@@ -397,7 +392,6 @@ def _corner(windows: Times) -> int:
 #    take part in the estimate of the clock: they are neither a jump nor another clock.
 #
 # Streams on a clock other than the timeline need `stamp: device`. Topics that a spec declares so are not considered.
-
 
 CLOCK, CLOCK_TYPE = "/clock", "rosgraph_msgs/msg/Clock"
 PROBE = 8  # number of messages per topic that are checked first

@@ -27,9 +27,6 @@ from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC, T
 from robocache_ros.spec.stream import POINT_DATATYPES
 from robocache_ros.storage.paths import AnyPath, is_url
 
-# Records the frame tree of a recording: parents, rates, and which frames move.
-
-
 MAX_FRAMES = 1024
 MAX_TRANSFORMS = 200_000  # maximum number to process: 100 s of a robot with 40 frames at 50 Hz
 ON_TIMELINE = Clock("timeline")
@@ -158,9 +155,6 @@ def tree_of(frames: Mapping[str, FrameInfo]) -> Iterator[tuple[int, str]]:
             left.remove(name)
             yield depth, name
             waiting += [(depth + 1, child) for child in below.get(name, [])]
-
-
-# Describes a recording: the statistics of each topic and, from a few sample messages, its content.
 
 
 _FLOAT32 = POINT_DATATYPES.index("f4") + 1

@@ -14,7 +14,6 @@ from robocache_ros.errors import RoboCacheError
 
 # Replay timing: when each message of a recording is published, and the time on /clock.
 
-
 CLOCK_PERIOD_NS = 5_000_000  # period of /clock between messages, on the steady clock
 
 
@@ -103,9 +102,6 @@ def check_rate(rate: float) -> Fraction:
     if not 0.001 <= rate <= 1000:
         raise RoboCacheError(f"rate: {rate!r} is not between 0.001 and 1000")
     return Fraction(rate).limit_denominator(1_000_000)
-
-
-# The options of a replay, and the command line of `bag_player`.
 
 
 LONGEST_S = 1e6  # limit for a start, a duration or a wait

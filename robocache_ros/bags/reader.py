@@ -35,9 +35,6 @@ from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url
 
 __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
 
-# Message definitions in folders of ROS packages, for recordings that lack them: `<package>/msg/<Type>.msg`.
-
-
 MAX_ENTRIES = 10_000  # of a folder, that are looked into
 _NAME = re.compile(r"([A-Za-z]\w*)/msg/([A-Za-z]\w*)", re.ASCII)
 
@@ -106,7 +103,6 @@ def _text(file: Path) -> str:
 
 # Message types that differ between releases of their package; the messages themselves show which release it is.
 
-
 _PADDING = 4  # some middlewares round the size of a message up to a multiple of this
 
 _HEAD = "std_msgs/Header header\nstring[] joint_names\n"
@@ -145,9 +141,6 @@ def find_release(name: str, messages: Iterable[Buffer]) -> str | None:
         if all(0 <= rest < _PADDING for rest in rests):
             return text
     return None
-
-
-# Checks which files of a path are a recording, and selects their readers.
 
 
 SUFFIXES = (".mcap", ".db3", ".bag")
@@ -216,9 +209,6 @@ def check_files(path: AnyPath) -> None:
 
 def _is_named_ros1(file: AnyPath) -> bool:
     return file.suffix == ".bag" or file.name.endswith(".bag.active")
-
-
-# Reads recordings without a ROS installation: rosbag2 (mcap or sqlite3, compressed or not) and ROS 1 bags.
 
 
 CHECKED = "every message is covered by a checksum that is verified"

@@ -28,7 +28,6 @@ from robocache_ros.units import NS_PER_S
 # A recording with a pause of less than half an hour loses no messages. With a pause of up to a day, it loses at most
 # small groups at its ends. The recording's notes give the number and the times of excluded messages.
 
-
 PAUSE_NS = 1800 * NS_PER_S
 REACH_NS = 24 * 3600 * NS_PER_S
 SMALL_GROUP_SHARE = 20  # see rule 3
@@ -116,9 +115,6 @@ def _shown(time_ns: int) -> str:
     if not 0 <= time_ns < 2**62:
         return f"{time_ns} ns"
     return datetime.fromtimestamp(time_ns // NS_PER_S, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-
-
-# Messages and topics of a recording, and the interface of storage file readers.
 
 
 Data: TypeAlias = "bytes | memoryview"

@@ -352,9 +352,6 @@ def is_stamped(name: str, definitions: Mapping[str, str]) -> bool:
     return isinstance(fields[0][1], Struct) and fields[0][1].name == HEADER
 
 
-# Determines the timeline of a recording from as few messages as possible.
-
-
 def read_timeline(bag: Bag, devices: Collection[str] = ()) -> Timeline:
     """Return the timeline of a recording. `info`, exports and replays use the same rule, for any choice of streams.
 

@@ -23,9 +23,6 @@ from robocache_ros.bench.report import print_report, summarize, write_plot
 from robocache_ros.nodes import transport
 from robocache_ros.resources import resource
 
-# The cost of a process, read from /proc by its parent: processor time by thread, memory; and the GPU's memory.
-
-
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PERIOD_S = 1.0
 GPU_EVERY = 5  # samples; nvidia-smi costs a process each
@@ -122,9 +119,6 @@ def _own_memory_mib(status: Path) -> float:
     """Memory of the process' own: what is mapped of the middleware's shared segments is not in it."""
     lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
     return float(lines["RssAnon"].split()[0]) / 1024
-
-
-# `robocache bench live`: a robot's load through the node to a consumer, each in a separate process.
 
 
 DRAIN_S = 0.5  # wait for messages that are still being transmitted

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
 
-# Numbers recorded during a measurement, and their summary.
-
 
 class Columns:
     """Rows of int64 in memory that is allocated at the start, so that it does not grow during a measurement.
@@ -65,9 +63,6 @@ def slope_per_minute(times_s: Sequence[float], values: Sequence[float]) -> float
         return 0.0
     slope: float = np.polyfit(np.asarray(times_s) - times_s[0], values, 1)[0]
     return float(slope) * 60
-
-
-# The processes of a measurement: each reports that it is ready, waits for commands and writes its result to a file.
 
 
 READY, GO, STOP = "ready", "go", "stop"

@@ -45,8 +45,6 @@ from robocache_ros.units import NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     from robocache_ros.client import FusedFrame
 
-# The live part of the demo: a fusion node and a player in separate processes, and the ticks received.
-
 
 NODE = "fusion_node"
 START_S = 30.0  # on a loaded machine, the import of torch alone takes seconds
@@ -188,9 +186,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-# Compares live ticks with the ticks computed offline from the same recording.
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Result of the comparison of live ticks with offline ticks."""
@@ -237,9 +232,6 @@ def recorded(bag: Path, spec: FusionSpec) -> Frames:
         np.concatenate([part.age_ns for part in parts]),
         {stream.name: torch.cat([part.media[stream.name] for part in parts]) for stream in spec.media},
     )
-
-
-# The demo figure: received messages, and the tensors computed from them.
 
 
 WINDOW_S = 0.5
@@ -354,9 +346,6 @@ def _strip(figure: Any, place: Any, spec: FusionSpec, frames: Frames, during: An
         axes.imshow(grid.reshape(-1, *grid.shape[-3:]).sum(dim=(0, 3)).T.numpy(), cmap="viridis")
         axes.set_title(f"{clouds[0]}, along z", fontsize=9)
         axes.set_axis_off()
-
-
-# `robocache demo`: replay a recording through a ROS 2 node, compare live with offline ticks, and export a dataset.
 
 
 REFRESH_HZ = 5

@@ -14,8 +14,6 @@ import typer
 from robocache_ros.spec import keys
 from robocache_ros.spec.dataset import ACTIONS, EPISODES, IMAGES, INPUT, MACHINES, OUTPUT, DatasetOptions
 
-# Arguments and options shared by several commands.
-
 
 def place(text: str) -> str | Path:
     """Return a folder or, as it is, a URL: `Path` would change its slashes. The commands check it."""
@@ -71,7 +69,6 @@ Target = Annotated[
 # Options that a dataclass declares with `key(..., flag=Flag(...))`.
 #
 # Typer sees text, lists of text and booleans, whose default is None: not given. The types of the keys read them.
-
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PANELS = (INPUT, OUTPUT, EPISODES, ACTIONS, IMAGES, MACHINES)  # in the order of --help

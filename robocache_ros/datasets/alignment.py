@@ -147,9 +147,6 @@ def _aligned(values: Tensor, valid: NDArray[np.uint8], age_ns: NDArray[np.int64]
     return Aligned(values, torch.from_numpy(valid.copy()), torch.from_numpy(age_ms(age_ns)))
 
 
-# A sample of a dataset before its streams are aligned.
-
-
 @dataclass(frozen=True)
 class Unaligned:
     """The streams of a sample and the ticks to which they are to be aligned.
@@ -169,9 +166,6 @@ class Unaligned:
     action_ticks_ns: NDArray[np.int64] | None
     flags: Mapping[str, NDArray[np.bool_]]
     texts: Mapping[str, str]
-
-
-# An episode aligned at all of its ticks, of which windows are rows.
 
 
 class AlignedEpisode:

@@ -24,9 +24,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.read import DatasetError, EpisodeSource, SourceEpisode, Stream, checked, known_names
 from robocache_ros.units import NS_PER_S
 
-# Episodes that a process keeps after it has read them, because this takes no memory.
-
-
 MAX_EPISODES = 4096  # kept; each is a few kB of objects
 MAX_FILES = 8  # that kept episodes are in: a mapped file is an open file
 
@@ -79,9 +76,6 @@ def _files(episode: SourceEpisode) -> set[mmap.mmap] | None:
             elif array is not None:
                 return None
     return files
-
-
-# Episodes of any dataset on one timeline, as a map-style dataset of torch.
 
 
 MAX_TICKS = 10_000_000  # of an episode

@@ -42,7 +42,6 @@ from robocache_ros.units import NS_PER_S
 # Alignment counts from the start of the payload, after the 4 bytes of encapsulation (XCDR1, as in DDS and every
 # rosbag2). https://www.omg.org/spec/DDSI-RTPS, section 10 and DDS-XTypes, 7.4.
 
-
 # A step reads at `pos` of a message that ends at `end`, may write a value to its slot, and returns where it stopped.
 Step: TypeAlias = "Callable[[Buffer, int, int, list[Any]], int]"
 # Creates the step that reads a type in a byte order (`<` or `>`) and writes its value to a slot.
@@ -120,9 +119,6 @@ def check_count(count: int, sequence: Sequence, pos: int, end: int, limit: int =
         raise truncated(pos + count, end)
     if count > limit:
         raise too_many(count, sequence)
-
-
-# Readers of single values: stamps, numbers, strings, and lists that are the same in every message.
 
 
 def stamp(t: Type, order: str, slot: int) -> Step:
@@ -217,9 +213,6 @@ def remembered(read_one: Callable[[Buffer, int, int, str], tuple[Any, int]]) -> 
         return step
 
     return reader
-
-
-# Readers of numbers as arrays, which are views of the message, and their single rounding to float32.
 
 
 Numbers: TypeAlias = "npt.NDArray[Any]"
@@ -322,7 +315,6 @@ def to_float32(view: Numbers) -> Vector:
 #
 # A layout and the wanted paths are compiled once into a list of steps for each byte order. Other values are skipped, in
 # one step if their size is fixed.
-
 
 Wanted: TypeAlias = "tuple[Path, Reader, int]"
 
@@ -504,9 +496,6 @@ def _indexed(t: Array | Sequence, wanted: list[Wanted], order: str) -> Step:
     return step
 
 
-# Finds the lengths and strings of a serialized message; if they agree, the numbers are at the same offsets.
-
-
 _MAX_SPANS = 1024  # a message with more lengths and strings is read on its own
 
 
@@ -569,9 +558,6 @@ class Structure:
             if not self.known:
                 break
         return pos
-
-
-# Reads whole messages as objects for inspection; streams use `field_reader`.
 
 
 def read_message(message: Struct, data: Buffer) -> Any:

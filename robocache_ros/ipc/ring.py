@@ -28,9 +28,6 @@ from robocache_ros.ipc import slots as slot_table
 from robocache_ros.ipc.shared_memory import IpcUnavailableError, Server, close_all
 from robocache_ros.ipc.slots import Field, RingLayout, slot_views
 
-# The node's side: writes each tick's frame into a free slot and announces it to the readers.
-
-
 ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
 
 
@@ -180,9 +177,6 @@ def _unfit(field: Field, value: Tensor | NDArray[Any] | None) -> RoboCacheError:
         f"{field.name}: expected {field.shape} {field.dtype}, got {tuple(value.shape)} "
         f"{str(value.dtype).removeprefix('torch.')}; the fields of a ring are fixed, create another writer"
     )
-
-
-# The consumer's side: maps the ring of a node and reads frames in it without a copy.
 
 
 EARLY_S = 0.000_8  # a waiting reader starts to poll without sleeping this long before a frame is due,
@@ -410,9 +404,6 @@ class Reader:
             self._counts[slot] -= 1
             if not self._counts[slot]:
                 self._leases[slot] = 0
-
-
-# A connection that reconnects when nodes start, stop and restart.
 
 
 RETRY_S = 0.5

@@ -24,9 +24,6 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
 
-# Host memory that is shared only by file descriptor: it has no name, and is freed with its last user.
-
-
 SEAL_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # access to mapped memory that has shrunk raises SIGBUS
 SEAL_CONTENTS = fcntl.F_SEAL_WRITE  # no process can write, including the creator
 SEAL_READERS = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: only existing mappings can write; not in the fcntl module
@@ -131,9 +128,6 @@ def _sealed_bytes(fd: int) -> int:
     return os.fstat(fd).st_size
 
 
-# The path of a node's socket, in a folder that only its user can enter.
-
-
 LONGEST = 100  # bytes of a socket's path; Linux allows 107
 
 
@@ -176,9 +170,6 @@ def socket_path(node: str, domain: int | str | None = None) -> Path:
     if len(os.fsencode(path)) > LONGEST:
         raise IpcUnavailableError(f"{path}: is too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
     return path
-
-
-# The handshake of a reader and a node: the node's first packet, its file descriptors, and the peer's credentials.
 
 
 CONNECT_S = 1.0  # how long a node may take to answer, which it does in a separate thread
@@ -259,9 +250,6 @@ def close_all(fds: Sequence[int]) -> None:
     """Close descriptors."""
     for fd in fds:
         os.close(fd)
-
-
-# The writer's side of the socket: admits readers of the same user, sends descriptors, detects disconnection.
 
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,6 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ipc import shared_memory
 from robocache_ros.ipc.shared_memory import IpcUnavailableError
 
-# The fields of a slot and their offsets: the description that the writer sends to every reader.
-
-
 PROTOCOL = 1
 MAX_DIMENSIONS = 16
 MAX_FIELDS = 1024
@@ -190,9 +187,6 @@ def slot_views(layout: RingLayout, block: Tensor) -> dict[str, Tensor]:
     return views
 
 
-# The slot table: which tick each slot contains, in host memory that readers can only read.
-
-
 # A slot's line: sequence number (odd while it is being written, 0 before the first write), tick_ns, published_ns.
 LINE = 8  # in words of 8 bytes: one cache line per slot
 SEQUENCE, TICK, PUBLISHED = 0, 1, 2
@@ -263,9 +257,6 @@ class Table:
         return max(
             ((s, n) for s in self._slots if (n := self._words[s * LINE]) % 2 == 0), key=lambda e: e[1], default=(0, 0)
         )
-
-
-# The memory of a ring's slots, on the host or on a GPU, for the writer and for the readers.
 
 
 class Ring(Protocol):

@@ -22,9 +22,6 @@ from robocache_ros.nodes.transport import Limit
 from robocache_ros.ops.resample.selection import NONE
 from robocache_ros.spec import TF, FusionSpec, StreamSpec
 
-# /diagnostics: one status per stream and one for the ticks, with every counter by its name.
-
-
 OK, WARN, ERROR, STALE = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR, DiagnosticStatus.STALE
 SLOW = 0.8  # share of the declared rate below which a stream is reported as slow
 # Counters that cause a warning, with advice for the user; the first one that has grown is reported.
@@ -197,9 +194,6 @@ def _judge(
     return OK, "running"
 
 
-# Compares the subscribed topics with their publishers: type, quality of service, and lost messages.
-
-
 SILENT_S = 5.0  # a topic with a publisher but without a message for this long is reported
 
 
@@ -316,9 +310,6 @@ class TopicChecks:
             return ""
         nbytes = topic.largest_bytes
         return f"messages have {nbytes / 2**20:.2f} MiB; {self._limit.losses}" if nbytes > self._limit.nbytes else ""
-
-
-# Log warnings for streams that are invalid at most ticks.
 
 
 MIN_TICKS = 150  # ticks that a share is computed from

@@ -33,8 +33,6 @@ from robocache_ros.nodes.tick_loop import ClockSource, SimClockSource, TickLoop,
 from robocache_ros.nodes.transport import Limit
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 
-# The parts of a configured fusion node, from its subscriptions to its publishers.
-
 
 class Pipeline:
     """Everything that exists between configure and cleanup.
@@ -145,9 +143,6 @@ class Pipeline:
         if stream.voxels and stream.voxels.frame:
             return stream.voxels.frame
         return self.subscriptions.states[stream.name].frame_id
-
-
-# `fusion_node`: a lifecycle node that fuses topics into one stream of tensors on the tick grid.
 
 
 SUCCESS, FAILURE, ERROR = (

@@ -31,7 +31,6 @@ from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, QosSpec, StreamSp
 # ms for a camera image. Therefore rcl's function is called through ctypes, which releases the lock. If it is not found,
 # rclpy's function is called.
 
-
 SMALL_BYTES = 65536
 _OK, _BAD_ALLOC, _NOTHING_THERE = 0, 10, 401  # RCL_RET_OK, RCL_RET_BAD_ALLOC, RCL_RET_SUBSCRIPTION_TAKE_FAILED
 _INFO_WORDS = 32  # more than rmw_message_info_t needs, which starts with source and received time and has 72 bytes
@@ -208,9 +207,6 @@ def _is_as_declared(rcutils: Any) -> bool:
     if grown or second is first or second is None:
         return False
     return (target.array.buffer, target.array.length, target.array.capacity) == (second.ctypes.data, 0, 64)
-
-
-# Passes the topics' messages to the engine: one subscription per topic, messages as serialized bytes.
 
 
 FIRST_BYTES = 4096  # size of the buffer for the first large message, which determines the size of the next buffers
@@ -438,9 +434,6 @@ def _frame_id(data: bytes | memoryview) -> str:
     return str(data[HEADER_BYTES : HEADER_BYTES + length - 1], errors="replace")
 
 
-# Receives images and clouds in a separate thread, so that no tick waits for one.
-
-
 IDLE_NS = 100_000_000  # how often the thread checks whether to stop
 PAUSE_S = 0.002  # pause while the received messages are not read, and in a flood
 LARGE_BATCH = 8  # messages of a topic in a row; more indicate a flood, or waited during a stall
@@ -508,9 +501,6 @@ class LargeMessages:
             self.arrived.send()
             count += 1
         return count == LARGE_BATCH
-
-
-# Messages of several topics in the order of their arrival; a flooded topic does not delay the others.
 
 
 ARRIVALS_BATCH = 32  # messages read from a queue in a row; a topic of 1 kHz has 20 in a tick at 50 Hz
@@ -611,9 +601,6 @@ def _arrival_ns(entry: _Entry) -> int:
     return entry.arrival_ns
 
 
-# Detects a flood: messages that arrive faster than they can be pushed.
-
-
 FLOOD_WINDOW_NS = 1_000_000_000  # a flood lasts for whole windows; it has pauses
 FLOOD_SHARE = 0.25  # of the steps of a window that reach their limit in a flood
 
@@ -646,9 +633,6 @@ class Flood:
         if now_ns - self._begun_ns >= FLOOD_WINDOW_NS:
             self.active = self._limited >= FLOOD_SHARE * self._steps
             self._begun_ns, self._steps, self._limited = now_ns, 0, 0
-
-
-# The subscription of /tf_static, for poses from /tf and for streams with a `voxels.frame`.
 
 
 TF_STATIC_DEPTH = 100  # one message of each publisher of static transforms

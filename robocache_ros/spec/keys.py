@@ -18,9 +18,6 @@ from typing import Any, TypeVar
 
 from robocache_ros.errors import SeveralErrors, printable
 
-# The errors in a spec, reported together. Each line gives the position, what is wrong and what to do.
-
-
 KeyPath = tuple[object, ...]  # keys and indexes from the root of the spec: ("streams", "front", "image", "size", 0)
 
 LINE_CHARACTERS = 199
@@ -89,9 +86,6 @@ def suggestion(given: object, known: Iterable[str]) -> str:
         return ""
     close = difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
-
-
-# Types of keys, and the dataclasses that declare keys.
 
 
 T = TypeVar("T")

@@ -29,9 +29,6 @@ from robocache_ros.spec.keys import (
 )
 from robocache_ros.units import NS_PER_MS
 
-# Message types supported by a spec, the values implied by a type or a field, and the syntax of their names.
-
-
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 # Each message has one picture of a video in H.264 or H.265. Only recordings of them are read.
 VIDEO_TYPES = ("foxglove_msgs/msg/CompressedVideo", "ffmpeg_image_transport_msgs/msg/FFMPEGPacket")
@@ -88,9 +85,6 @@ message_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYP
 field_path = pattern("a field's path such as pose.orientation", _FIELD)
 
 
-# Limits on the quality of a recording, below which it is not exported.
-
-
 @dataclass(frozen=True)
 class StreamQuality:
     """Limits for one stream; without a value there is no limit."""
@@ -110,9 +104,6 @@ class SpecQuality(StreamQuality):
     """Limits for every observation and action without a `quality` of its own, and for the recording."""
 
     min_frames: int | None = key(integer(1, 10**9), "fewest ticks in the episodes of a recording", default=None)
-
-
-# Processing of images and point clouds: crop, size and normalization, or the voxel grid.
 
 
 # Mean and standard deviation of the ImageNet RGB channels in 0..1, as used to train torchvision models.
@@ -237,9 +228,6 @@ class VoxelSpec:
     def reduction(self) -> ReductionKind:
         """The reduction selected by `reduce`."""
         return SPEC_REDUCTIONS[self.reduce]
-
-
-# Rules for the keys of a stream: values implied by its type, and valid combinations of keys.
 
 
 class StreamRules:
@@ -409,9 +397,6 @@ class StreamRules:
         unknown = [name for name in (s.voxels.features if s.voxels else ()) if name not in known]
         if unknown:
             self.refuse("voxels.features", f"{show_value(unknown[0])} is not one of {', '.join(known)}; change it")
-
-
-# One stream of a fusion spec: topic, stamps and alignment.
 
 
 OUTCOMES = ("reward", "success")  # roles of streams that say how an episode went

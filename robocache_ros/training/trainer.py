@@ -18,9 +18,6 @@ from robocache_ros.monitoring import DataWaitMeter
 from robocache_ros.training.policies.make_policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
-# A training step as a CUDA graph: one launch from Python instead of hundreds.
-
-
 StepBatches = Sequence[Mapping[str, Tensor]]
 WARM_UP = 3  # steps before the capture: libraries allocate their workspaces, the optimizer its state
 PARALLEL_WARM_UP = 11  # with DistributedDataParallel, as its documentation demands
@@ -101,9 +98,6 @@ def fill(own: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
                 f"cuda_graph: {key} is {tuple(batch[key].shape)}, not {tuple(value.shape)}; use batches of one size"
             )
         value.copy_(batch[key])
-
-
-# The training loop: batches of a loader to steps of an optimizer, resumed where it stopped.
 
 
 VERSION = 4

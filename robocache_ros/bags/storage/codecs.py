@@ -15,9 +15,6 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.storage.paths import AnyPath
 
-# Decompression with size limits. The table of codecs is fixed, so text in a file cannot select a Python module.
-
-
 MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five together are less than 1 GB
 MAX_FILE_RATIO = 200  # a file that exceeds both this ratio and MAX_FILE_BYTES after decompression is refused
 MAX_FILE_BYTES = 1 << 30
@@ -154,6 +151,7 @@ def _lz4() -> Any:
     return need("lz4.frame", "bags").LZ4FrameDecompressor()
 
 
+# A fixed table, so that text in a file cannot select a Python module.
 _CODECS: dict[str, Callable[[], Any]] = {"lz4": _lz4, "zstd": _zstd, "bz2": bz2.BZ2Decompressor}
 
 
@@ -162,9 +160,6 @@ def _errors() -> tuple[type[Exception], ...]:
     """Return the exception types that the libraries raise for damaged data."""
     zstd_error: type[Exception] = need(_ZSTD, "bags").ZstdError
     return (zstd_error, OSError, RuntimeError, EOFError, ValueError, MemoryError)
-
-
-# Storage files with individually compressed messages.
 
 
 class CompressedMessages:

@@ -24,7 +24,6 @@ from robocache_ros.storage.paths import AnyPath
 
 # The records of an MCAP file: an op code, a length and the content (https://mcap.dev/spec).
 
-
 MCAP_MAGIC = b"\x89MCAP0\r\n"
 FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
 CHUNK_INDEX, STATISTICS, DATA_END = 0x08, 0x0B, 0x0F
@@ -156,9 +155,6 @@ def read_message_index(body: bytes) -> int:
     return int(size) // 16
 
 
-# The messages in the records of a chunk, as arrays; found without a loop if the indexes after the chunk list them.
-
-
 _HEAD_BYTES = RECORD.size + MESSAGE_HEAD.size
 _DTYPE = np.dtype({"names": ("op", "size", "channel", "log"), "formats": ("u1", "<u8", "<u2", "<u8"),
                    "offsets": (0, 1, 9, 15), "itemsize": _HEAD_BYTES})  # fmt: skip
@@ -248,9 +244,6 @@ def walked_messages(content: Data) -> tuple[Messages, bool]:
     columns = list(zip(*found, strict=True)) or [()] * 4
     channels, starts, stops = (np.array(columns[k], np.int64) for k in (0, 2, 3))
     return Messages(channels, np.array(columns[1], np.uint64), starts, stops), at == end
-
-
-# Scans the records of an MCAP file sequentially, and reads its chunks.
 
 
 RUN_BYTES = 1 << 20  # bytes per read of messages outside of chunks
@@ -480,7 +473,6 @@ class Scan:
 # The summary is used if its checksum and its entries match the file. Data outside of the listed chunks is read record
 # by record, so that messages that the summary does not list are found too.
 
-
 MAX_SAMPLED = 8 << 20  # bytes of a sample of chunks; chunks with topics that no other one has may exceed it
 SPREAD = 8  # chunks of a sample, evenly spaced
 MAX_SUMMARY = 64 << 20  # bytes; enough for the indexes of 400,000 chunks
@@ -637,7 +629,6 @@ def _size(part: Part) -> int:
 #
 # A pass over a chunk skips the messages that are not selected. Small messages are copied. Large messages are views of
 # the chunk if most of it is selected, so that they do not keep other data in memory.
-
 
 READ = ("cdr", "ros1")  # encodings of messages
 NOT_ROS = "are not ROS messages (cdr, ros1)"
@@ -804,9 +795,6 @@ class McapFile:
 
 def _is_latched(channel: Channel) -> bool:
     return is_latched(channel.metadata.get("offered_qos_profiles", "")) or channel.metadata.get("latching") == "1"
-
-
-# Adds the checksums of chunks to MCAP files, which rosbags writes without them.
 
 
 _CHECKSUM_AT = 3 * 8  # in a chunk: after its first and last log time and its size

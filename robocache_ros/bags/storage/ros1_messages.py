@@ -28,9 +28,6 @@ from robocache_ros.decode.definitions import (
 )
 from robocache_ros.errors import RoboCacheError, printable
 
-# Converts ROS 1 types to ROS 2: type names, and definitions with the ROS 2 names of numbers, times and the header.
-
-
 _RENAMED = {"tf/msg/tfMessage": "tf2_msgs/msg/TFMessage"}
 _TIMES = {"time": "builtin_interfaces/Time", "duration": "builtin_interfaces/Duration"}
 _OTHER_NAMES = {"byte": "int8", "char": "uint8", **_TIMES}
@@ -76,7 +73,6 @@ def _translated(name: str, text: str) -> str:
 # Converts messages from ROS 1 serialization to CDR: with padding, NUL-terminated strings, headers without `seq`.
 #
 # ROS 1 writes the same values in the same order, little endian, without padding.
-
 
 # Reads from a position of a message, appends to the CDR, and returns the end position.
 Step: TypeAlias = "Callable[[bytes, int, bytearray], int]"
@@ -199,9 +195,6 @@ def _count(data: bytes, at: int) -> tuple[int, int]:
     if at + 4 > len(data):
         raise truncated(at + 4, len(data))
     return int(_COUNT.unpack_from(data, at)[0]), at + 4
-
-
-# Converts ROS 1 topics and messages, from a bag or an MCAP file, to ROS 2.
 
 
 class AsRos2:

@@ -35,9 +35,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.keys import keys_of
 
-# Message types with predefined fields: the streams of each type, and their units.
-
-
 VECTORS = {  # type -> (path, quantity, unit); quaternions use spherical interpolation
     "geometry_msgs/msg/PoseStamped": (("pose.position", "position", "m"), ("pose.orientation", "orientation", "")),
     "geometry_msgs/msg/PoseWithCovarianceStamped": (
@@ -81,10 +78,6 @@ MEASURED_FIELDS = {  # type -> the fields that are measured; the others describe
     "sensor_msgs/msg/Range": ("range",),
     "sensor_msgs/msg/NavSatFix": ("latitude", "longitude", "altitude"),
 }
-
-
-# Detects the numeric fields of a message type without predefined fields, in the form that streams read.
-
 
 MAX_STREAMS_PER_TOPIC = 16  # maximum number of streams per topic
 LONGEST = 1024  # maximum number of values of one field
@@ -249,9 +242,6 @@ class _Search:
             self.found.append(NumericField((path,), values, is_float, is_quaternion))
         else:
             self.left_out.append(f"{path} (no finite value)")
-
-
-# Reads the columns of suggested streams over the whole recording: their range, and what makes them useless.
 
 
 Float64 = NDArray[np.float64]

@@ -23,7 +23,6 @@ from robocache_ros.formats.read import known_names
 #
 # Random numbers are drawn on the host, for each sample: the CPU and a GPU apply the same.
 
-
 _GREY = (0.299, 0.587, 0.114)  # share of red, green and blue in the brightness of a pixel (ITU-R BT.601)
 
 
@@ -163,9 +162,6 @@ class Normalisation:
             there = batch.columns_valid(key)
             scaled = (values - mean) / std
             batch.tensors[key] = scaled if there is None else scaled.masked_fill_(~there, 0)
-
-
-# The last steps of a batch, on its device.
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,6 @@ from robocache_ros.datasets.loader.reading import CHUNKS, Sample
 from robocache_ros.datasets.window import Window
 from robocache_ros.errors import RoboCacheError
 
-# Where a cache is kept.
-
-
 _LOG = logging.getLogger("robocache_ros.datasets.loader")
 
 
@@ -66,9 +63,6 @@ def free_bytes(place: torch.device) -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-# What caches have in common: small batches are gathered together, which takes a fraction of the time.
 
 
 BYTES_TOGETHER = {"cpu": 2**20, "cuda": 2**28}  # of batches that are gathered together: they share memory
@@ -163,9 +157,6 @@ class CachedBatches(ABC):
         return torch.index_select(tensor, 0, index, out=staging).to(self._device, non_blocking=True)
 
 
-# Where the samples of a batch are in a cache: computed on a GPU from a few integers, so that nothing waits.
-
-
 Indices = NDArray[np.int64]
 
 
@@ -200,9 +191,6 @@ def cached_places(
         return CachedPlaces(first[:, None] + place, row, length, number, none, ragged)
     within = torch.minimum(place, length[:, None] - 1)
     return CachedPlaces(first[:, None] + within, row, length, number, place >= length[:, None], ragged)
-
-
-# The aligned items of a dataset that fits in memory, packed: a batch is a gather.
 
 
 ITEMS_PER_READ = 16
@@ -327,9 +315,6 @@ def _check_same(parts: Iterable[Batch], batch: Batch) -> None:
             if known is None or known.shape[1:] != tensor.shape[skip:] or known.dtype != tensor.dtype:
                 raise RoboCacheError(f"cache: {key}: items differ in their shape or dtype; map them to one layout")
         return
-
-
-# The rows that the windows of a dataset share, each once: a batch is a gather of them.
 
 
 TICKS_PER_READ = 64
@@ -510,9 +495,6 @@ def _keep(rows: Rows, batch: Batch, begin: int, stop: int) -> None:
         memory[begin:stop].copy_(batch.tensors[key].expand(stop - begin, *memory.shape[1:]))
     for key, words in rows.texts.items():
         words[begin:stop] = batch.texts[key][0]
-
-
-# Which cache a dataset has.
 
 
 def chunks_of(dataset: Any, cache: str) -> Any:

@@ -22,9 +22,6 @@ from robocache_ros.ops.resample.inputs import ABSENT_NS
 from robocache_ros.ops.resample.selection import HELD
 from robocache_ros.units import NS_PER_MS
 
-# Aligns the streams of a whole batch, on the device where they are.
-
-
 FOREVER = torch.iinfo(torch.int64).max
 PER_TICK = frozenset({"tick_ns", "is_pad", "fused", "proprio", "vision", "valid", "age_ms"})
 PASSED_THROUGH = ("measured", "success", "tick_ns", "is_pad", "action_is_pad", "length", "index")
@@ -146,9 +143,6 @@ def _gathered(images: Tensor, chosen: Tensor) -> Tensor:
     rows = (first + chosen - 1).clamp_(min=0)
     found = images.flatten(0, 1).index_select(0, rows.flatten()).view(*chosen.shape, *images.shape[2:])
     return found.masked_fill_((chosen == 0).view(*chosen.shape, *(1,) * (images.ndim - 2)), 0)
-
-
-# Decodes the jpeg files of a batch on its GPU.
 
 
 def decode_files(batch: Batch, description: Description, block: Tensor) -> dict[int, str]:

@@ -16,7 +16,6 @@ from robocache_ros.errors import RoboCacheError, printable
 
 # The order of the samples of an epoch: a pure function of its arguments, whatever the number of workers.
 
-
 Int64 = NDArray[np.int64]
 _MASK = 2**64 - 1
 # What random numbers of a sample are for: a word of the generator's counter, so that their streams do not overlap.
@@ -92,9 +91,6 @@ class BatchOrder:
     def reads(self, epoch: int, batches: Sequence[Int64]) -> Sequence[Int64]:
         """The samples that are read together for some batches of an epoch, (n,) each, as they are needed: a batch."""
         return batches
-
-
-# The samples of a dataset: its items, or windows of them.
 
 
 class Samples:
@@ -190,9 +186,6 @@ def stream_widths(dataset: Any) -> dict[str, tuple[int, ...]]:
         }
         return {key: tuple(width if role in wanted else 0 for role, width in columns) for key, wanted in roles.items()}
     return {}
-
-
-# What is read for the batches of one epoch after the other.
 
 
 class Request(NamedTuple):

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# What the samples of a batch that is aligned on the device have in common.
-
 
 class RawStream(NamedTuple):
     """What a stream is in all samples of a batch."""
@@ -47,7 +45,6 @@ def key_of(index: int, part: str) -> str:
 
 
 # The arrays of a batch side by side in one block of memory, so that one copy moves all of them to the device.
-
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
 MIN_JOIN_SAVING_BYTES = 2**20  # bytes that joined arrays save: less is not worth the time in which the device pads them

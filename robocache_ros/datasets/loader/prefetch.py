@@ -20,8 +20,6 @@ from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.worker_pool import Slot, WorkerPool
 from robocache_ros.errors import RoboCacheError
 
-# Reads batches without worker processes.
-
 
 class LocalReader:
     """Reads batches in this process, when they are asked for."""
@@ -65,9 +63,6 @@ class LocalReader:
 
     def close(self) -> None:
         """As of a `WorkerPool`."""
-
-
-# Batches read ahead, copied to the device on a stream of their own, in their order.
 
 
 COPIES = 2  # batches that are on the device, or on their way, before the training loop asks for them

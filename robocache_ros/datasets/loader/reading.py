@@ -25,8 +25,6 @@ from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.read import all_finite
 
-# Windows of one episode that are read together, which takes a fraction of the time of reading them one by one.
-
 
 class WindowRun(NamedTuple):
     """B windows of an episode."""
@@ -59,9 +57,6 @@ def read_windows(dataset: Any, items: Sequence[int]) -> WindowRun | None:
     rows, flags = dataset.window.rows(ticks[:, None], count)
     arrays, texts = episode.windows(*rows)
     return WindowRun({**arrays, **flags}, texts, dataset.window.n_obs)
-
-
-# Reads the samples of a batch from a dataset; runs in the workers, or in the loader's own process.
 
 
 MAX_REASON = 200  # characters kept of the reason why a sample was skipped

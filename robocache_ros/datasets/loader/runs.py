@@ -108,9 +108,6 @@ def make_order(
     return BatchOrder(*plain)
 
 
-# The small tensors of samples that wait for their batch, in rows of one tensor for each key: a batch is a gather.
-
-
 ROW_BYTES = 1 << 16  # of larger tensors, such as images, a copy would take longer than a gather saves
 
 
@@ -163,9 +160,6 @@ class SamplePool:
         }
         self._free.extend(range(self._size, self._size + count))
         self._size += count
-
-
-# Batches of samples from many runs, from the batches that the runs were read as.
 
 
 def mixed(wanted: Iterable[NDArray], runs: Iterator[OnDevice]) -> Iterator[tuple[Batch | None, Skipped]]:  # type: ignore[type-arg]

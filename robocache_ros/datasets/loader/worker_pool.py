@@ -26,9 +26,6 @@ from robocache_ros.datasets.loader.worker import NO_JOB, Done, Failed, Grown, Jo
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ipc.shared_memory import create
 
-# How worker processes start: forked by a process that has imported torch once, for all of them.
-
-
 # What workers of most datasets need. A module that cannot be imported is left to the worker.
 IMPORTED_ONCE = (
     "numpy.random",
@@ -61,9 +58,6 @@ def blocked_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-# Blocks of host memory that workers write and the loader reads; pinned where there is a GPU.
 
 
 GRANULARITY = 2**20  # bytes: slots of batches of about one size are not replaced again and again
@@ -121,9 +115,6 @@ def _pin(memory: Tensor) -> None:
     failed = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))  # type: ignore[no-untyped-call]
     if failed:
         warnings.warn(f"batches are not pinned (CUDA error {failed}); raise `ulimit -l`", RuntimeWarning, stacklevel=2)
-
-
-# Worker processes that read batches, and their replacement if one dies.
 
 
 # File descriptors of this process: a connection, the end of the process and its exit code; a block and its mapping; and

@@ -32,9 +32,6 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_MS, NS_PER_S
 
-# The newest frame, and the threads and event loops that wait for it.
-
-
 POLL_S = 0.1  # period at which a waiting thread checks `ended`; a shutdown by a signal sends no notification
 REPORT_S = 5.0  # period at which a thread that waits for frames logs what it waits for
 
@@ -211,9 +208,6 @@ def _is_fresh(frame: FusedFrame, max_age_ms: float | None) -> bool:
     return max_age_ms is None or abs(frame.tick_age_ns) <= max_age_ms * NS_PER_MS
 
 
-# Images for a policy: 8-bit pixels, values in 0..1 as in datasets, or normalised values.
-
-
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 
 
@@ -271,9 +265,6 @@ def _pixels(image: Tensor, normalization: object) -> Tensor:
         mean, std = (torch.tensor(values, dtype=torch.float32, device=image.device)[:, None, None] for values in affine)
         image = image * std + mean
     return (image * 255).round().clamp(0, 255).to(torch.uint8)
-
-
-# `FusedSubscriber`: reads the ticks of a fusion node in a policy.
 
 
 TRANSPORTS = ("auto", "message", "compressed")
