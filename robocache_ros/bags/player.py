@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
@@ -15,16 +14,6 @@ from robocache_ros.errors import RoboCacheError
 # Replay timing: when each message of a recording is published, and the time on /clock.
 
 CLOCK_PERIOD_NS = 5_000_000  # period of /clock between messages, on the steady clock
-
-
-class Steady(Protocol):
-    """A monotonic clock with a wait."""
-
-    def now_ns(self) -> int:
-        """Return the current time in nanoseconds."""
-
-    def sleep_until(self, due_ns: int) -> bool:
-        """Sleep until `due_ns`; return False if the replay must stop."""
 
 
 class SteadyClock:
@@ -54,7 +43,7 @@ def play(
     first_ns: int,
     rate: float = 1.0,
     clock: Callable[[int], None] | None = None,
-    steady: Steady | None = None,
+    steady: SteadyClock | None = None,
 ) -> bool:
     """Publish messages at their log times; return False if the replay was stopped.
 

@@ -167,6 +167,18 @@ class Source(Protocol):
         """Release the file."""
 
 
+class ConvertedSource:
+    """What the sources have in common that convert the messages of another one."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.topics = source.topics
+        self.start_ns = source.start_ns
+        self.log_times = source.log_times
+        self.has_checksums = source.has_checksums
+        self.close = source.close
+
+
 def is_latched(profiles: str) -> bool:
     """Whether one of rosbag2's offered_qos_profiles (YAML) is transient_local. Humble stores a number."""
     return bool(re.search(r"^[\s-]*durability:\s*(1|transient_local)\s*$", profiles, re.MULTILINE))

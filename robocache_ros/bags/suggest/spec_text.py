@@ -120,7 +120,6 @@ def lines_of(
 
 
 def _comment(text: str, indent: str) -> Iterator[str]:
-    """Yield the lines of a comment."""
     lines = textwrap.wrap(printable(text, 8000), LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
         yield f"{indent}{'  ' if number else ''}{line}"
