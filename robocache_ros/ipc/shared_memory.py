@@ -40,7 +40,7 @@ def create(name: str, nbytes: int) -> int:
         IpcUnavailableError: there is too little memory, or there are too few file descriptors.
     """
     # If memory is not available, the kernel does not refuse the request but kills processes.
-    available = _available_bytes()
+    available = available_bytes()
     if available is not None and nbytes > available:
         raise _too_little(name, nbytes, f"{available / 2**20:.1f} MiB are available")
     try:
@@ -56,7 +56,7 @@ def create(name: str, nbytes: int) -> int:
     return fd
 
 
-def _available_bytes() -> int | None:
+def available_bytes() -> int | None:
     """Bytes of memory that are available; None if the kernel does not report them."""
     try:
         with open("/proc/meminfo", "rb") as lines:
@@ -378,7 +378,8 @@ class Server:
         while True:
             events = self._selector.select(PAUSE_S if self._paused else None)
             if self._paused and not events:
-                self._resume()
+                self._paused = False
+                self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
             for key, _ in events:
                 if key.fileobj is self._woken:
                     return self._shut()
@@ -439,10 +440,6 @@ class Server:
             log.warning("no consumer can be accepted now (%s); trying again every second", why)
         self._selector.unregister(self._listener)
         self._paused = self._warned = True
-
-    def _resume(self) -> None:
-        self._paused = False
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _receiver(self, peer: Peer) -> Callable[[], None]:
         def receive() -> None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from robocache_ros.engine import FusionEngine, Ingest
@@ -86,7 +86,8 @@ class Diagnostics:
         active: bool,
     ) -> DiagnosticStatus:
         state = states[stream.name]
-        parts = [feed for feed in self._spec.feeds if feed in stream.companions or self._places(feed, stream)]
+        framed = stream in self._spec.framed  # its clouds are placed with /tf
+        parts = [feed for feed in self._spec.feeds if feed in stream.companions or (framed and feed.name == TF)]
         problems = [text for s in (stream, *parts) for text in states[s.name].problems.values()]
         counters = Counter(dict(ingest.counters[stream.name]))
         for feed in parts:
@@ -128,10 +129,6 @@ class Diagnostics:
             level, message = STALE, f"stale: {why}" + (f"; {state.loss}" if state.loss else "")
         return self._status(stream.name, level, message, values)
 
-    def _places(self, feed: StreamSpec, stream: StreamSpec) -> bool:
-        """Whether a feed is /tf and the stream's clouds are placed with it."""
-        return feed.name == TF and stream in self._spec.framed
-
     def _ticks(
         self, engine: FusionEngine, stats: TickStats, active: bool, outputs: Mapping[str, int]
     ) -> DiagnosticStatus:
@@ -155,13 +152,6 @@ class Diagnostics:
         return DiagnosticStatus(
             level=level, name=f"{self._name}: {part}", message=message, hardware_id=self._name, values=pairs
         )
-
-
-def array(statuses: list[DiagnosticStatus], stamp: object) -> DiagnosticArray:
-    """The message that contains the statuses."""
-    message = DiagnosticArray(status=statuses)
-    message.header.stamp = stamp
-    return message
 
 
 def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | None:

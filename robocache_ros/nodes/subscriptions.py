@@ -392,7 +392,7 @@ class TopicSubscriptions:
         return self._node.create_subscription(
             message_class(stream),
             stream.topic,
-            _never_called,
+            lambda _: None,  # rclpy requires it; `take` receives the messages
             profile(requested),
             callback_group=self._group,
             event_callbacks=middleware.no_events(),
@@ -418,10 +418,6 @@ def definitions(spec: FusionSpec) -> dict[str, str]:
     for stream in (feed for feed in spec.feeds if not feed.is_transform):
         texts.update(definitions_of(message_class(stream)))
     return texts
-
-
-def _never_called(data: bytes) -> None:
-    """The callback that rclpy requires; `TopicSubscriptions.take` receives the messages instead."""
 
 
 def _frame_id(data: bytes | memoryview) -> str:
@@ -618,7 +614,7 @@ class Flood:
 
     def __init__(self) -> None:
         self.active = False
-        self._begun_ns = 0
+        self._window_start_ns = 0
         self._steps = self._limited = 0
 
     def add(self, limited: bool) -> None:
@@ -626,20 +622,20 @@ class Flood:
         now_ns = time.monotonic_ns()
         if not self.active:
             if limited:
-                self.active, self._begun_ns, self._steps, self._limited = True, now_ns, 0, 0
+                self.active, self._window_start_ns, self._steps, self._limited = True, now_ns, 0, 0
             return
         self._steps += 1
         self._limited += limited
-        if now_ns - self._begun_ns >= FLOOD_WINDOW_NS:
+        if now_ns - self._window_start_ns >= FLOOD_WINDOW_NS:
             self.active = self._limited >= FLOOD_SHARE * self._steps
-            self._begun_ns, self._steps, self._limited = now_ns, 0, 0
+            self._window_start_ns, self._steps, self._limited = now_ns, 0, 0
 
 
 TF_STATIC_DEPTH = 100  # one message of each publisher of static transforms
 
 
-class StaticTransformSubscription:
-    """The subscription of /tf_static; created only if a stream needs it.
+def subscribe_static_transforms(node: Node, spec: FusionSpec, ingest: Ingest) -> Subscription[Any] | None:
+    """Subscribe to /tf_static; None if no stream needs it.
 
     Args:
         node: owns the subscription.
@@ -649,25 +645,13 @@ class StaticTransformSubscription:
     Raises:
         RoboCacheError: tf2_msgs is not installed.
     """
-
-    def __init__(self, node: Node, spec: FusionSpec, ingest: Ingest) -> None:
-        self._node = node
-        self._subscription = None
-        if not spec.framed and not spec.transforms:
-            return
-        found = middleware.load_message_class(TF_TYPE)
-        if found is None:
-            key = f"{spec.framed[0].name}.voxels.frame" if spec.framed else f"{spec.transforms[0].name}.type"
-            hint = "install it, or give voxels.extrinsic" if spec.framed else "install it"
-            raise RoboCacheError(
-                f"streams.{key}: {TF_STATIC} needs the package tf2_msgs, which is not installed; {hint}"
-            )
-        self._subscription = node.create_subscription(
-            found, TF_STATIC, ingest.static_transforms, middleware.latched(TF_STATIC_DEPTH), raw=True
-        )
-
-    def destroy(self) -> None:
-        """Destroy the subscription."""
-        if self._subscription:
-            self._node.destroy_subscription(self._subscription)
-            self._subscription = None
+    if not spec.framed and not spec.transforms:
+        return None
+    found = middleware.load_message_class(TF_TYPE)
+    if found is None:
+        key = f"{spec.framed[0].name}.voxels.frame" if spec.framed else f"{spec.transforms[0].name}.type"
+        hint = "install it, or give voxels.extrinsic" if spec.framed else "install it"
+        raise RoboCacheError(f"streams.{key}: {TF_STATIC} needs the package tf2_msgs, which is not installed; {hint}")
+    return node.create_subscription(
+        found, TF_STATIC, ingest.static_transforms, middleware.latched(TF_STATIC_DEPTH), raw=True
+    )
