@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robocache_ros import ops
 from robocache_ros.datasets.loader.batch import Batch
-from robocache_ros.datasets.loader.packing import Description, RawLayout, RawStream, key_of, rows_key, view
+from robocache_ros.datasets.loader.packing import ROWS, Description, RawLayout, RawStream, key_of, view
 from robocache_ros.datasets.loader.raw_samples import RGB
 from robocache_ros.errors import printable
 from robocache_ros.formats.images import decode_image
@@ -56,7 +56,7 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
     raw, streams = batch.tensors, layout.streams
     vectors = [index for index, stream in enumerate(streams) if stream.width]
     for key in [key_of(index, "values") for index in vectors]:
-        if (rows := raw.get(rows_key(key))) is not None:  # they are joined, without padding
+        if (rows := raw.get(key + ROWS)) is not None:  # they are joined, without padding
             raw[key] = raw[key].index_select(0, rows.flatten()).view(*rows.shape, -1)
     of_role = {role: [i for i in vectors if streams[i].role == role] for role in ("observation", "action", "reward")}
     fused = [index for index in vectors if streams[index].role != "reward"]

@@ -191,8 +191,6 @@ def mixed(wanted: Iterable[NDArray], runs: Iterator[OnDevice]) -> Iterator[tuple
 
 
 class _Row(NamedTuple):
-    """A sample of a run."""
-
     batch: Batch  # the run, with the tensors that are not in the pool
     place: int  # in the run
     slot: int  # in the pool; -1: not in it
