@@ -195,7 +195,7 @@ def _drive(
     for publisher in publishers:
         publisher.await_ready()
     for publisher in publishers:
-        publisher.tell(GO)
+        publisher.send(GO)
     time.sleep(WARM_UP_S)
     gpu = options.device != "cpu"
     monitors = {name: Monitor(child.pid, gpu=gpu and name == "node") for name, child in watched.items()}
@@ -205,7 +205,7 @@ def _drive(
         publisher.await_ready()
     time.sleep(DRAIN_S)
     for publisher in publishers:
-        publisher.tell(STOP)
+        publisher.send(STOP)
     results = [family.result(publisher) for publisher in publishers]
     sent = {name: count for result in results for name, count in result["sent"].items()}
     skipped = {name: count for result in results for name, count in result["skipped"].items()}
@@ -214,7 +214,6 @@ def _drive(
 
 
 def _drivers(options: Options) -> list[list[str]]:
-    """The sensors of each publisher process."""
     names = [sensor.name for sensor in options.load.sensors]
     if not options.separate_publishers:
         return [names]
