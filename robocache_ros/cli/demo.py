@@ -73,7 +73,7 @@ class Live:
 
     def add(self, frame: FusedFrame) -> None:
         """Add a frame that the client received."""
-        tick = kept(frame, self.spec)
+        tick = as_tick(frame, self.spec)
         with self.lock:
             self.newest_s = time.monotonic()
             self.first_s = self.first_s or self.newest_s
@@ -100,7 +100,7 @@ class Live:
         return invalid, aligned, held
 
 
-def kept(frame: FusedFrame, spec: FusionSpec) -> Tick:
+def as_tick(frame: FusedFrame, spec: FusionSpec) -> Tick:
     """Reduce the newest tick of a frame for a bitwise comparison, to use little memory."""
     names = [stream.name for stream in spec.streams]
     values = b"".join(frame.tensors[s.name][-1].numpy().tobytes() for s in spec.vectors)
@@ -218,7 +218,7 @@ def ticks(frames: Frames, spec: FusionSpec) -> Iterator[tuple[int, Tick]]:
             if stream.kind == "image" and tensor.dtype == torch.uint8:
                 tensor = ops.normalize_image(tensor)
             frame.tensors[stream.name] = tensor
-        yield tick_ns, kept(frame, spec)
+        yield tick_ns, as_tick(frame, spec)
 
 
 def recorded(bag: Path, spec: FusionSpec) -> Frames:

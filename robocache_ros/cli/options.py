@@ -124,7 +124,6 @@ def help_line(field: Field[Any]) -> str:
 
 
 def _option(field: Field[Any], *, panel: bool) -> Any:
-    """Return the annotation of the parameter of a key."""
     flag, schema = field.metadata["flag"], field.metadata["type"].schema
     names = list(keys.flags_of(field))
     choices = [str(each) for each in schema.get("enum", ())]

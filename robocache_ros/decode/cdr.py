@@ -121,7 +121,7 @@ def check_count(count: int, sequence: Sequence, pos: int, end: int, limit: int =
         raise too_many(count, sequence)
 
 
-def stamp(t: Type, order: str, slot: int) -> Step:
+def stamp(t: Type, order: str, slot: int, *, checked: bool = True) -> Step:
     """Read a builtin_interfaces/msg/Time as int nanoseconds; DecodeError if `nanosec` is a second or more."""
     unpack, padding = Packed(f"{order}iI").unpack_from, PADDING[4]
 
@@ -130,9 +130,12 @@ def stamp(t: Type, order: str, slot: int) -> Step:
         if pos + 8 > end:
             raise truncated(pos + 8, end)
         sec, nanosec = unpack(data, pos)
-        if nanosec >= NS_PER_S:
+        if nanosec < NS_PER_S:
+            values[slot] = sec * NS_PER_S + nanosec
+        elif checked:
             raise DecodeError("bad_stamp", f"header.stamp: nanosec {nanosec} is not below {NS_PER_S}")
-        values[slot] = sec * NS_PER_S + nanosec
+        else:
+            values[slot] = 0
         return pos + 8
 
     return step
@@ -140,17 +143,7 @@ def stamp(t: Type, order: str, slot: int) -> Step:
 
 def unchecked_stamp(t: Type, order: str, slot: int) -> Step:
     """Read a builtin_interfaces/msg/Time as int nanoseconds; 0 if it is not valid."""
-    unpack, padding = Packed(f"{order}iI").unpack_from, PADDING[4]
-
-    def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
-        pos += padding[pos & 7]
-        if pos + 8 > end:
-            raise truncated(pos + 8, end)
-        sec, nanosec = unpack(data, pos)
-        values[slot] = sec * NS_PER_S + nanosec if nanosec < NS_PER_S else 0
-        return pos + 8
-
-    return step
+    return stamp(t, order, slot, checked=False)
 
 
 def scalar(t: Type, order: str, slot: int) -> Step:
@@ -298,15 +291,11 @@ def _read_sequence(t: Sequence, run: Run, order: str, slot: int) -> Step:
     return step
 
 
-@np.errstate(over="raise", invalid="ignore")
-def _cast(view: Numbers) -> Vector:
-    return view.astype(np.float32)
-
-
 def to_float32(view: Numbers) -> Vector:
     """A new float32 array, each value rounded once to nearest even; DecodeError if a value is too large for float32."""
     try:
-        return _cast(view)
+        with np.errstate(over="raise", invalid="ignore"):
+            return view.astype(np.float32)
     except FloatingPointError:
         raise DecodeError("range", f"message: {np.abs(view).max()} is too large for float32") from None
 

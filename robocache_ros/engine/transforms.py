@@ -170,7 +170,6 @@ class StaticTransforms:
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
-    """The product A B of two transforms [R | t]."""
     return tuple(
         tuple(row[0] * b[0][j] + row[1] * b[1][j] + row[2] * b[2][j] + (row[3] if j == 3 else 0.0) for j in range(4))
         for row in a

@@ -334,13 +334,8 @@ def choice(*choices: str) -> KeyType:
     return KeyType(" | ".join(choices), parse, {"enum": list(choices)})
 
 
-def change_it(_raw: str) -> str:
-    """Return the default hint."""
-    return "change it"
-
-
 def text(
-    wanted: str, accept: Callable[[str], bool] = bool, pattern: str | None = None, hint: Hint = change_it
+    wanted: str, accept: Callable[[str], bool] = bool, pattern: str | None = None, hint: Hint = lambda _raw: "change it"
 ) -> KeyType:
     """Printable text of 1 to MAX_TEXT characters for which `accept` returns true; `wanted` describes it.
 
@@ -362,7 +357,7 @@ def text(
     return KeyType(wanted, parse, {**schema, **({"pattern": pattern} if pattern else {})})
 
 
-def pattern(wanted: str, expression: str, hint: Hint = change_it) -> KeyType:
+def pattern(wanted: str, expression: str, hint: Hint = lambda _raw: "change it") -> KeyType:
     """Text that matches a regular expression completely; `wanted` describes it."""
     return text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
 

@@ -173,7 +173,6 @@ def kept_shares(steps: int) -> Tensor:
 
 
 def _sinusoids(step: Tensor, width: int) -> Tensor:
-    """(B, width) of (B,) steps, as in a transformer's positions."""
     rates = torch.exp(torch.arange(width // 2, device=step.device) * (-math.log(10_000) / max(width // 2 - 1, 1)))
     angles = step[:, None] * rates[None, :]
     return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
