@@ -22,9 +22,6 @@ from robocache_ros.spec import TF_TYPE, FusionSpec, Layout, StreamSpec, load_spe
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError, DatasetFile, file_below, read_bytes
 
-# What a validation finds, and what it could not check.
-
-
 MAX_FINDINGS = 500  # further findings are counted
 JSON_BYTES = 512 << 20
 
@@ -165,9 +162,6 @@ def read_lines(dataset: Path, name: str) -> list[dict[str, Any]]:
     return values
 
 
-# Checks of arrays that several formats share.
-
-
 CLOCK_STARTS_NS = 3600 * NS_PER_S  # a stamp in the first hour of a clock: it is none of the time since 1970
 
 
@@ -223,9 +217,6 @@ def stamps_disagree(stamps: NDArray[np.int64], valid: NDArray[np.integer[Any]]) 
     starts_at_0 = bool(((stamps > 0) & (stamps < CLOCK_STARTS_NS)).any())
     disagree: NDArray[np.bool_] = np.where(valid == 0, stamps != 0, (stamps == 0) & (not starts_at_0))
     return disagree
-
-
-# Stored statistics against those of the values.
 
 
 SUMS = ("min", "max", "mean", "std")
@@ -320,9 +311,6 @@ def check_image_statistics(findings: Findings, where: str, stored: Any) -> None:
     findings.check(usable, where, "no pixels from 0 to 1 have these min, mean, max and std")
 
 
-# Columns of a dataset in temporary files, so that their statistics do not need all rows in memory.
-
-
 class ColumnFiles:
     """The values of each column in a file of its own.
 
@@ -362,9 +350,6 @@ class ColumnFiles:
 
     def _path(self, number: int) -> Path:
         return self._folder / str(number)
-
-
-# The rows of a dataset that this package exported, against each other and against its provenance, robocache.json.
 
 
 class ExportedEpisode(NamedTuple):

@@ -17,9 +17,6 @@ from robocache_ros.errors import printable
 from robocache_ros.formats.read import DatasetError, Stream, Values, check_image_bytes
 from robocache_ros.units import NS_PER_S
 
-# Depth images and voxels of an episode, read when a tick uses them.
-
-
 MAX_BYTES = 1 << 30  # of an array
 
 
@@ -102,9 +99,6 @@ def npy_array(data: bytes) -> NDArray[Any]:
 def channels_last(array: NDArray[Any], kind: str) -> NDArray[Any]:
     """Return a (C, H, W) image as (H, W, C), and voxels as they are."""
     return np.moveaxis(array, 0, -1) if kind == "image" else array
-
-
-# The streams of a dataset that this project exported: their names, roles, alignments and measured stamps.
 
 
 MAX_STREAMS = 1024

@@ -33,8 +33,6 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 
-# What the episodes of a dataset state of their outcomes.
-
 
 def known_outcomes(spec: FusionSpec, successes: Iterable[bool | None]) -> frozenset[str]:
     """Return what a dataset knows of the outcomes of its episodes: `reward`, `success`, both or nothing.
@@ -47,9 +45,6 @@ def known_outcomes(spec: FusionSpec, successes: Iterable[bool | None]) -> frozen
     if "success" in roles or any(success is not None for success in successes):
         return frozenset({"reward", "success"})
     return frozenset({"reward"} & roles)
-
-
-# One episode of a dataset, read from its piece.
 
 
 class EncodedImages(Sequence[bytes]):
@@ -244,9 +239,6 @@ class Episode:
         if name not in self.features:
             return np.zeros((self.length, 0), np.float32)
         return self.features[name].values(self.rows)
-
-
-# The contents of a dataset: all episodes, read from the pieces of the recordings. Formats write it to files.
 
 
 CONTENTS_KEPT = 256  # contents of pieces in memory

@@ -110,9 +110,6 @@ def _joined(tables: list[Any]) -> Any:
     return need("pyarrow", "export").concat_tables(tables).combine_chunks()
 
 
-# Tables of other writers, read within limits.
-
-
 def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: Any) -> Any:
     """Return a table of a parquet file; see `file_limits.read_table`, which has more arguments.
 

@@ -23,8 +23,6 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 
-# What a piece states of each of its episodes.
-
 
 @dataclass(frozen=True)
 class EpisodeInfo:
@@ -34,9 +32,6 @@ class EpisodeInfo:
     stop: int
     task: str | None = None  # as the recording states it; None: the task of the export
     success: bool | None = None  # None: unknown
-
-
-# The columns of a piece: the output of the engine for each row, in one file per column.
 
 
 FOLDER = "columns"
@@ -124,9 +119,6 @@ def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
     return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]
 
 
-# The numeric features of a dataset, computed from the columns of its pieces. Names follow LeRobot.
-
-
 @dataclass(frozen=True)
 class Feature:
     """A numeric feature: K numbers per row in a shape."""
@@ -200,9 +192,6 @@ def _window(layout: Layout, stream: StreamSpec) -> list[Feature]:
     ]
 
 
-# The numbers of a feature in all pieces of a dataset, for statistics.
-
-
 STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at once
 
 
@@ -225,9 +214,6 @@ class FeatureColumns:
     def _read(self, piece: AnyPath, numbers: Sequence[int]) -> NDArray[Any]:
         rows = load(piece, self._layout)  # of one piece at a time: the number of mapped files is limited
         return np.stack([self._feature.column(rows, k) for k in numbers])
-
-
-# What contents.json of a piece tells: its episodes with their statistics, and its images and arrays.
 
 
 CONTENTS = "contents.json"

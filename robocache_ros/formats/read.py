@@ -22,9 +22,6 @@ from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError as DatasetError
 from robocache_ros.untrusted_files import DatasetFile, read_text
 
-# What a reader of a dataset gives: episodes of streams with their stamps.
-
-
 MAX_EPISODES = 10_000_000
 MAX_STEPS = 1_000_000  # of an episode: five hours at 50 Hz
 MIN_RATE_HZ, MAX_RATE_HZ = 0.01, 100_000
@@ -247,9 +244,6 @@ def known_names(where: str, given: Iterable[str], known: Sequence[str]) -> tuple
     return tuple(given)
 
 
-# Several sources as one.
-
-
 class ChainedEpisodes:
     """The episodes of several sources, one source after the other."""
 
@@ -278,9 +272,6 @@ class ChainedEpisodes:
     def _place(self, index: int) -> tuple[EpisodeSource, int]:
         which = bisect_right(self._ends, index)
         return self.sources[which], index - (self._ends[which - 1] if which else 0)
-
-
-# JSON files of a dataset.
 
 
 JSON_BYTES = 256 << 20  # of the lines that list the episodes of a large dataset

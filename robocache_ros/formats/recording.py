@@ -24,9 +24,6 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_MS
 
-# The states and ages of the values of each stream, which tell what latency costs a recording.
-
-
 VISIBILITIES = ("ideal", "deployed")
 Totals = dict[str, Any]  # ticks, and by stream the ticks aligned and held, and the sum and the number of ages
 
@@ -85,9 +82,6 @@ def side_by_side(
     return {visibility: coverage([one[visibility] for one in both], names) for visibility in VISIBILITIES}
 
 
-# Thumbnails of a recording: a few images of each camera, evenly spaced, as small JPEG files.
-
-
 COUNT = 8  # per camera
 HEIGHT = 112
 MAX_WIDTH = 1120
@@ -133,9 +127,6 @@ def _jpeg(image: NDArray[np.generic]) -> bytes:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=82)
     return file.getvalue()
-
-
-# The result of the export of one recording, for the report and for the provenance of the dataset.
 
 
 @dataclass(frozen=True)
@@ -225,9 +216,6 @@ def drop_causes(counts: Mapping[str, int]) -> str:
     """List why messages of a stream were dropped, with numbers, from its counters; empty if none were."""
     causes = {key.removeprefix("dropped:"): count for key, count in counts.items() if key.startswith("dropped:")}
     return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
-
-
-# Stores the result of a recording in files of its piece: all data for the report and the provenance.
 
 
 RECORDING_JSON, RECORDING_ARRAYS = "recording.json", "recording.npz"

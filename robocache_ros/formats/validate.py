@@ -12,9 +12,6 @@ from robocache_ros.formats.checksums import check_checksums, sha256
 from robocache_ros.formats.registry import Validator, checked_formats, validators
 from robocache_ros.storage.paths import as_path
 
-# The recordings of a dataset against the checksums in its provenance.
-
-
 PROVENANCE = ("meta/robocache.json", "robocache.json", "*/*/robocache.json")  # of the formats with files for it
 
 

@@ -21,9 +21,6 @@ from robocache_ros.formats.read import DatasetError, check_image_bytes
 from robocache_ros.storage.paths import AnyPath, keep_for
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_container
 
-# A video file that stays open between reads: a read that follows the last one goes on decoding.
-
-
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
 SKIP_S = 1.0  # of video that is decoded without need rather than sought over
 RECENT_BYTES = 16 << 20  # of images that are kept, because overlapping windows ask for them again
@@ -127,9 +124,6 @@ def open_video(path: DatasetFile) -> OpenVideo:
 @cached_until_fork(OPEN_VIDEOS)
 def _opened(path: DatasetFile, version: tuple[int, int], user: tuple[int, int]) -> OpenVideo:
     return OpenVideo(path)
-
-
-# The frames of an episode in a video file.
 
 
 TOLERANCE = 0.25  # of a frame's time, in frames

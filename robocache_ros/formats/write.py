@@ -18,9 +18,6 @@ from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, StreamSpec
 
-# Formats whose files are written by independent tasks, in any process and in any order.
-
-
 GROUP_BYTES = 256 << 20  # of the episodes of a task
 # Bytes of a pixel in each encoding, about: large tasks are begun first.
 _PIXEL_BYTES = {"raw": 3.0, "png": 1.5, "jpeg": 0.5}
@@ -147,9 +144,6 @@ def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[ra
     return found
 
 
-# The images and arrays of an episode as formats store them tick by tick: one that several ticks use is made once.
-
-
 class HeldBytes(Sequence[bytes]):
     """The bytes of each tick; those of the last sample are kept.
 
@@ -178,9 +172,6 @@ def array_or_zeros(arrays: StoredArrays, tick: int) -> NDArray[Any]:
     if array is None:
         return np.zeros(arrays.info.shape, np.uint8 if arrays.info.dtype == "bits" else arrays.info.dtype)
     return np.ascontiguousarray(array)
-
-
-# The streams of a dataset as dense arrays with one row per tick.
 
 
 @dataclass(frozen=True)
@@ -263,9 +254,6 @@ def _window_columns(stream: StreamSpec) -> tuple[VectorArray, VectorArray]:
         VectorArray(f"mask.{name}", (stream.rows,), "uint8", lambda e: (e.window_ages_ms(name) >= 0).astype(np.uint8)),
         VectorArray(f"sample_age_ms.{name}", (stream.rows,), "float32", lambda e: e.window_ages_ms(name)),
     )
-
-
-# The JSON files of datasets: metadata, and the provenance.
 
 
 def write_json(path: Path, value: Any) -> None:

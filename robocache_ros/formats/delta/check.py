@@ -33,9 +33,6 @@ from robocache_ros.formats.delta.log import LOG, RANGE_EPISODES, check_log, inde
 from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, SHARES, TICKS, recording_key
 from robocache_ros.untrusted_files import DatasetFile, open_container, path_below
 
-# The rows of ticks: numbers, times, values, and the files that they name.
-
-
 STATES = 3  # 0 none, 1 aligned, 2 held
 
 
@@ -246,9 +243,6 @@ def _leaves(column: Any) -> list[NDArray[Any]]:
 
 def _file_errors() -> tuple[type[Exception], ...]:
     return (need("pyarrow", "export").ArrowException, need("av", "export").FFmpegError)
-
-
-# Validation of datasets of Delta Lake tables that this project exported.
 
 
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names

@@ -22,9 +22,6 @@ from robocache_ros.formats.parquet import Table
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import file_below
 
-# The parquet files of a table: in a folder for each range of episodes, and named by their contents.
-
-
 RANGE_EPISODES = 1000  # episodes of a partition
 FILE_MB = 100  # from this size on, the next episode begins another file
 DRAFT = "draft-{chunk_index}-{file_index}.parquet"

@@ -25,9 +25,6 @@ from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
 
-# The tables of a Delta Lake dataset that this project exported: what their logs state, and rows of ticks.
-
-
 OPEN_FILES, OPEN_GROUPS = 64, 4
 
 
@@ -177,9 +174,6 @@ def _errors(folder: AnyPath) -> Iterator[None]:
         if isinstance(error, RoboCacheError):  # whose parts before and after the reason are those of this one
             reason = reason.removeprefix(f"{where}: ").rpartition("; ")[0]
         raise DatasetError(f"{where}: no Delta Lake dataset is read ({printable(reason, 80)}); check it") from None
-
-
-# Delta Lake tables that this project exported.
 
 
 REWARD = "next_reward"

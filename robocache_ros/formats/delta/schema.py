@@ -118,9 +118,6 @@ def done(append: str) -> str:
     return f"{append}/{EPISODES}"
 
 
-# The rows of the table of episodes: what a recording is, and how good its ticks are.
-
-
 SHARES = {"aligned": 1, "held": 2, "invalid": 0}  # column -> state of ticks
 QUALITY = (*SHARES, "complete", "all_aligned")
 DELAYS = ("median", "p95", "max")

@@ -51,9 +51,6 @@ from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
-# Images, video, voxels and depth: files that the rows name, because they are too large for a row.
-
-
 BLOBS_PATH = "{kind}/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
 Place = tuple[str, int]  # of an episode: the file, relative to the dataset, and its first frame or row in it
 
@@ -145,9 +142,6 @@ def _numbered(samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     present = samples >= 0
     begins = present & (np.diff(samples, prepend=-1) != 0)
     return np.cumsum(begins) - 1, present
-
-
-# The rows of both tables.
 
 
 PART_BYTES = 16 << 20  # rows that are converted at once
@@ -322,9 +316,6 @@ def _delays(spec: FusionSpec, topics: Mapping[str, TopicStats]) -> dict[str, dic
         quantiles = np.quantile(delays, (0.5, 0.95, 1.0)).tolist() if len(delays) else None
         found[stream.name] = dict(zip(DELAYS, quantiles, strict=True)) if quantiles else None
     return found
-
-
-# Writes the files of episodes that become rows of the tables.
 
 
 class NewEpisodes:

@@ -141,9 +141,6 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=4, sort_keys=True), encoding="utf-8")
 
 
-# Arrays of a Zarr folder of format 2 that are chunked along their first axis, read row by row.
-
-
 _ZLIB = ("zlib", "gzip")
 
 

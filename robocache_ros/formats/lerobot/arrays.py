@@ -21,8 +21,6 @@ from robocache_ros.formats.pieces import ArrayInfo, runs
 from robocache_ros.formats.write import FileTask, array_bytes
 from robocache_ros.untrusted_files import file_below, files_below, folder_below, read_bytes
 
-# Voxel grids as the coordinates and values of their voxels that are not empty.
-
 
 def coordinate_type(shape: tuple[int, ...]) -> str:
     """Return the dtype of coordinates in a grid with this shape, (X, Y, Z) or (F, X, Y, Z): uint8 or uint16."""
@@ -52,9 +50,6 @@ def to_dense(coordinates: NDArray[Any], values: NDArray[Any], shape: tuple[int, 
     x, y, z = coordinates.T.astype(np.intp)
     grids[:, x, y, z] = values.T
     return grids.reshape(shape)
-
-
-# Storage of voxels and depth images: array tables in addition to the tables of LeRobot.
 
 
 ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"

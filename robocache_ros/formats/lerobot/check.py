@@ -39,9 +39,6 @@ from robocache_ros.formats.schema import ACTION, AGE, AGES, IMAGES, MASK, STAMP,
 from robocache_ros.formats.statistics import Stats
 from robocache_ros.untrusted_files import DatasetFile, filled, open_container
 
-# meta/info.json of a LeRobot dataset.
-
-
 MAX_FEATURES = 500
 MAX_VALUES = 1 << 24  # of one feature
 
@@ -177,9 +174,6 @@ def check_standard_features(findings: Findings, info: Info) -> None:
             findings.check(feature.video.get(name, value) == value, INFO, text)
     if "action" not in info.features:
         findings.skip("actions: the dataset has none, so no policy can be trained to act")
-
-
-# The columns that this package adds to LeRobot datasets: ticks, stamps and validity of the streams.
 
 
 class OwnColumns:
@@ -404,9 +398,6 @@ def _check_array_files(
     return used
 
 
-# Images in the data table of a LeRobot dataset.
-
-
 def check_images(findings: Findings, info: Info, where: str, table: Any, own: OwnColumns) -> None:
     """Check that every row of an episode has an image of the feature's size; decode it with `findings.decode`.
 
@@ -439,9 +430,6 @@ def check_images(findings: Findings, info: Info, where: str, table: Any, own: Ow
             findings.counted["images"] += 1
         if len(findings.found) == before:
             own.check_repeated(where, key, same)
-
-
-# The rows of a LeRobot dataset: columns against features, indices, time, and values.
 
 
 TIMESTAMP_TOLERANCE_S = 1e-4  # LeRobot's
@@ -597,9 +585,6 @@ def _is_fixed(kind: Any) -> bool:
 def _refuse_null(key: str, column: Any) -> None:
     if column.null_count:
         raise RoboCacheError(f"{key}: {column.null_count} values are null")
-
-
-# Videos of a dataset against its rows.
 
 
 DECODERS = {"libdav1d": "av1", "libaom-av1": "av1"}  # by their name the codec that they decode

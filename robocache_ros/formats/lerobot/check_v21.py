@@ -43,9 +43,6 @@ from robocache_ros.formats.lerobot.schema import (
 )
 from robocache_ros.formats.schema import ACTION, IMAGES, STATE
 
-# The files that GR00T adds to LeRobot v2.1: meta/modality.json, and meta/stats.json in its form.
-
-
 COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless original_key says otherwise
 
 
@@ -105,9 +102,6 @@ def _check_part(findings: Findings, info: Info, name: str, part: dict[str, Any],
     within = isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= feature.shape[0]
     text = f"{name}: {start} to {end} are not columns of {column}, which has {feature.shape[0]}"
     findings.check(within, MODALITY, text)
-
-
-# Validation of LeRobot v2.1 datasets, with the files that GR00T adds.
 
 
 class LeRobotV21Check:

@@ -60,9 +60,6 @@ from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled, path_below
 
-# Where the rows, the videos and the tasks of the episodes of a LeRobot dataset are: v3.0 and v2.1.
-
-
 VERSIONS = (VERSION_V3, VERSION_V21, "v2.0")
 MAX_SECONDS = 1e7  # of a video
 META_BYTES = 4 << 30  # of the tables of episodes
@@ -220,9 +217,6 @@ def _tasks_v2(folder: AnyPath) -> dict[int, str]:
     return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, TASKS_V21))}
 
 
-# Voxels and depth images that an export stores beside the tables of LeRobot: in parquet, or as depth videos.
-
-
 OPEN_FILES, OPEN_GROUPS = 32, 2
 
 
@@ -345,9 +339,6 @@ def _group(path: DatasetFile, group: int, is_sparse: bool, process: int) -> Any:
     starts = _index(path, process).groups
     stop = int(starts[group + 1]) if group + 1 < len(starts) else len(_index(path, process).episodes)
     return read_parquet(path, ["coords", "values"] if is_sparse else ["data"], rows=(int(starts[group]), stop))
-
-
-# LeRobot datasets, v3.0 and v2.1, of other writers and of this project's exports.
 
 
 OPEN_TABLES = 2

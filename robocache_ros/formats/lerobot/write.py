@@ -53,9 +53,6 @@ from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, i
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
-# The rows of LeRobot datasets of both versions, as pyarrow tables.
-
-
 PART_BYTES = 16 << 20  # rows that are read at once
 
 
@@ -126,9 +123,6 @@ class RowTables:
             kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
             table[IMAGES + name] = pyarrow.array(files, kind)  # as `datasets.Image` reads it
         return pyarrow.table(table).replace_schema_metadata(self._metadata)
-
-
-# The files in a LeRobot dataset's meta/ folder.
 
 
 def _write_tasks(folder: Path, tasks: Sequence[str]) -> None:
@@ -219,9 +213,6 @@ def _picture(dataset: ExportedDataset, stream: str, encoding: str) -> dict[str, 
             "has_audio": False,
         }
     return feature
-
-
-# LeRobot datasets, v2.1, with the files that GR00T reads: meta/modality.json and meta/stats.json.
 
 
 EPISODE_STATS = ("min", "max", "mean", "std", "count")  # that LeRobot v2.1 has
@@ -371,10 +362,6 @@ def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
 
 
 LEROBOT21 = LeRobotV21Format()
-
-
-# LeRobot datasets, v3.0 (https://github.com/huggingface/lerobot), written with pyarrow and PyAV.
-
 
 DataPlace = tuple[int, int]  # chunk and file of an episode
 VideoPlace = tuple[int, int, int]  # chunk, file and first frame in it of an episode

@@ -47,8 +47,6 @@ from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
 
-# The messages of one stream of a recording of the fused stream: stamps, validity, ages and values.
-
 
 class StreamMessages(NamedTuple):
     """The messages of a stream, one per tick."""
@@ -102,9 +100,6 @@ def check_stream(
 def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -> None:
     """Report in how many rows something is wrong."""
     findings.check(not wrong.any(), where, f"{what} in {int(wrong.sum())} rows, the first is row {wrong.argmax()}")
-
-
-# The images or clouds of one stream of a recording of the fused stream.
 
 
 class MediaMessages:
@@ -170,9 +165,6 @@ class MediaMessages:
             finite = bool(np.isfinite(message.data.view("<f4")).all())
             self._findings.check(finite, where, "NaN or infinite")
         self._findings.counted["clouds"] += 1
-
-
-# The messages of one recording of the fused stream, against its layout and against robocache.json.
 
 
 class EpisodeMessages:
@@ -355,9 +347,6 @@ class EpisodeMessages:
         with self._findings.reading(self._where(topic)):
             return read_message(message_type(EPISODE_TYPES[topic]), data).data
         return None
-
-
-# Validation of recordings (mcap) of the fused stream, as the format `mcap` writes them.
 
 
 class FusedRecordingsCheck:

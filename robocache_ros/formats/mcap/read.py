@@ -51,9 +51,6 @@ from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetFile, file_below
 
-# The messages of exported recordings as arrays: the inverse of `formats.mcap.schema`.
-
-
 _DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in ENCODINGS.items()}
 
 
@@ -139,9 +136,6 @@ def _type(name: str) -> Any:
 
 def _read(name: str, message: bytes | memoryview) -> Any:
     return read_message(_type(name), message)
-
-
-# Recordings (mcap) of the fused stream that this project exported, one per episode.
 
 
 _LAST_NS = 2**63 - 1

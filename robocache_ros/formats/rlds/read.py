@@ -132,9 +132,6 @@ def _floating(feature: TfdsFeature) -> bool:
     return is_vector and feature.dtype.startswith("float")
 
 
-# RLDS datasets in TFRecord files (TFDS), as those of Open X-Embodiment and those that this project exports.
-
-
 RECORD_BYTES = 1 << 30  # of an episode
 OPEN_FILES = 64  # whose offsets are kept
 _MARKS = (TICK, VALID, AGE)
@@ -307,9 +304,6 @@ def _record_file(path: DatasetFile, process: int) -> RecordFile:
 def _read_export(folder: AnyPath) -> ExportColumns | None:
     path = folder / PROVENANCE
     return export_columns(read_object(file_below(folder, path.name)), printable(path)) if path.exists() else None
-
-
-# Folders of TFDS datasets: a dataset, its versions, or several datasets.
 
 
 MAX_DATASETS = 10_000  # in a folder

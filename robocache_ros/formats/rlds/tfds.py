@@ -18,9 +18,6 @@ from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, Values, parse_exam
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import file_below, filled, path_below, read_bytes
 
-# The features of a TFDS dataset (features.json), and the values of a record by them.
-
-
 MAX_FEATURES, MAX_DEPTH = 10_000, 32
 ARRAY_BYTES = 1 << 30  # limit of a compressed array
 _TYPES = {kind: kind for kind in ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")}
@@ -196,9 +193,6 @@ def _ragged(feature: TfdsFeature, stored: Mapping[str, Values]) -> list[NDArray[
     if isinstance(lengths, list) or lengths.sum() != len(flat) or (lengths < 0).any():
         raise ValueError("the lengths of its rows do not match its values")
     return np.split(flat, np.cumsum(lengths.astype(np.int64))[:-1])
-
-
-# TFDS datasets of TFRecord files, such as those of Open X-Embodiment (RLDS), read without TensorFlow.
 
 
 JSON_BYTES = 64 << 20  # limit of dataset_info.json and of features.json

@@ -17,9 +17,6 @@ from robocache_ros.extras import need
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetFile, open_file
 
-# Varints of protobuf: one by one, and whole arrays at once.
-
-
 MAX_BYTES = 10  # of a varint of 64 bits
 
 
@@ -376,9 +373,6 @@ def _read(file: IO[bytes], nbytes: int) -> bytes:
 def masked(checksum: int) -> bytes:
     """Return a checksum as it is stored."""
     return CHECKSUM.pack((((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-# The records of a TFRecord file in any order.
 
 
 MAX_RECORDS = 10_000_000  # of a file

@@ -47,9 +47,6 @@ from robocache_ros.formats.write import (
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
-# features.json and dataset_info.json, as tensorflow-datasets 4.9 reads them.
-
-
 _MODULE = "tensorflow_datasets.core.features."
 
 

@@ -74,9 +74,6 @@ class _KeepsErrors(io.FileIO):
             self._error = self._error or OSError(error.errno, error.strerror, str(self.name))
 
 
-# robomimic datasets (https://robomimic.github.io): one HDF5 file, written with h5py.
-
-
 GYM_TYPE = 2  # of robomimic's environments: the one without a simulator of its own
 VALIDATION_SHARE = 0.1
 MIN_RANGE = 1e-4  # a column of actions with a smaller range is only shifted, as by robomimic's own normalisation

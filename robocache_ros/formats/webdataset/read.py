@@ -30,9 +30,6 @@ from robocache_ros.formats.webdataset.schema import ARRAY, EXTENSIONS, INDEX, ME
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_file, path_below
 
-# Where the members of a tar file are, so that each is read without those before it.
-
-
 MAX_MEMBERS = 4_000_000  # of a file
 OPEN_FILES = 16  # whose members are kept
 
@@ -94,9 +91,6 @@ def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
     except OSError as error:
         raise DatasetError(f"{printable(path)}: cannot be read ({error.strerror}); get the file again") from None
     return found
-
-
-# WebDataset shards that this project exported: a tar file has a sample per tick.
 
 
 class WebDatasetEpisodes:

@@ -40,8 +40,6 @@ from robocache_ros.formats.write import (
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
-# Tar files whose bytes depend only on the names and data of their members.
-
 
 def member_bytes(nbytes: int) -> int:
     """Return the bytes of a member of a tar file, given those of its data."""
@@ -75,9 +73,6 @@ class TarWriter:
             if complete:
                 self._file.write(bytes(2 * tarfile.BLOCKSIZE))
                 self._file.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
-
-
-# WebDataset shards: tar files with a sample per tick, the ticks of an episode in order.
 
 
 SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by another, at the next episode
