@@ -24,17 +24,7 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
-from robocache_ros.formats.lerobot.schema import (
-    DONE,
-    INFO,
-    NORM_STATS,
-    OPENPI_KEYS,
-    OPENPI_STATS,
-    PROVENANCE,
-    REWARD,
-    STANDARD,
-    SUCCESS,
-)
+from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.schema import ACTION, AGE, AGES, IMAGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Stats
 from robocache_ros.untrusted_files import DatasetFile, filled, open_container
@@ -83,18 +73,18 @@ class Info:
         """
         pattern = self.raw.get(template)
         if not isinstance(pattern, str):
-            raise RoboCacheError(f"{INFO}: has no {template}")
+            raise RoboCacheError(f"{schema.INFO}: has no {template}")
         try:
             return filled(pattern, **values)
         except (KeyError, ValueError) as error:
             raise RoboCacheError(
-                f"{INFO}: {template} {printable(pattern, 60)!r} has an unknown field ({error})"
+                f"{schema.INFO}: {template} {printable(pattern, 60)!r} has an unknown field ({error})"
             ) from None
 
     def check_total(self, findings: Findings, key: str, found: int) -> None:
         """Report a total of info.json that differs from the data."""
         told = self.raw.get(key)
-        findings.check(told == found, INFO, f"{key} is {printable(told, 20)}; the dataset has {found}")
+        findings.check(told == found, schema.INFO, f"{key} is {printable(told, 20)}; the dataset has {found}")
 
     def check_splits(self, findings: Findings, episodes: int) -> None:
         """Report splits that are not ranges of episodes, or that have an episode in common."""
@@ -102,7 +92,7 @@ class Info:
         used: dict[int, str] = {}
         for name, span in (splits if isinstance(splits, dict) else {}).items():
             ends = str(span).split(":")
-            where = f"{INFO}, splits.{printable(name, 30)}"
+            where = f"{schema.INFO}, splits.{printable(name, 30)}"
             if len(ends) != 2 or not all(end.strip().isdigit() and len(end) < 12 for end in ends):
                 findings.add(where, f"{printable(span, 40)} is not a range of episodes as 0:{episodes}")
                 continue
@@ -113,13 +103,13 @@ class Info:
                 used.update((episode, str(name)) for episode in range(first, stop))
         if self.own:
             text = f"{episodes - len(used)} of {episodes} episodes are in no split"
-            findings.check(len(used) == episodes, f"{INFO}, splits", text)
+            findings.check(len(used) == episodes, f"{schema.INFO}, splits", text)
 
 
 def codebase_version(dataset: Path) -> str | None:
     """Return the version of LeRobot's format, e.g. v3.0; None if this is no LeRobot dataset."""
     try:
-        raw = read_json(dataset, INFO)
+        raw = read_json(dataset, schema.INFO)
     except (RoboCacheError, OSError):
         return None
     version = raw.get("codebase_version") if isinstance(raw, dict) else None
@@ -132,19 +122,19 @@ def read_info(dataset: Path) -> Info:
     Errors:
         RoboCacheError: it cannot be read, or fps or the features are not usable.
     """
-    raw = read_json(dataset, INFO)
+    raw = read_json(dataset, schema.INFO)
     fps = raw.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e6:
-        raise RoboCacheError(f"{INFO}: fps is {printable(fps, 40)}; it must be a positive number")
+        raise RoboCacheError(f"{schema.INFO}: fps is {printable(fps, 40)}; it must be a positive number")
     features = raw.get("features")
     if not isinstance(features, dict) or not 0 < len(features) <= MAX_FEATURES:
-        raise RoboCacheError(f"{INFO}: features is not an object of 1 to {MAX_FEATURES} features")
+        raise RoboCacheError(f"{schema.INFO}: features is not an object of 1 to {MAX_FEATURES} features")
     known = {key: _feature(key, value) for key, value in features.items()}
-    return Info(raw, float(fps), known, (dataset / PROVENANCE).is_file())
+    return Info(raw, float(fps), known, (dataset / schema.PROVENANCE).is_file())
 
 
 def _feature(key: str, value: Any) -> Feature:
-    where = f"{INFO}: features.{printable(key, 60)}"
+    where = f"{schema.INFO}: features.{printable(key, 60)}"
     if not isinstance(value, dict) or not isinstance(value.get("dtype"), str):
         raise RoboCacheError(f"{where}: has no dtype")
     shape = value.get("shape")
@@ -158,20 +148,20 @@ def _feature(key: str, value: Any) -> Feature:
 
 def check_standard_features(findings: Findings, info: Info) -> None:
     """Report columns that every LeRobot dataset has and this one has not."""
-    for key, dtype in STANDARD.items():
+    for key, dtype in schema.STANDARD.items():
         feature = info.features.get(key)
         if feature is None:
-            findings.add(INFO, f"features has no {key}")
+            findings.add(schema.INFO, f"features has no {key}")
         else:
             findings.check(
-                feature.dtype == dtype, INFO, f"features.{key}: dtype is {feature.dtype}; LeRobot has {dtype}"
+                feature.dtype == dtype, schema.INFO, f"features.{key}: dtype is {feature.dtype}; LeRobot has {dtype}"
             )
     for key, feature in info.videos.items():
         wanted = {"video.fps": info.fps}
         wanted |= dict(zip(("video.height", "video.width"), feature.size or (), strict=False))
         for name, value in wanted.items():
             text = f"features.{key}: {name} is {printable(feature.video.get(name), 20)}; it must be {value:g}"
-            findings.check(feature.video.get(name, value) == value, INFO, text)
+            findings.check(feature.video.get(name, value) == value, schema.INFO, text)
     if "action" not in info.features:
         findings.skip("actions: the dataset has none, so no policy can be trained to act")
 
@@ -192,36 +182,36 @@ class OwnColumns:
         self.exported: ExportedRows | None = None
         self._last: TickRows | None = None  # of the last episode
         if info.own:
-            with findings.reading(PROVENANCE):
-                raw = read_json(findings.dataset, PROVENANCE)
-                self.exported = ExportedRows(findings, PROVENANCE, raw)
+            with findings.reading(schema.PROVENANCE):
+                raw = read_json(findings.dataset, schema.PROVENANCE)
+                self.exported = ExportedRows(findings, schema.PROVENANCE, raw)
                 self._check_info(self.exported, raw)
         elif any(key.startswith("robocache.") for key in info.features):
-            findings.add(PROVENANCE, "is missing; without it readers do not know the streams and their stamps")
+            findings.add(schema.PROVENANCE, "is missing; without it readers do not know the streams and their stamps")
 
     def _check_info(self, exported: ExportedRows, raw: dict[str, Any]) -> None:
         """Compare info.json with the spec."""
         info, names = self._info, list(exported.layout.names)
-        exported.check_value(INFO, "fps", info.raw["fps"], exported.spec.rate_hz)
-        exported.check_value(INFO, "robot_type", info.raw.get("robot_type"), exported.robot)
+        exported.check_value(schema.INFO, "fps", info.raw["fps"], exported.spec.rate_hz)
+        exported.check_value(schema.INFO, "robot_type", info.raw.get("robot_type"), exported.robot)
         wanted = dict.fromkeys((STAMP, VALID, AGE), names)
         wanted |= {STATE: exported.labels("observation"), ACTION: exported.labels("action")}
         wanted |= {WINDOW + s.name: list(s.components) for s in exported.spec.vectors if s.rows}
         for key, of_key in wanted.items():
             if key in info.features:
-                exported.check_names(f"features.{key}", info.features[key].names, of_key, where=INFO)
+                exported.check_names(f"features.{key}", info.features[key].names, of_key, where=schema.INFO)
             elif of_key:
-                self._findings.add(INFO, f"features has no {key}; {PROVENANCE} has streams of it")
+                self._findings.add(schema.INFO, f"features has no {key}; {schema.PROVENANCE} has streams of it")
         images = raw.get("images")
         for stream, told in (images if isinstance(images, dict) else {}).items():
             stored = str((told if isinstance(told, dict) else {}).get("stored"))
             if stored == "not stored" or stored.startswith("arrays"):
                 continue
-            self._findings.check(IMAGES + stream in info.features, INFO, f"features has no {IMAGES}{stream}")
+            self._findings.check(IMAGES + stream in info.features, schema.INFO, f"features has no {IMAGES}{stream}")
             size = exported.spec.stream(stream).image
             found = info.features[IMAGES + stream].size if IMAGES + stream in info.features else None
             if size and size.size and found:
-                exported.check_value(INFO, f"features.{IMAGES}{stream}: its size", list(found), list(size.size))
+                exported.check_value(schema.INFO, f"features.{IMAGES}{stream}: its size", list(found), list(size.size))
 
     def check(self, where: str, values: dict[str, NDArray[Any]], episode: int) -> dict[str, NDArray[Any]]:
         """Check the columns of an episode; return by feature its values with NaN where they are missing."""
@@ -277,18 +267,18 @@ class OwnColumns:
 
     def _check_outcomes(self, where: str, values: dict[str, NDArray[Any]], rows: TickRows, episode: int) -> None:
         assert self.exported is not None
-        if REWARD in values:
-            self.exported.check_rewards(where, episode, rows, values[REWARD])
-        if DONE in values:
-            done = values[DONE].reshape(-1).astype(bool)
+        if schema.REWARD in values:
+            self.exported.check_rewards(where, episode, rows, values[schema.REWARD])
+        if schema.DONE in values:
+            done = values[schema.DONE].reshape(-1).astype(bool)
             off = done != (np.arange(len(done)) == len(done) - 1)
-            text = f"{DONE} is {done[off.argmax()]} in row {off.argmax()}; it is true in the last row only"
+            text = f"{schema.DONE} is {done[off.argmax()]} in row {off.argmax()}; it is true in the last row only"
             self._findings.check(not off.any(), where, text)
-        if SUCCESS in values and episode < len(self.exported.episodes) and len(values[SUCCESS]):
-            found, told = values[SUCCESS].reshape(-1).astype(bool), self.exported.episodes[episode]
-            self.exported.check_value(where, f"{SUCCESS} of the last row", bool(found[-1]), bool(told.success))
+        if schema.SUCCESS in values and episode < len(self.exported.episodes) and len(values[schema.SUCCESS]):
+            found, told = values[schema.SUCCESS].reshape(-1).astype(bool), self.exported.episodes[episode]
+            self.exported.check_value(where, f"{schema.SUCCESS} of the last row", bool(found[-1]), bool(told.success))
             if not self.exported.of_role("success"):
-                text = f"{SUCCESS} is true in row {found[:-1].argmax()}; it can be in the last row only"
+                text = f"{schema.SUCCESS} is true in row {found[:-1].argmax()}; it can be in the last row only"
                 self._findings.check(not found[:-1].any(), where, text)
 
     def check_repeated(self, where: str, key: str, same: NDArray[np.bool_]) -> None:
@@ -317,17 +307,17 @@ def check_own(findings: Findings, rows: EpisodeRows, episodes: tuple[str, int], 
 
 def check_norm_stats(findings: Findings, info: Info, statistics: dict[str, Any]) -> None:
     """Compare the statistics for openpi with the values. Those of actions may be of chunks of them."""
-    if not (info.own and (findings.dataset / NORM_STATS).is_file()):
+    if not (info.own and (findings.dataset / schema.NORM_STATS).is_file()):
         return
-    with findings.reading(NORM_STATS, KeyError, TypeError):
-        told = read_json(findings.dataset, NORM_STATS)["norm_stats"]
-        for name, key in OPENPI_KEYS.items():
-            where = f"{NORM_STATS}: {name}"
+    with findings.reading(schema.NORM_STATS, KeyError, TypeError):
+        told = read_json(findings.dataset, schema.NORM_STATS)["norm_stats"]
+        for name, key in schema.OPENPI_KEYS.items():
+            where = f"{schema.NORM_STATS}: {name}"
             if name not in told:
                 findings.add(where, "is missing")
             elif key == STATE and key in statistics:
-                compare(findings, where, told[name], statistics[key], exact=True, required=OPENPI_STATS)
-    findings.skip(f"actions in {NORM_STATS}: they may be of chunks of actions")
+                compare(findings, where, told[name], statistics[key], exact=True, required=schema.OPENPI_STATS)
+    findings.skip(f"actions in {schema.NORM_STATS}: they may be of chunks of actions")
 
 
 def check_arrays(
@@ -346,13 +336,13 @@ def check_arrays(
     """
     if exported is None or stamps_ns is None:
         return
-    raw = read_json(findings.dataset, PROVENANCE).get("arrays")
+    raw = read_json(findings.dataset, schema.PROVENANCE).get("arrays")
     listed = raw if isinstance(raw, dict) else {}
     for stream, told in listed.items():
         where = f"arrays/{stream}"
         with findings.reading(where, KeyError, TypeError, ValueError, need("pyarrow", "export").ArrowException):
             if stream not in exported.layout.names:
-                raise RoboCacheError(f"{where}: is not a stream of {PROVENANCE}")
+                raise RoboCacheError(f"{where}: is not a stream of {schema.PROVENANCE}")
             of_stream = np.array(stamps_ns[:, exported.layout.names.index(stream)])
             used = _check_array_files(findings, stream, told, starts, of_stream)
             lacking = np.flatnonzero((of_stream != 0) & ~used)
@@ -361,7 +351,7 @@ def check_arrays(
                 text = f"{len(lacking)} rows have no array, the first is row {lacking[0] - starts[episode]}"
                 findings.add(where, f"{text} of episode {episode}")
     for path in sorted((findings.dataset / "arrays").glob("*")):
-        findings.check(path.name in listed, f"arrays/{path.name}", f"is not in arrays of {PROVENANCE}")
+        findings.check(path.name in listed, f"arrays/{path.name}", f"is not in arrays of {schema.PROVENANCE}")
 
 
 def _check_array_files(
@@ -517,7 +507,7 @@ class EpisodeRows:
             "index": np.arange(self.rows, self.rows + rows),
         }
         # GR00T's annotations are tasks too.
-        for key in (*STANDARD, *(key for key in values if key.startswith("annotation."))):
+        for key in (*schema.STANDARD, *(key for key in values if key.startswith("annotation."))):
             if key not in values:
                 continue
             column = values[key].reshape(-1)

@@ -19,6 +19,7 @@ from robocache_ros.formats.check import (
     read_json,
     read_lines,
 )
+from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.check import (
     EpisodeRows,
     Info,
@@ -31,16 +32,6 @@ from robocache_ros.formats.lerobot.check import (
     codebase_version,
     read_info,
 )
-from robocache_ros.formats.lerobot.schema import (
-    EPISODES_STATS,
-    EPISODES_V21,
-    GR00T_STATS,
-    INFO,
-    MODALITY,
-    STATS,
-    TASKS_V21,
-    VERSION_V21,
-)
 from robocache_ros.formats.schema import ACTION, IMAGES, STATE
 
 COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless original_key says otherwise
@@ -48,28 +39,28 @@ COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless ori
 
 def check_gr00t_statistics(findings: Findings, info: Info, rows: EpisodeRows) -> None:
     """Compare meta/stats.json with the values, if it exists."""
-    if not (findings.dataset / STATS).exists():
+    if not (findings.dataset / schema.STATS).exists():
         return
-    with findings.reading(STATS, AttributeError):
-        stored = read_json(findings.dataset, STATS)
+    with findings.reading(schema.STATS, AttributeError):
+        stored = read_json(findings.dataset, schema.STATS)
         values = rows.statistics()
         for key, told in stored.items():
-            lacking = [name for name in GR00T_STATS if name not in told]
-            findings.check(not lacking, STATS, f"{key} has no {', '.join(lacking)}: GR00T overwrites the file")
+            lacking = [name for name in schema.GR00T_STATS if name not in told]
+            findings.check(not lacking, schema.STATS, f"{key} has no {', '.join(lacking)}: GR00T overwrites the file")
             if key in values:
-                compare(findings, f"{STATS}: {key}", told, values[key], exact=info.own)
+                compare(findings, f"{schema.STATS}: {key}", told, values[key], exact=info.own)
         for key, feature in info.features.items():
             if feature.dtype.startswith("float"):
-                findings.check(key in stored, STATS, f"has no {key}: GR00T computes and overwrites the file")
+                findings.check(key in stored, schema.STATS, f"has no {key}: GR00T computes and overwrites the file")
 
 
 def check_modality(findings: Findings, info: Info, exported: ExportedRows | None) -> None:
     """Check that meta/modality.json names columns and videos of the dataset, and each stream of an export."""
-    if not (findings.dataset / MODALITY).exists():
-        findings.skip(f"{MODALITY}: there is none; GR00T needs it")
+    if not (findings.dataset / schema.MODALITY).exists():
+        findings.skip(f"{schema.MODALITY}: there is none; GR00T needs it")
         return
-    with findings.reading(MODALITY, AttributeError, TypeError):
-        modality = read_json(findings.dataset, MODALITY)
+    with findings.reading(schema.MODALITY, AttributeError, TypeError):
+        modality = read_json(findings.dataset, schema.MODALITY)
         for kind, column in COLUMNS.items():
             for name, part in modality.get(kind, {}).items():
                 _check_part(findings, info, f"{kind}.{name}", part, part.get("original_key") or column)
@@ -77,10 +68,12 @@ def check_modality(findings: Findings, info: Info, exported: ExportedRows | None
                 _check_streams(exported, kind, modality.get(kind, {}))
         for name, part in modality.get("video", {}).items():
             key = part.get("original_key") or IMAGES + name
-            findings.check(key in info.videos, MODALITY, f"video.{name}: {key} is not a video of the dataset")
+            findings.check(key in info.videos, schema.MODALITY, f"video.{name}: {key} is not a video of the dataset")
         for name, part in (modality.get("annotation") or {}).items():
             key = part.get("original_key") or f"annotation.{name}"
-            findings.check(key in info.features, MODALITY, f"annotation.{name}: {key} is not a column of the dataset")
+            findings.check(
+                key in info.features, schema.MODALITY, f"annotation.{name}: {key} is not a column of the dataset"
+            )
 
 
 def _check_streams(exported: ExportedRows, kind: str, parts: dict[str, Any]) -> None:
@@ -89,19 +82,19 @@ def _check_streams(exported: ExportedRows, kind: str, parts: dict[str, Any]) -> 
     for stream in exported.of_role("observation" if kind == "state" else "action"):
         part = parts.get(stream.name) or {}
         span = [part.get("start"), part.get("end")]
-        exported.check_value(MODALITY, f"{kind}.{stream.name}", span, [start, start + stream.width])
+        exported.check_value(schema.MODALITY, f"{kind}.{stream.name}", span, [start, start + stream.width])
         start += stream.width
 
 
 def _check_part(findings: Findings, info: Info, name: str, part: dict[str, Any], column: str) -> None:
     feature = info.features.get(column)
     if feature is None:
-        findings.add(MODALITY, f"{name}: {column} is not a column of the dataset")
+        findings.add(schema.MODALITY, f"{name}: {column} is not a column of the dataset")
         return
     start, end = part.get("start"), part.get("end")
     within = isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= feature.shape[0]
     text = f"{name}: {start} to {end} are not columns of {column}, which has {feature.shape[0]}"
-    findings.check(within, MODALITY, text)
+    findings.check(within, schema.MODALITY, text)
 
 
 class LeRobotV21Check:
@@ -123,10 +116,12 @@ class LeRobotV21Check:
         check_standard_features(findings, info)
         size = info.raw.get("chunks_size", 1000)
         text = f"chunks_size is {printable(size, 20)}; it must be a positive integer"
-        findings.check(isinstance(size, int) and size > 0, INFO, text)
+        findings.check(isinstance(size, int) and size > 0, schema.INFO, text)
         version = info.raw["codebase_version"]
         findings.check(
-            version == VERSION_V21, INFO, f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others"
+            version == schema.VERSION_V21,
+            schema.INFO,
+            f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others",
         )
         tasks = self._tasks(findings, info)
         lengths, of_episodes = self._lengths(findings, info, tasks)
@@ -136,31 +131,31 @@ class LeRobotV21Check:
         ):
             self._check_episodes(findings, info, lengths, of_episodes, rows)
             info.check_total(findings, "total_frames", rows.rows)
-            check_own(findings, rows, (EPISODES_V21, len(lengths)), (TASKS_V21, tasks))
+            check_own(findings, rows, (schema.EPISODES_V21, len(lengths)), (schema.TASKS_V21, tasks))
             check_gr00t_statistics(findings, info, rows)
             check_norm_stats(findings, info, rows.statistics())
             check_modality(findings, info, rows.own.exported)
         self._check_videos(findings, info, lengths)
 
     def _tasks(self, findings: Findings, info: Info) -> list[str]:
-        rows = read_lines(findings.dataset, TASKS_V21)
+        rows = read_lines(findings.dataset, schema.TASKS_V21)
         indices = [row.get("task_index") for row in rows]
-        findings.check(indices == list(range(len(rows))), TASKS_V21, "task_index is not 0, 1, 2, …")
+        findings.check(indices == list(range(len(rows))), schema.TASKS_V21, "task_index is not 0, 1, 2, …")
         info.check_total(findings, "total_tasks", len(rows))
         return [str(row.get("task")) for row in rows]
 
     def _lengths(self, findings: Findings, info: Info, tasks: list[str]) -> tuple[list[int], list[Any]]:
         """Return the length and the tasks of each episode."""
         lengths, of_episodes = [], []
-        for number, row in enumerate(read_lines(findings.dataset, EPISODES_V21)):
-            where = f"{EPISODES_V21}, line {number + 1}"
+        for number, row in enumerate(read_lines(findings.dataset, schema.EPISODES_V21)):
+            where = f"{schema.EPISODES_V21}, line {number + 1}"
             index, length = row.get("episode_index"), row.get("length")
             findings.check(index == number, where, f"episode_index is {index}; it must be {number}")
             if not isinstance(length, int) or length < 1:
                 findings.add(where, f"length is {length}; it must be a positive integer")
                 length = 0
             unknown = [task for task in row.get("tasks") or () if task not in tasks]
-            findings.check(not unknown, where, f"its task {unknown[:1]} is not in {TASKS_V21}")
+            findings.check(not unknown, where, f"its task {unknown[:1]} is not in {schema.TASKS_V21}")
             lengths.append(length)
             of_episodes.append(row.get("tasks"))
         info.check_total(findings, "total_episodes", len(lengths))
@@ -179,9 +174,11 @@ class LeRobotV21Check:
     ) -> None:
         pyarrow = need("pyarrow", "export")
         stored: list[dict[str, Any]] = []
-        with findings.reading(EPISODES_STATS):
-            stored = read_lines(findings.dataset, EPISODES_STATS)
-            findings.check(len(stored) == len(lengths), EPISODES_STATS, f"{len(stored)} of {len(lengths)} episodes")
+        with findings.reading(schema.EPISODES_STATS):
+            stored = read_lines(findings.dataset, schema.EPISODES_STATS)
+            findings.check(
+                len(stored) == len(lengths), schema.EPISODES_STATS, f"{len(stored)} of {len(lengths)} episodes"
+            )
         listed = set()
         for episode, length in enumerate(lengths):
             chunk = episode // self._chunk(info)
@@ -190,7 +187,7 @@ class LeRobotV21Check:
             with findings.reading(name, pyarrow.ArrowException, ValueError):
                 table = read_table(file_in(findings.dataset, name), name)
                 for extra in sorted(set(table.column_names) - set(info.features)):
-                    findings.add(name, f"column {extra} is not a feature of {INFO}")
+                    findings.add(name, f"column {extra} is not a feature of {schema.INFO}")
                 first = rows.rows
                 rows.check(name, table, episode, length, tasks[episode])
                 check_images(findings, info, f"{name}, episode {episode}", table, rows.own)
@@ -204,7 +201,7 @@ class LeRobotV21Check:
         self, findings: Findings, info: Info, stored: dict[str, Any], episode: int, rows: EpisodeRows, first: int
     ) -> None:
         """Compare the statistics of an episode, whose rows begin at `first`."""
-        where = f"{EPISODES_STATS}, episode {episode}"
+        where = f"{schema.EPISODES_STATS}, episode {episode}"
         of_features = stored.get("stats")
         if stored.get("episode_index") != episode or not isinstance(of_features, dict):
             findings.add(where, "has another episode_index, or no stats")
@@ -232,8 +229,8 @@ class LeRobotV21Check:
             findings.check(name in listed, name, "is not a video of an episode")
         if info.videos and not findings.decode:
             findings.skip("pictures in the videos: frames are counted, not decoded; --decode decodes them")
-        if not (findings.dataset / STATS).exists():
-            findings.skip(f"{STATS}: there is none; GR00T computes it")
+        if not (findings.dataset / schema.STATS).exists():
+            findings.skip(f"{schema.STATS}: there is none; GR00T computes it")
 
 
 LEROBOT_V21 = LeRobotV21Check()

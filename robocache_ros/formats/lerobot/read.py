@@ -29,19 +29,8 @@ from robocache_ros.formats.columns import (
     successes,
 )
 from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
+from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import sparse_grid
-from robocache_ros.formats.lerobot.schema import (
-    DEPTH_CODES,
-    DEPTH_PIXELS,
-    EPISODES_V21,
-    INFO,
-    PROVENANCE,
-    REWARD,
-    TASKS,
-    TASKS_V21,
-    VERSION_V3,
-    VERSION_V21,
-)
 from robocache_ros.formats.parquet import column_names, parquet_errors, read_parquet
 from robocache_ros.formats.read import (
     MAX_EPISODES,
@@ -60,7 +49,7 @@ from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled, path_below
 
-VERSIONS = (VERSION_V3, VERSION_V21, "v2.0")
+VERSIONS = (schema.VERSION_V3, schema.VERSION_V21, "v2.0")
 MAX_SECONDS = 1e7  # of a video
 META_BYTES = 4 << 30  # of the tables of episodes
 BATCH_ROWS = 1 << 14  # of the table of episodes, that are Python objects at once
@@ -102,10 +91,10 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
     Errors:
         DatasetError: a file is missing or damaged, or the version is not known.
     """
-    path = folder / INFO
+    path = folder / schema.INFO
     if not path.exists():
         raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
-    info = read_object(file_below(folder, INFO))
+    info = read_object(file_below(folder, schema.INFO))
     where = printable(path)
     try:
         version, fps, features = str(info["codebase_version"]), float(info["fps"]), dict(info["features"])
@@ -115,9 +104,9 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
             )
         layout = LeRobotLayout(fps, features, [], {})
         videos = [*layout.videos, *layout.depth_videos]
-        read = _episodes_v3 if version == VERSION_V3 else _episodes_v2
+        read = _episodes_v3 if version == schema.VERSION_V3 else _episodes_v2
         episodes = read(folder, info, videos)
-        tasks = _tasks_v3(folder) if version == VERSION_V3 else _tasks_v2(folder)
+        tasks = _tasks_v3(folder) if version == schema.VERSION_V3 else _tasks_v2(folder)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, DatasetError):
             raise
@@ -189,7 +178,7 @@ def _episodes_v2(folder: AnyPath, info: Mapping[str, Any], videos: list[str]) ->
     found, chunk = [], int(info.get("chunks_size", 1000))
     if chunk < 1:
         raise ValueError(f"chunks_size is {chunk}")
-    for row in read_objects(file_below(folder, EPISODES_V21)):
+    for row in read_objects(file_below(folder, schema.EPISODES_V21)):
         index = int(row["episode_index"])
         values = {"episode_index": index, "episode_chunk": index // chunk}
         files = {name: (filled(info["video_path"], video_key=name, **values), 0.0) for name in videos}
@@ -204,7 +193,7 @@ def _seconds(value: Any) -> float:
 
 
 def _tasks_v3(folder: AnyPath) -> dict[int, str]:
-    path = file_below(folder, TASKS)
+    path = file_below(folder, schema.TASKS)
     names = column_names(path)
     text = "task" if "task" in names else "__index_level_0__"
     table = read_parquet(path, ["task_index", text], distinct=True)
@@ -214,7 +203,7 @@ def _tasks_v3(folder: AnyPath) -> dict[int, str]:
 
 
 def _tasks_v2(folder: AnyPath) -> dict[int, str]:
-    return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, TASKS_V21))}
+    return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, schema.TASKS_V21))}
 
 
 OPEN_FILES, OPEN_GROUPS = 32, 2
@@ -288,8 +277,8 @@ class DepthFrames(VideoFrames):
         return np.empty((count, *size, 1), np.float32)
 
     def _pixels(self, frame: Any) -> NDArray[Any]:
-        if frame.format.name != DEPTH_PIXELS:
-            raise ValueError(f"frames of {frame.format.name}, not {DEPTH_PIXELS}")
+        if frame.format.name != schema.DEPTH_PIXELS:
+            raise ValueError(f"frames of {frame.format.name}, not {schema.DEPTH_PIXELS}")
         plane = frame.planes[0]  # PyAV 12 makes no array of this format
         codes = np.frombuffer(plane, "<u2").reshape(frame.height, plane.line_size // 2)[:, : frame.width, None]
         depths: NDArray[np.float32] = _depths(self.unit)[np.minimum(codes, CODES - 1)]
@@ -299,7 +288,9 @@ class DepthFrames(VideoFrames):
 def depth_unit(info: Mapping[str, Any]) -> str | None:
     """Return the unit of a depth video, given what info.json states of it; None if its codes are not those known."""
     unit = info.get("depth_unit")
-    return unit if unit in UNITS and all(info.get(name) == value for name, value in DEPTH_CODES.items()) else None
+    return (
+        unit if unit in UNITS and all(info.get(name) == value for name, value in schema.DEPTH_CODES.items()) else None
+    )
 
 
 @lru_cache(maxsize=len(UNITS))
@@ -376,12 +367,12 @@ class LeRobotEpisodes:
             known = ", ".join(images) or "none"
             raise DatasetError(f"cameras: no {printable(missing[0], 40)}; there are {printable(known)}")
         self._cameras = images if cameras is None else {camera: images[camera] for camera in cameras}
-        provenance = self.folder / PROVENANCE
+        provenance = self.folder / schema.PROVENANCE
         self._export: ExportColumns | None = None
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
         if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
-            told, where = read_object(file_below(self.folder, PROVENANCE)), printable(provenance)
+            told, where = read_object(file_below(self.folder, schema.PROVENANCE)), printable(provenance)
             if lacking := [name for name in (VALID, AGE) if name not in features]:
                 raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
             self._export = export_columns(told, where)
@@ -395,14 +386,16 @@ class LeRobotEpisodes:
         vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
         self._proprio = [STATE] if STATE in features else vectors
         windows = [name for name in vectors if name.startswith(WINDOW)] if self._export else []
-        others = [name for name in (ACTION, REWARD, *((TICK, VALID, AGE) if self._export else ())) if name in features]
+        others = [
+            name for name in (ACTION, schema.REWARD, *((TICK, VALID, AGE) if self._export else ())) if name in features
+        ]
         self._columns = tuple(dict.fromkeys((*self._proprio, *windows, *others, "episode_index", "task_index")))
 
     @property
     def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (
-            self.folder / INFO,
+            self.folder / schema.INFO,
             *sorted({path_below(self.folder, place.rows) for place in self._layout.episodes}),
         )
 
@@ -463,9 +456,9 @@ class LeRobotEpisodes:
 
     def _compare(self, path: DatasetFile) -> None:
         """Warn if a file has columns that info.json does not list: damaged names look like this too."""
-        names = [name for name in column_names(path) if name.startswith(("observation.", ACTION, REWARD))]
+        names = [name for name in column_names(path) if name.startswith(("observation.", ACTION, schema.REWARD))]
         if names := [name for name in names if name not in self._layout.features]:
-            where, name = printable(self.folder / INFO, 80), printable(names[0], 40)
+            where, name = printable(self.folder / schema.INFO, 80), printable(names[0], 40)
             warnings.warn(f"{where}: does not list {name}, which the files have; check the file", stacklevel=2)
 
     def _task(self, columns: dict[str, NDArray[Any]], where: str) -> str:
@@ -480,7 +473,7 @@ class LeRobotEpisodes:
         stamps = nominal_stamps(len(columns["task_index"]), self._layout.fps)
         streams: dict[str, Stream] = {}
         named = [(name, "observation", "proprio" if name == STATE else name) for name in self._proprio]
-        for name, role, label in (*named, (ACTION, "action", "actions"), (REWARD, "reward", "rewards")):
+        for name, role, label in (*named, (ACTION, "action", "actions"), (schema.REWARD, "reward", "rewards")):
             if name in columns:
                 table = numbers(columns[name], f"{where}: {name}")
                 named_columns = column_labels(self._layout.features[name], table.shape[1])
@@ -514,7 +507,7 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD), where)
+        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(schema.REWARD), where)
 
 
 def _chosen(episodes: Sequence[int], numbers: list[int]) -> list[int]:

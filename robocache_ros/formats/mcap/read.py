@@ -20,22 +20,7 @@ from robocache_ros.engine.backends.media import tensor_format
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.columns import MAX_BYTES, Marks, export_columns, read_marks
 from robocache_ros.formats.images import decode_image
-from robocache_ros.formats.mcap.schema import (
-    CLOUD_TYPE,
-    COMPRESSED_TYPE,
-    ENCODINGS,
-    IMAGE_TYPE,
-    LITTLE_ENDIAN,
-    NUMBER_TYPE,
-    PREFIX,
-    REWARD,
-    STRING_TYPE,
-    TASK,
-    episode_folder,
-    message_dtype,
-    values_of,
-    values_topic,
-)
+from robocache_ros.formats.mcap import schema
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -51,7 +36,7 @@ from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetFile, file_below
 
-_DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in ENCODINGS.items()}
+_DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in schema.ENCODINGS.items()}
 
 
 class Rows(NamedTuple):
@@ -68,9 +53,9 @@ def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
     Errors:
         ValueError: a message has another size or byte order.
     """
-    kind = message_dtype(columns)
+    kind = schema.message_dtype(columns)
     for message in messages:
-        if len(message) != kind.itemsize or bytes(message[:4]) != LITTLE_ENDIAN:
+        if len(message) != kind.itemsize or bytes(message[:4]) != schema.LITTLE_ENDIAN:
             raise ValueError(f"a message of {len(message):,} bytes, not of {kind.itemsize:,}")
     rows = np.frombuffer(b"".join(messages), kind)
     stamps = rows["sec"].astype(np.int64) * NS_PER_S + rows["nanosec"]
@@ -86,22 +71,22 @@ def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[n
 
 def read_text(message: bytes | memoryview) -> str:
     """Return the text of a std_msgs/String."""
-    return str(_read(STRING_TYPE, message).data)
+    return str(_read(schema.STRING_TYPE, message).data)
 
 
 def read_number(message: bytes | memoryview) -> float:
     """Return the number of a std_msgs/Float32."""
-    return float(_read(NUMBER_TYPE, message).data)
+    return float(_read(schema.NUMBER_TYPE, message).data)
 
 
 def read_compressed(message: bytes | memoryview) -> bytes:
     """Return the file in a sensor_msgs/CompressedImage."""
-    return bytes(_read(COMPRESSED_TYPE, message).data)
+    return bytes(_read(schema.COMPRESSED_TYPE, message).data)
 
 
 def read_image(message: bytes | memoryview) -> NDArray[Any]:
     """Return the (H, W, C) pixels of a sensor_msgs/Image."""
-    image = _read(IMAGE_TYPE, message)
+    image = _read(schema.IMAGE_TYPE, message)
     name = image.encoding.rstrip("0123456789")
     dtype, channels = _DTYPES[name], int(image.encoding[len(name) :])
     return np.frombuffer(bytes(image.data), dtype).reshape(image.height, image.width, channels)
@@ -113,7 +98,7 @@ def read_voxels(message: bytes | memoryview, stream: StreamSpec) -> NDArray[Any]
     Errors:
         ValueError: a point is outside of the grid.
     """
-    cloud = _read(CLOUD_TYPE, message)
+    cloud = _read(schema.CLOUD_TYPE, message)
     grid, form = stream.voxels, tensor_format(stream)
     assert grid is not None
     points = np.frombuffer(bytes(cloud.data), "<f4").reshape(cloud.width, -1)
@@ -182,30 +167,30 @@ class McapEpisodes:
         """Return an episode. Images and arrays are read when they are asked for."""
         path = file_below(self.folder, self._name(index))
         where = printable(path)
-        topics = {stream.name: values_topic(stream) for stream in self._spec.streams}
+        topics = {stream.name: schema.values_topic(stream) for stream in self._spec.streams}
         with _reading(path) as file:
             stored = {topic.name: topic.type for topic in file.topics if topic.count}
-            read = _messages(file, {*topics.values(), TASK, REWARD}, 0, _LAST_NS)
-            ticks = np.array([at for at, _ in read[REWARD]], np.int64)
+            read = _messages(file, {*topics.values(), schema.TASK, schema.REWARD}, 0, _LAST_NS)
+            ticks = np.array([at for at, _ in read[schema.REWARD]], np.int64)
             counts = {len(read[topic]) for topic in topics.values()}
-            if not 0 < len(ticks) <= MAX_STEPS or counts - {len(ticks)} or not read[TASK]:
+            if not 0 < len(ticks) <= MAX_STEPS or counts - {len(ticks)} or not read[schema.TASK]:
                 raise ValueError("its topics do not have a message per tick")
             rows = {
-                stream.name: stream_rows([data for _, data in read[topics[stream.name]]], values_of(stream))
+                stream.name: stream_rows([data for _, data in read[topics[stream.name]]], schema.values_of(stream))
                 for stream in self._spec.streams
             }
-            rewards = np.array([read_number(data) for _, data in read[REWARD]], np.float32)
-            task = read_text(read[TASK][0][1])
+            rewards = np.array([read_number(data) for _, data in read[schema.REWARD]], np.float32)
+            task = read_text(read[schema.TASK][0][1])
         marks = self._marks(ticks, rows, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
         for stream in self._spec.streams:
-            topic = f"{PREFIX}/{stream.name}"
+            topic = f"{schema.PREFIX}/{stream.name}"
             if stream.kind == "vector":
                 if stream.role in ("observation", "action"):
                     found[stream.name] = numbers(_values(stream, rows[stream.name]), f"{where}: {stream.name}")
             elif topic in stored:
-                is_image = stored[topic] == COMPRESSED_TYPE
+                is_image = stored[topic] == schema.COMPRESSED_TYPE
                 convert = _picture if is_image else partial(_array, stream)
                 (found if is_image else arrays)[stream.name] = TopicRows(
                     path, topic, _first_ticks(ticks, rows[stream.name]), convert
@@ -220,7 +205,7 @@ class McapEpisodes:
             return min(group.first_ns for group in groups), max(group.last_ns for group in groups)
 
     def _name(self, index: int) -> str:
-        return f"{episode_folder(index)}/{episode_folder(index)}.mcap"
+        return f"{schema.episode_folder(index)}/{schema.episode_folder(index)}.mcap"
 
     def _marks(self, ticks: NDArray[np.int64], rows: dict[str, Rows], where: str) -> Marks:
         names = self._columns.names

@@ -27,27 +27,7 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
-from robocache_ros.formats.rlds.schema import (
-    ACTION,
-    AGE,
-    EPISODE_INDEX,
-    FEATURES,
-    INFO,
-    LANGUAGE,
-    OBSERVATION,
-    OWN,
-    REWARD,
-    ROLES,
-    SAMPLE_AGES,
-    STAMP,
-    STATE,
-    STATISTICS,
-    STEPS,
-    SUCCESS,
-    TEMPLATE,
-    TICK,
-    VALID,
-)
+from robocache_ros.formats.rlds import schema
 from robocache_ros.formats.rlds.tfrecord import Values, parse_example, read_records
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.untrusted_files import filled
@@ -67,8 +47,8 @@ class RldsCheck:
         return bool(self._folders(dataset))
 
     def _folders(self, dataset: Path) -> list[Path]:
-        found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + INFO)]
-        return [folder for folder in found if (folder / FEATURES).is_file()]
+        found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + schema.INFO)]
+        return [folder for folder in found if (folder / schema.FEATURES).is_file()]
 
     def check(self, findings: Findings) -> None:
         """Report everything that is wrong.
@@ -78,8 +58,8 @@ class RldsCheck:
         """
         for folder in self._folders(findings.dataset):
             inner = "" if folder == findings.dataset else f"{folder.relative_to(findings.dataset).as_posix()}/"
-            info = read_json(findings.dataset, inner + INFO)
-            features = _features(read_json(findings.dataset, inner + FEATURES))
+            info = read_json(findings.dataset, inner + schema.INFO)
+            features = _features(read_json(findings.dataset, inner + schema.FEATURES))
             listed = set()
             with tempfile.TemporaryDirectory(prefix="robocache-validate-") as values:
                 own = None
@@ -88,10 +68,13 @@ class RldsCheck:
                 for split in info.get("splits") or []:
                     listed |= self._check_split(findings, inner, info, split, features, own)
                 if own is not None:
-                    with findings.reading(inner + STATISTICS, KeyError, TypeError, ValueError), closing(own.columns):
+                    with (
+                        findings.reading(inner + schema.STATISTICS, KeyError, TypeError, ValueError),
+                        closing(own.columns),
+                    ):
                         own.check_dataset()
             for path in sorted(folder.glob("*tfrecord*")):
-                findings.check(path.name in listed, inner + path.name, f"no split of {INFO} has this file")
+                findings.check(path.name in listed, inner + path.name, f"no split of {schema.INFO} has this file")
 
     def _check_split(
         self,
@@ -104,13 +87,13 @@ class RldsCheck:
     ) -> set[str]:
         """Check the files of a split; return their names."""
         lengths = [int(length) for length in split.get("shardLengths") or []]
-        where = f"{inner}{INFO}, split {printable(split.get('name'), 30)}"
+        where = f"{inner}{schema.INFO}, split {printable(split.get('name'), 30)}"
         findings.check(bool(lengths), where, "has no files")
         names = set()
         total: int | None = 0
         for index, length in enumerate(lengths):
             name = filled(
-                split.get("filepathTemplate") or TEMPLATE,
+                split.get("filepathTemplate") or schema.TEMPLATE,
                 DATASET=info.get("name"),
                 SPLIT=split.get("name"),
                 FILEFORMAT=info.get("fileFormat", "tfrecord"),
@@ -141,7 +124,7 @@ class RldsCheck:
         except RoboCacheError as error:
             findings.add(name, str(error).rpartition(f"{Path(name).name}: ")[2])
             return None
-        findings.check(records == length, name, f"{records} records; {INFO} says {length}")
+        findings.check(records == length, name, f"{records} records; {schema.INFO} says {length}")
         findings.counted["episodes"] += records
         return size
 
@@ -154,7 +137,7 @@ class RldsCheck:
         own: _OwnEpisodes | None,
     ) -> None:
         for key in sorted(set(record) - set(features)):
-            findings.add(where, f"{printable(key, 60)} is not in {FEATURES}")
+            findings.add(where, f"{printable(key, 60)} is not in {schema.FEATURES}")
         steps: set[int] = set()
         arrays: dict[str, NDArray[Any]] = {}
         for key, feature in features.items():
@@ -164,18 +147,20 @@ class RldsCheck:
             values = record[key]
             with findings.reading(f"{where}, {key}", ValueError, TypeError):
                 count = self._check_feature(findings, f"{where}, {key}", feature, values, arrays, key)
-                if key.startswith(STEPS):
+                if key.startswith(schema.STEPS):
                     steps.add(count)
         if not findings.check(len(steps) <= 1, where, f"its features have different numbers of steps: {sorted(steps)}"):
             return
         findings.counted["rows"] += sum(steps)
-        flags = {n: arrays[STEPS + n].reshape(-1) != 0 for n in ("is_first", "is_last") if STEPS + n in arrays}
+        flags = {
+            n: arrays[schema.STEPS + n].reshape(-1) != 0 for n in ("is_first", "is_last") if schema.STEPS + n in arrays
+        }
         check_first_and_last(findings, where, flags)
         if own is not None:
             with findings.reading(where, KeyError, ValueError, TypeError, UnicodeDecodeError):
                 own.check_episode(where, record, arrays)
-        elif TICK in arrays:
-            self._check_grid(findings, where, arrays[TICK].reshape(-1))
+        elif schema.TICK in arrays:
+            self._check_grid(findings, where, arrays[schema.TICK].reshape(-1))
 
     def _check_grid(self, findings: Findings, where: str, ticks: NDArray[np.int64]) -> None:
         if len(ticks) > 1:
@@ -206,7 +191,7 @@ class RldsCheck:
         table = values.reshape(-1, *shape)
         dtype = str((feature.get("tensor") or {}).get("dtype", ""))
         same = not dtype or (table.dtype.kind == "f") == ("float" in dtype)
-        findings.check(same, where, f"has {table.dtype.name} numbers; {FEATURES} says {printable(dtype, 20)}")
+        findings.check(same, where, f"has {table.dtype.name} numbers; {schema.FEATURES} says {printable(dtype, 20)}")
         check_finite(findings, where, table)
         findings.counted["arrays"] += 1
         arrays[key] = table
@@ -239,7 +224,7 @@ class RldsCheck:
             last = data
             found = image_size(bytes(data), decode=findings.decode)
             if len(dimensions) == 3 and min(dimensions) > 0 and found != tuple(dimensions[:2]):
-                findings.add(where, f"step {step} is {found[0]}x{found[1]}; {FEATURES} says {dimensions[:2]}")
+                findings.add(where, f"step {step} is {found[0]}x{found[1]}; {schema.FEATURES} says {dimensions[:2]}")
                 return
         findings.counted["images"] += len(values)
 
@@ -268,15 +253,15 @@ class _OwnEpisodes:
         self._findings, self._inner, self._exported = findings, inner, exported
         self.columns = ColumnFiles(values)
         self._episodes = self._rows = 0
-        for key, role in ROLES.items():
+        for key, role in schema.ROLES.items():
             if labels := exported.labels(role):
                 told = str(features.get(key, {}).get("description")).split(", ")
-                exported.check_names(key, told, labels, where=inner + FEATURES)
-        for key in (STAMP, VALID, AGE):
+                exported.check_names(key, told, labels, where=inner + schema.FEATURES)
+        for key in (schema.STAMP, schema.VALID, schema.AGE):
             names = str(features.get(key, {}).get("description")).rpartition(": ")[2].rstrip(".").split(", ")
-            exported.check_names(key, names, exported.layout.names, where=inner + FEATURES)
+            exported.check_names(key, names, exported.layout.names, where=inner + schema.FEATURES)
         described = f"Robot {exported.robot}: {'; '.join(exported.tasks[:20])}"
-        exported.check_value(inner + INFO, "description", info.get("description"), described)
+        exported.check_value(inner + schema.INFO, "description", info.get("description"), described)
 
     @classmethod
     def of(
@@ -284,7 +269,7 @@ class _OwnEpisodes:
     ) -> _OwnEpisodes | None:
         """Return the checks; None for a dataset of another tool."""
         if not (findings.dataset / inner / PROVENANCE).is_file():
-            own = any(key.startswith(OWN) for key in features)
+            own = any(key.startswith(schema.OWN) for key in features)
             text = "is missing; without it readers do not know the streams"
             findings.check(not own, inner + PROVENANCE, text)
             return None
@@ -295,23 +280,25 @@ class _OwnEpisodes:
         """Check the next episode."""
         exported, number = self._exported, self._episodes
         self._episodes += 1
-        ticks, stamps, valid, ages = (arrays[key] for key in (TICK, STAMP, VALID, AGE))
-        tables = {key: arrays.get(key) for key in ROLES}
-        values = {name: part for key, role in ROLES.items() for name, part in exported.parts(role, tables[key]).items()}
+        ticks, stamps, valid, ages = (arrays[key] for key in (schema.TICK, schema.STAMP, schema.VALID, schema.AGE))
+        tables = {key: arrays.get(key) for key in schema.ROLES}
+        values = {
+            name: part for key, role in schema.ROLES.items() for name, part in exported.parts(role, tables[key]).items()
+        }
         rows = TickRows(ticks.reshape(-1), stamps, valid, ages, values)
         exported.check_episode(where, number, rows)
         if rows.valid.shape != (len(ticks), len(exported.layout.names)):
             return
-        for key, role in ROLES.items():
+        for key, role in schema.ROLES.items():
             if (table := tables[key]) is not None and table.shape == (filled := exported.filled(rows, role)).shape:
                 self.columns.append({key: np.where(filled, table, np.float32(np.nan))})
         self._rows += len(ticks)
         for stream in exported.spec.vectors:
             if stream.rows:
-                of_samples = arrays[SAMPLE_AGES + stream.name]
+                of_samples = arrays[schema.SAMPLE_AGES + stream.name]
                 exported.check_window(where, rows, stream, of_samples)
         for stream in exported.spec.media:
-            images = record.get(OBSERVATION + stream.name)
+            images = record.get(schema.OBSERVATION + stream.name)
             if isinstance(images, list) and len(images) == len(ticks):
                 same = [False, *(one == other for one, other in itertools.pairwise(images))]
                 exported.check_media(where, rows, stream, np.array(same))
@@ -321,18 +308,20 @@ class _OwnEpisodes:
         self, where: str, number: int, rows: TickRows, record: dict[str, Values], arrays: dict[str, NDArray[Any]]
     ) -> None:
         exported = self._exported
-        exported.check_rewards(where, number, rows, arrays[REWARD])
-        self._findings.check(bool((arrays[STEPS + "discount"] == 1).all()), where, "discount is not 1 in each step")
-        told = int(arrays[EPISODE_INDEX].reshape(-1)[0])
-        exported.check_value(where, EPISODE_INDEX, told, number)
+        exported.check_rewards(where, number, rows, arrays[schema.REWARD])
+        self._findings.check(
+            bool((arrays[schema.STEPS + "discount"] == 1).all()), where, "discount is not 1 in each step"
+        )
+        told = int(arrays[schema.EPISODE_INDEX].reshape(-1)[0])
+        exported.check_value(where, schema.EPISODE_INDEX, told, number)
         if number < len(exported.episodes):
             task, success = exported.episodes[number].task, exported.episodes[number].success
-            texts = {bytes(text).decode() for text in record[LANGUAGE]}
+            texts = {bytes(text).decode() for text in record[schema.LANGUAGE]}
             wrong = min(texts - {task}, default=task)
             exported.check_value(where, "language_instruction", wrong, task)
-            code = int(arrays[SUCCESS].reshape(-1)[0])
-            exported.check_value(where, SUCCESS, code, -1 if success is None else int(success))
-            ends = arrays[STEPS + "is_terminal"].reshape(-1) != 0
+            code = int(arrays[schema.SUCCESS].reshape(-1)[0])
+            exported.check_value(where, schema.SUCCESS, code, -1 if success is None else int(success))
+            ends = arrays[schema.STEPS + "is_terminal"].reshape(-1) != 0
             wanted = (np.arange(len(ends)) == len(ends) - 1) & bool(success)
             off = ends != wanted
             text = f"is_terminal is {ends[off.argmax()]} in step {off.argmax()}; it marks the last one of a success"
@@ -340,12 +329,12 @@ class _OwnEpisodes:
 
     def check_dataset(self) -> None:
         """Compare the number of episodes and the statistics."""
-        where, exported = self._inner + STATISTICS, self._exported
-        exported.check_count(self._episodes, self._inner + INFO)
+        where, exported = self._inner + schema.STATISTICS, self._exported
+        exported.check_count(self._episodes, self._inner + schema.INFO)
         stored = read_json(self._findings.dataset, where)
         exported.check_value(where, "num_transitions", stored["num_transitions"], self._rows)
         exported.check_value(where, "num_trajectories", stored["num_trajectories"], self._episodes)
-        for name, key, role in (("action", ACTION, "action"), ("proprio", STATE, "observation")):
+        for name, key, role in (("action", schema.ACTION, "action"), ("proprio", schema.STATE, "observation")):
             if exported.labels(role) and self._rows:
                 values = self.columns.stats(key)
                 values |= {"p01": values["q01"], "p99": values["q99"]}
@@ -368,7 +357,7 @@ def _features(raw: dict[str, Any], prefix: str = "") -> Features:
                 found[prefix + name] = feature
         return found
     except (KeyError, TypeError, AttributeError) as error:
-        raise RoboCacheError(f"{FEATURES}: not the features of TFDS ({printable(error, 40)})") from None
+        raise RoboCacheError(f"{schema.FEATURES}: not the features of TFDS ({printable(error, 40)})") from None
 
 
 def _shape(feature: dict[str, Any]) -> tuple[int, ...]:

@@ -28,18 +28,7 @@ from robocache_ros.formats.check import (
     read_json,
 )
 from robocache_ros.formats.schema import BY_STREAM, PROVENANCE
-from robocache_ros.formats.webdataset.schema import (
-    ACTION,
-    ARRAY,
-    INDEX,
-    MEMBER_BYTES,
-    META,
-    ROLES,
-    STATE,
-    STATS,
-    age_field,
-    sample_key,
-)
+from robocache_ros.formats.webdataset import schema
 from robocache_ros.untrusted_files import DatasetFile, given_file, open_file
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -64,14 +53,14 @@ class WebDatasetCheck:
         """
         folder = findings.dataset
         files = sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]
-        index = read_json(folder, INDEX) if folder.is_dir() and (folder / INDEX).is_file() else None
+        index = read_json(folder, schema.INDEX) if folder.is_dir() and (folder / schema.INDEX).is_file() else None
         with tempfile.TemporaryDirectory(prefix="robocache-validate-") as values:
             own = None
             with findings.reading(PROVENANCE):
                 own = _OwnSamples.of(findings, index, Path(values))
             self._check_shards(findings, files, index, own)
             if own is not None:
-                with findings.reading(INDEX, KeyError, TypeError, ValueError), closing(own.columns):
+                with findings.reading(schema.INDEX, KeyError, TypeError, ValueError), closing(own.columns):
                     own.check_dataset()
 
     def _check_shards(self, findings: Findings, files: list[Path], index: Any, own: _OwnSamples | None) -> None:
@@ -89,15 +78,17 @@ class WebDatasetCheck:
             told = {shard["name"]: shard["samples"] for shard in index["shards"]}
             for name, samples in told.items():
                 if (folder / name).is_file():
-                    text = f"{counts.get(name, 0)} samples; {INDEX} says {samples}"
+                    text = f"{counts.get(name, 0)} samples; {schema.INDEX} says {samples}"
                     findings.check(counts.get(name) == samples, name, text)
                 else:
-                    findings.add(name, f"is missing; it is in {INDEX}")
+                    findings.add(name, f"is missing; it is in {schema.INDEX}")
             total = sum(episode["samples"] for episode in index["episodes"])
-            findings.check(total == sum(told.values()), INDEX, f"its episodes have {total} samples, its shards others")
+            findings.check(
+                total == sum(told.values()), schema.INDEX, f"its episodes have {total} samples, its shards others"
+            )
             findings.counted["episodes"] += len(index["episodes"])
         else:
-            findings.skip(f"number of samples and of shards: there is no {INDEX}")
+            findings.skip(f"number of samples and of shards: there is no {schema.INDEX}")
 
 
 class _Shard:
@@ -150,7 +141,7 @@ class _Shard:
     def _check_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, field: str) -> None:
         where = f"{self._name}, {member.name}"
         kind = field.rpartition(".")[2]
-        if member.size > MEMBER_BYTES:
+        if member.size > schema.MEMBER_BYTES:
             raise RoboCacheError(f"{self._name}: {printable(member.name, 60)} has {member.size:,} bytes")
         file = archive.extractfile(member)
         data = file.read() if file else b""
@@ -168,8 +159,10 @@ class _Shard:
                 self._values[field] = data
                 with zipfile.ZipFile(io.BytesIO(data)) as arrays:
                     names = arrays.namelist()
-                    usable = sum(of.file_size for of in arrays.infolist()) <= MEMBER_BYTES and not arrays.testzip()
-                one = names == [ARRAY] or self._own is None
+                    usable = (
+                        sum(of.file_size for of in arrays.infolist()) <= schema.MEMBER_BYTES and not arrays.testzip()
+                    )
+                one = names == [schema.ARRAY] or self._own is None
                 self._findings.check(one and usable, where, "is not one array, is too large or is damaged")
             elif kind in IMAGES:
                 self._values[field] = data
@@ -195,7 +188,7 @@ class _OwnSamples:
         self._last: dict[str, bytes] = {}
         self._episode, self._place = 0, ""
         self._kinds: dict[str, tuple[Any, ...]] = {}
-        self._ages = [age_field(stream.name) for stream in exported.spec.vectors if stream.rows]
+        self._ages = [schema.age_field(stream.name) for stream in exported.spec.vectors if stream.rows]
         self._episodes_of: Counter[str] = Counter()  # by shard
 
     @classmethod
@@ -205,19 +198,19 @@ class _OwnSamples:
             own = isinstance(index, dict) and {"shards", "episodes", "columns"} <= set(index)
             findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
             own = (findings.dataset / PROVENANCE).is_file()
-            findings.check(not own, INDEX, "is missing; it lists the shards")
+            findings.check(not own, schema.INDEX, "is missing; it lists the shards")
             return None
         return cls(findings, index, ExportedRows(findings, PROVENANCE, read_json(findings.dataset, PROVENANCE)), values)
 
     def add(self, shard: str, key: str, sample: dict[str, Any]) -> None:
         """Take the next sample."""
-        where, meta = f"{shard}, sample {key}", sample[META]
+        where, meta = f"{shard}, sample {key}", sample[schema.META]
         if self._samples and (meta["is_first"] or key[:6] != f"{self._episode:06d}"):
             self._end_episode()
         self._place = self._place or shard
         exported, row = self._exported, len(self._samples)
         self._findings.check(shard == self._place, where, f"its episode begins in {self._place}")
-        exported.check_value(where, "its key", key, sample_key(self._episode, row))
+        exported.check_value(where, "its key", key, schema.sample_key(self._episode, row))
         exported.check_value(where, "episode", meta["episode"], self._episode)
         exported.check_value(where, "tick", meta["tick"], row)
         exported.check_value(where, "is_first", meta["is_first"], row == 0)
@@ -240,7 +233,7 @@ class _OwnSamples:
             found = list(meta[name])
             exported.check_names(name, found, exported.layout.names, where=where)
         row_times = [meta["tick_ns"], *(value for name in BY_STREAM for value in meta[name].values())]
-        kept = {field: sample[field] for field in (*ROLES, *self._ages) if field in sample}
+        kept = {field: sample[field] for field in (*schema.ROLES, *self._ages) if field in sample}
         self._samples.append({**kept, "times": np.array(row_times, np.int64), "reward": float(meta["reward"])})
 
     def _end_episode(self) -> None:
@@ -252,20 +245,20 @@ class _OwnSamples:
         if times is None or times.shape[1] != 1 + 3 * streams:
             return  # the samples have other streams, which is reported
         ticks, (stamps, valid, ages) = times[:, 0], np.split(times[:, 1:], 3, axis=1)
-        tables = {field: _stacked(samples, field) for field in ROLES}
+        tables = {field: _stacked(samples, field) for field in schema.ROLES}
         values = {
-            **exported.parts("observation", tables[STATE]),
-            **exported.parts("action", tables[ACTION]),
+            **exported.parts("observation", tables[schema.STATE]),
+            **exported.parts("action", tables[schema.ACTION]),
         }
         rows = TickRows(ticks, stamps, valid, ages, values)
         exported.check_episode(where, number, rows)
         exported.check_rewards(where, number, rows, np.array([sample["reward"] for sample in samples]))
-        for field, role in ROLES.items():
+        for field, role in schema.ROLES.items():
             table, filled = tables[field], exported.filled(rows, role)
             if table is not None and table.shape == filled.shape:
                 self.columns.append({field: np.where(filled, table, np.float32(np.nan))})
         for stream in exported.spec.vectors:
-            of_samples = _stacked(samples, age_field(stream.name))
+            of_samples = _stacked(samples, schema.age_field(stream.name))
             if stream.rows and of_samples is not None:
                 exported.check_window(where, rows, stream, of_samples)
         for stream in exported.spec.media:
@@ -278,10 +271,10 @@ class _OwnSamples:
             with self._findings.reading(f"{self._place}, episode {self._episode}", KeyError, ValueError, TypeError):
                 self._end_episode()
         exported, index = self._exported, self._index
-        exported.check_count(self._episode, INDEX)
-        exported.check_value(INDEX, "rate_hz", index["rate_hz"], exported.spec.rate_hz)
+        exported.check_count(self._episode, schema.INDEX)
+        exported.check_value(schema.INDEX, "rate_hz", index["rate_hz"], exported.spec.rate_hz)
         for number, (told, episode) in enumerate(zip(index["episodes"], exported.episodes, strict=False)):
-            where = f"{INDEX}, episode {number}"
+            where = f"{schema.INDEX}, episode {number}"
             exported.check_value(where, "samples", told["samples"], episode.frames)
             exported.check_value(where, "task", told["task"], episode.task)
             exported.check_value(where, "success", told["success"], episode.success)
@@ -291,16 +284,18 @@ class _OwnSamples:
             of_shard |= {"bytes": path.stat().st_size} if path.is_file() else {}
             for key, count in of_shard.items():
                 text = f"{key} of {shard['name']} is {printable(shard[key], 20)}; the file has {count}"
-                self._findings.check(shard[key] == count, INDEX, text)
-        stats = read_json(self._findings.dataset, STATS)
-        for field, role in ROLES.items():
+                self._findings.check(shard[key] == count, schema.INDEX, text)
+        stats = read_json(self._findings.dataset, schema.STATS)
+        for field, role in schema.ROLES.items():
             if labels := exported.labels(role):
-                exported.check_names(f"columns.{field}", index["columns"].get(field), labels, where=INDEX)
-                with self._findings.reading(f"{STATS}: {field}", KeyError):
-                    compare(self._findings, f"{STATS}: {field}", stats[field], self.columns.stats(field), exact=True)
+                exported.check_names(f"columns.{field}", index["columns"].get(field), labels, where=schema.INDEX)
+                with self._findings.reading(f"{schema.STATS}: {field}", KeyError):
+                    compare(
+                        self._findings, f"{schema.STATS}: {field}", stats[field], self.columns.stats(field), exact=True
+                    )
         for field, told in stats.items():
             if field.rpartition(".")[2] in IMAGES:
-                check_image_statistics(self._findings, f"{STATS}: {field}", told)
+                check_image_statistics(self._findings, f"{schema.STATS}: {field}", told)
 
 
 def _stacked(samples: list[dict[str, Any]], field: str) -> NDArray[Any] | None:
