@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import read_table
+from robocache_ros.formats.read import refusing
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetError, DatasetFile
 
@@ -127,13 +128,34 @@ def column_names(path: DatasetFile) -> list[str]:
     return names
 
 
+def column_array(column: Any, where: str) -> NDArray[Any]:
+    """Return (T,) or (T, ...) numbers of a column of numbers, or of lists of one length.
+
+    Errors:
+        DatasetError: it has other values, values are missing, or lists differ in length.
+    """
+    pyarrow, shape = need("pyarrow", "datasets"), [len(column)]
+    column = column.combine_chunks()
+    if isinstance(column, pyarrow.ChunkedArray):  # of a table without rows, and of pyarrow before 12
+        column = pyarrow.concat_arrays(column.chunks) if column.num_chunks else pyarrow.array([], column.type)
+    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
+        count, inner = len(column), column.flatten()
+        if column.null_count or (count and len(inner) % count):
+            raise DatasetError(f"{where}: its rows are not of one length; get the file again")
+        shape.append(len(inner) // count if count else 0)
+        column = inner
+    if hasattr(column, "dictionary"):
+        raise DatasetError(f"{where}: texts, not numbers; get the file again")
+    if column.null_count:
+        raise DatasetError(
+            f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
+        )
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False).reshape(shape)
+    return values
+
+
 @contextmanager
 def parquet_errors(path: AnyPath) -> Iterator[None]:
     """Turn the errors of reading a parquet file into those of datasets."""
-    try:
+    with refusing(printable(path), "damaged", errors=(OSError, need("pyarrow", "datasets").ArrowException)):
         yield
-    except RoboCacheError as error:
-        raise DatasetError(str(error)) from None
-    except (OSError, need("pyarrow", "datasets").ArrowException) as error:
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
-        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None

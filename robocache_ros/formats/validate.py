@@ -9,6 +9,7 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.check import Findings, read_json
 from robocache_ros.formats.checksums import check_checksums, sha256
+from robocache_ros.formats.read import MALFORMED
 from robocache_ros.formats.registry import Validator, checked_formats, validators
 from robocache_ros.storage.paths import as_path
 
@@ -23,7 +24,7 @@ def check_recordings(findings: Findings) -> None:
         return
     for path in found:
         name = path.relative_to(findings.dataset).as_posix()
-        with findings.reading(name, KeyError, TypeError, AttributeError):
+        with findings.reading(name):
             for recording in read_json(findings.dataset, name)["recordings"]:
                 _check(findings, Path(recording["bag"]), recording["files"])
 
@@ -87,7 +88,7 @@ def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:
         where, _, what = str(error).partition(": ")
         findings.add(where, what)
         findings.skip("everything else: the error above stops the validation")
-    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         # A value of a type that no format has, where the checks do not expect it.
         findings.add(dataset.name, f"cannot be read further ({type(error).__name__}: {error})")
         findings.skip("everything else: the error above stops the validation")

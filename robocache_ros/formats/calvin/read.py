@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.file_limits import IMAGE_RATIO, check_decoded
 from robocache_ros.formats.read import (
     MAX_EPISODES,
@@ -27,6 +27,7 @@ from robocache_ros.formats.read import (
     nominal_span,
     nominal_stamps,
     numbers,
+    refusing,
 )
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below, open_file
@@ -205,25 +206,19 @@ def load_arrays(path: DatasetFile) -> Any:
     Errors:
         DatasetError: the file is missing, too large, damaged, or contains anything else.
     """
-    try:
-        with open_file(path) as file:
-            data = file.read(PICKLE_BYTES + 1)
-    except OSError as error:
-        raise DatasetError(f"{printable(path)}: cannot be read ({error.strerror}); get the file") from None
+    with refusing(printable(path), "cannot be read", errors=(OSError,)), open_file(path) as file:
+        data = file.read(PICKLE_BYTES + 1)
     if len(data) > PICKLE_BYTES:
         raise DatasetError(f"{printable(path)}: more than {PICKLE_BYTES >> 20:,} MiB; check the file")
     stream = io.BytesIO(data)
-    try:
+    # Damaged pickles raise errors of any kind.
+    with refusing(printable(path), "refused", "only arrays and plain values are read", (Exception,)):
         if data.startswith(np.lib.format.MAGIC_PREFIX):
             version = np.lib.format.read_magic(stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             if not read(stream)[2].hasobject:
                 raise _PickleError("it is an array, not a pickle")
         value, _ = _finished(_Machine().run(stream), {}, MAX_DEPTH)
-    except Exception as error:  # damaged pickles raise errors of any kind
-        raise DatasetError(
-            f"{printable(path)}: refused: {printable(error, 80)}; only arrays and plain values are read"
-        ) from None
     return value
 
 
@@ -429,13 +424,9 @@ class CalvinSteps:
         if everything and not path.exists():
             return None
         told = load_arrays(file_below(self.folder, LANGUAGE))
-        try:
+        with refusing(printable(path), "not CALVIN's annotations", "get it again"):
             texts, names = list(told["language"]["ann"]), list(told["language"]["task"])
             ranges = _ranges(np.array(told["info"]["indx"], np.int64), path)
-        except (ArithmeticError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise DatasetError(
-                f"{printable(path)}: not CALVIN's annotations ({printable(error, 60)}); get it again"
-            ) from None
         if not len(texts) == len(names) == len(ranges):
             raise DatasetError(f"{printable(path)}: {len(texts)} texts for {len(ranges)} ranges; get the file again")
         if not everything and (unknown := [task for task in tasks if task not in names]):
@@ -482,34 +473,30 @@ def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
 
 def _read_step(folder: AnyPath, step: int, keys: Any) -> dict[str, NDArray[Any]]:
     path = file_below(folder, f"episode_{step:07d}.npz")
-    try:
-        with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
-            for key in keys:
-                member, label = arrays.zip.getinfo(f"{key}.npy"), f"{printable(path)}: {printable(key, 40)}"
-                if member.file_size > MAX_STEP_BYTES:
-                    raise DatasetError(f"{label}: {member.file_size:,} bytes; check the file")
-                check_decoded(member.file_size, member.compress_size, label, IMAGE_RATIO)
-            found = {key: arrays[key] for key in keys}
-            if not all(isinstance(value, np.ndarray) for value in found.values()):
-                raise DatasetError(f"{printable(path)}: damaged (a header of an array); get the file again")
-            return found
-    except KeyError as error:
-        raise DatasetError(
-            f"{printable(path)}: {printable(error.args[0], 60)}; choose another camera or get the file again"
-        ) from None
-    except RoboCacheError as error:
-        raise DatasetError(str(error)) from None
-    except Exception as error:  # damaged headers of arrays raise errors of any kind
-        raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
+    where = printable(path)
+    with (
+        refusing(where, "damaged", errors=(Exception,)),
+        open_file(path) as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
+        for key in keys:
+            label = f"{where}: {printable(key, 40)}"
+            if f"{key}.npy" not in arrays.zip.namelist():
+                raise DatasetError(f"{label} is not in it; choose another camera or get the file again")
+            member = arrays.zip.getinfo(f"{key}.npy")
+            if member.file_size > MAX_STEP_BYTES:
+                raise DatasetError(f"{label}: {member.file_size:,} bytes; check the file")
+            check_decoded(member.file_size, member.compress_size, label, IMAGE_RATIO)
+        found = {key: arrays[key] for key in keys}
+        if not all(isinstance(value, np.ndarray) for value in found.values()):
+            raise DatasetError(f"{where}: damaged (a header of an array); get the file again")
+        return found
 
 
 def _array(folder: AnyPath) -> NDArray[Any]:
     path = file_below(folder, RANGES)
-    try:
+    with refusing(printable(path), "damaged", "give the folder of a CALVIN dataset", (Exception,)):
         array: NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), "r")
-    except Exception as error:  # damaged headers of arrays raise errors of any kind
-        reason = f"damaged ({printable(error, 60)})"
-        raise DatasetError(f"{printable(path)}: {reason}; give the folder of a CALVIN dataset") from None
     return array
 
 

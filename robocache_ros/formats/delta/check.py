@@ -105,15 +105,16 @@ class TickRowChecks:
                 fields = column.flatten() if need("pyarrow", "export").types.is_struct(column.type) else [column]
                 numbers = [field.fill_null(0).to_numpy(zero_copy_only=False) for field in fields]
                 values[stream.name] = np.stack(numbers, axis=1)
-        rows = TickRows(ticks, stamps, valid, ages, values)
+        ages_ms = {}
+        for name in exported.windows:
+            lists = table["sample_age_ms"].combine_chunks().field(name).to_pylist()
+            size = exported.spec.stream(name).rows
+            padded = [[*(of_row or ()), *[-1.0] * (size - len(of_row or ()))] for of_row in lists]
+            ages_ms[name] = np.array(padded)
+        rows = TickRows(ticks, stamps, valid, ages, values, ages_ms=ages_ms)
         exported.check_rows(where, rows)
         counts = np.stack([(valid == state).sum(axis=0) for state in range(STATES)])
         self.states[episode] = self.states.get(episode, 0) + counts
-        for stream in exported.spec.vectors:
-            if stream.rows:
-                lists = table["sample_age_ms"].combine_chunks().field(stream.name).to_pylist()
-                padded = [[*(of_row or ()), *[-1.0] * (stream.rows - len(of_row or ()))] for of_row in lists]
-                exported.check_window(where, rows, stream, np.array(padded))
         for name, kind in self._kinds.items():
             if kind != "vector" and name in table.column_names:
                 self._check_places(where, exported, rows, name, table[name].combine_chunks())
@@ -159,7 +160,7 @@ class TickRowChecks:
     def check_files(self) -> None:
         """Check the files that rows name."""
         for name, last in sorted(self._last.items()):
-            with self._findings.reading(name, ValueError, *_file_errors()):
+            with self._findings.reading(name):
                 path = file_in(self._findings.dataset, name)
                 video = path.suffix == ".mp4"
                 count = self._frames(name, path) if video else self._rows(name, path)
@@ -241,10 +242,6 @@ def _leaves(column: Any) -> list[NDArray[Any]]:
     return [field.drop_null().to_numpy(zero_copy_only=False) for field in fields]
 
 
-def _file_errors() -> tuple[type[Exception], ...]:
-    return (need("pyarrow", "export").ArrowException, need("av", "export").FFmpegError)
-
-
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
 _EPISODE = (
     *("episode", "length", "start_ns", "stop_ns", "append", "recording", "recording_key", "task", "robot"),
@@ -272,14 +269,14 @@ class DeltaCheck:
         rows = _layout_rows(findings, tables[TICKS])
         listed: list[dict[str, Any]] = []
         for name in files[EPISODES]:
-            with findings.reading(name, *_errors(), KeyError):
+            with findings.reading(name):
                 read = read_table(file_in(findings.dataset, name), name, _EPISODE, distinct=True)
                 values = zip(*map(values_of, read.columns), strict=True)
                 listed += [dict(zip(_EPISODE, row, strict=True), file=name) for row in values]
         appends = _Appends(findings)
         rows.exported = {row["episode"]: found for row in listed if (found := appends.of(row)) is not None}
         for name in files[TICKS]:
-            with findings.reading(name, *_errors()):
+            with findings.reading(name):
                 for episode, table in _by_episode(file_in(findings.dataset, name)):
                     rows.check(name, episode, table)
         _check_episodes(findings, listed, rows)
@@ -316,7 +313,7 @@ def _files(findings: Findings, name: str, table: Any) -> list[str]:
 
 def _check_logged(findings: Findings, table: str, path: str, told: dict[str, Any]) -> None:
     """Compare what the log states of a file, by which queries skip it, with its footer."""
-    with findings.reading(path, *_errors()):
+    with findings.reading(path):
         footer = need("pyarrow.parquet", "export").read_metadata(file_in(findings.dataset, path))
         count = told.get("num_records")
         findings.check(count in (None, footer.num_rows), path, f"{footer.num_rows} rows; the log states {count}")
@@ -351,7 +348,7 @@ class _Appends:
         if append not in self._read:
             self._read[append] = None
             if (self._findings.dataset / name).is_file():
-                with self._findings.reading(name, KeyError, TypeError, IndexError):
+                with self._findings.reading(name):
                     raw = read_json(self._findings.dataset, name)
                     exported = ExportedRows(self._findings, name, raw)
                     keys = [recording_key(recording) for recording in raw["recordings"]]
@@ -445,10 +442,6 @@ def _check_episode(
             found = row[share].get(stream)
             text = f"{share}.{stream} is {printable(found, 20)}; the ticks have {wanted:g}"
             findings.check(found is not None and abs(found - wanted) < 1e-9, where, text)
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    return (need("pyarrow", "export").ArrowException, ValueError)
 
 
 DELTA_CHECK = DeltaCheck()

@@ -20,7 +20,15 @@ from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, c
 from robocache_ros.formats.delta.log import check_log, reached, storage_options
 from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT, TICKS
 from robocache_ros.formats.parquet import read_parquet
-from robocache_ros.formats.read import MAX_EPISODES, MAX_STEPS, DatasetError, SourceEpisode, numbers
+from robocache_ros.formats.read import (
+    MALFORMED,
+    MAX_EPISODES,
+    MAX_STEPS,
+    DatasetError,
+    SourceEpisode,
+    numbers,
+    refusing,
+)
 from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
@@ -94,7 +102,7 @@ def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:
         for file in (*of_episodes, *actions):
             path_below(folder, file["path"])
         fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
-    try:
+    with refusing(where, "not an export", "export it with --format delta"):
         paths = [file_below(folder, f"{EPISODES}/{file['path']}") for file in of_episodes]
         found = [row for path in paths for row in _episode_rows(path)]
         if len(found) > MAX_EPISODES:
@@ -102,10 +110,6 @@ def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:
         files = [TickFile(file["path"], *(file.get(f"{each}.episode") for each in ("min", "max"))) for file in actions]
         layout = json.loads(fields["tick_ns"][LAYOUT])
         arrays = {name: json.loads(told[ARRAY]) for name, told in fields.items() if ARRAY in told}
-    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(f"{where}: not an export ({printable(error, 60)}); export it with --format delta") from None
     return DeltaTables(sorted(found), files, layout, arrays)
 
 
@@ -214,7 +218,8 @@ class DeltaEpisodes:
         table = tick_rows(self.folder, self._files, episode, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
-        try:
+        errors = (*MALFORMED, need("pyarrow", "datasets").ArrowException)
+        with refusing(where, advice="export it again", errors=errors):
             ticks = table["tick_ns"].to_numpy()
             valid, age_ns = (self._by_stream(table[name].combine_chunks()) for name in ("valid", "age_ns"))
             for name, about in self._columns.streams.items():
@@ -224,17 +229,6 @@ class DeltaEpisodes:
                     column = table[name].combine_chunks()
                     (arrays if name in self._arrays else found)[name] = self._media(name, column, where)
             rewards = table[REWARD].combine_chunks()
-        except (
-            ArithmeticError,
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            need("pyarrow", "datasets").ArrowException,
-        ) as error:
-            if isinstance(error, DatasetError):
-                raise
-            raise DatasetError(f"{where}: malformed ({printable(error, 60)}); export it again") from None
         known = None if rewards.null_count else rewards.to_numpy()
         marks = read_marks(self._columns, valid, age_ns, where)
         streams = self._columns.episode_streams(ticks, marks, found, arrays, known, where)
@@ -284,12 +278,9 @@ class _ImageRows:
         return len(self._rows)
 
     def __getitem__(self, row: int) -> bytes:
-        try:
+        errors = (OSError, ValueError, need("pyarrow", "datasets").ArrowException)
+        with refusing(printable(self._path), "damaged", errors=errors):
             return blob(self._path, int(self._rows[row]))
-        except (OSError, ValueError, need("pyarrow", "datasets").ArrowException) as error:
-            raise DatasetError(
-                f"{printable(self._path)}: damaged ({printable(error, 60)}); get the file again"
-            ) from None
 
 
 def _array(

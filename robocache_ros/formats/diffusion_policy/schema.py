@@ -4,5 +4,5 @@ from __future__ import annotations
 
 FOLDER = "replay_buffer.zarr"
 ACTION, REWARD = "action", "reward"  # arrays beside those of the observations, which have the names of streams
-MAX_CHUNK_BYTES = 256 << 20
+MAX_CHUNK_BYTES, MAX_CHUNKS = 256 << 20, 10_000_000
 CODECS = ("", "zstd", "zlib", "gzip")  # of chunks that are read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -16,10 +15,11 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.lerobot.schema import PROVENANCE
-from robocache_ros.formats.parquet import Table, column
+from robocache_ros.formats.parquet import Table, column, read_parquet
 from robocache_ros.formats.pieces import ArrayInfo, runs
+from robocache_ros.formats.read import read_object
 from robocache_ros.formats.write import FileTask, array_bytes
-from robocache_ros.untrusted_files import file_below, files_below, folder_below, read_bytes
+from robocache_ros.untrusted_files import file_below, files_below, folder_below
 
 
 def coordinate_type(shape: tuple[int, ...]) -> str:
@@ -65,13 +65,12 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
     Errors:
         RoboCacheError: the dataset has no arrays of this stream.
     """
-    parquet = need("pyarrow.parquet", "export")
-    told = json.loads(read_bytes(file_below(Path(dataset), PROVENANCE)))["arrays"]
+    told = read_object(file_below(Path(dataset), PROVENANCE))["arrays"]
     if stream not in told:
         raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
     info = ArrayInfo(tuple(told[stream]["shape"]), told[stream]["dtype"])
     files = files_below(folder_below(Path(dataset), f"arrays/{stream}"), "chunk-*/file-*.parquet")
-    tables = [parquet.read_table(file, filters=[("episode_index", "=", episode)]) for file in files]
+    tables = [read_parquet(file, equal=("episode_index", episode)) for file in files]
     arrays = [_array(table, row, info) for table in tables for row in range(len(table))]
     frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]
     empty = np.zeros((0, *info.shape), info.numpy_dtype)

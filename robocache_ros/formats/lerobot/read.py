@@ -31,7 +31,7 @@ from robocache_ros.formats.columns import (
 from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import sparse_grid
-from robocache_ros.formats.parquet import column_names, parquet_errors, read_parquet
+from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     DatasetError,
@@ -43,6 +43,7 @@ from robocache_ros.formats.read import (
     numbers,
     read_object,
     read_objects,
+    refusing,
 )
 from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.video_frames import VideoFrames
@@ -96,7 +97,7 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
         raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
     info = read_object(file_below(folder, schema.INFO))
     where = printable(path)
-    try:
+    with refusing(where, advice="get the folder meta again"):
         version, fps, features = str(info["codebase_version"]), float(info["fps"]), dict(info["features"])
         if version not in VERSIONS:
             raise DatasetError(
@@ -107,10 +108,6 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
         read = _episodes_v3 if version == schema.VERSION_V3 else _episodes_v2
         episodes = read(folder, info, videos)
         tasks = _tasks_v3(folder) if version == schema.VERSION_V3 else _tasks_v2(folder)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the folder meta again") from None
     listed = info.get("total_episodes", len(episodes))
     if isinstance(listed, int) and len(episodes) < listed:
         raise DatasetError(f"{where}: meta has {len(episodes):,} of {listed:,} episodes; get the folder meta again")
@@ -254,7 +251,7 @@ def stored_arrays(
         DatasetError: the provenance is malformed.
     """
     found = {}
-    try:
+    with refusing(where, "arrays are malformed", "export it again"):
         for name, about in told.items():
             shape, dtype = tuple(int(n) for n in about["shape"]), str(about["dtype"])
             stored = np.dtype("u1" if dtype == "bits" else dtype)
@@ -262,8 +259,6 @@ def stored_arrays(
                 raise ValueError(f"{name}: {shape} {dtype}")
             is_sparse = about.get("layout") == "sparse"
             found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
-    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DatasetError(f"{where}: arrays are malformed ({printable(error, 60)}); export it again") from None
     return found
 
 
@@ -412,7 +407,7 @@ class LeRobotEpisodes:
             self._compare(path)
         if table.num_rows != place.length:
             raise DatasetError(f"{where}: {table.num_rows:,} rows, not {place.length:,}; get the file again")
-        columns = {name: _values(table.column(name), f"{where}: {name}") for name in table.column_names}
+        columns = {name: column_array(table.column(name), f"{where}: {name}") for name in table.column_names}
         images: dict[str, Values] = {}
         for camera, name in self._cameras.items():
             if name in place.videos:
@@ -449,7 +444,7 @@ class LeRobotEpisodes:
         path = file_below(self.folder, place.rows)
         table, _ = _rows(path, self._columns, place.index, os.getpid())
         where = f"{printable(path)}: episode {place.index}: {TICK}"
-        ticks = _values(table.column(TICK), where).reshape(-1)
+        ticks = column_array(table.column(TICK), where).reshape(-1)
         if ticks.dtype.kind not in "iu":
             raise DatasetError(f"{where}: {ticks.dtype}, not int64; export it again")
         return int(ticks[0]), int(ticks[-1])
@@ -528,7 +523,7 @@ def _camera(name: str) -> str:
 @lru_cache(maxsize=OPEN_TABLES)
 def _table(path: DatasetFile, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
     table = read_parquet(path, list(columns))
-    return table, _values(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
+    return table, column_array(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
 
 
 def _rows(path: DatasetFile, columns: tuple[str, ...], episode: int, process: int) -> tuple[Any, int]:
@@ -538,26 +533,6 @@ def _rows(path: DatasetFile, columns: tuple[str, ...], episode: int, process: in
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         raise DatasetError(f"{printable(path)}: episode {episode} is not in adjacent rows; get the file again")
     return table.slice(int(rows[0]), len(rows)), int(rows[0])
-
-
-def _values(column: Any, where: str) -> NDArray[Any]:
-    """Return (T,) or (T, ...) numbers of a column of numbers, or of lists of one length."""
-    column = column.combine_chunks()
-    shape: list[int] = [len(column)]
-    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
-        count, inner = len(column), column.flatten()
-        if column.null_count or (count and len(inner) % count):
-            raise DatasetError(f"{where}: its rows are not of one length; get the file again")
-        shape.append(len(inner) // count if count else 0)
-        column = inner
-    if hasattr(column, "dictionary"):
-        raise DatasetError(f"{where}: texts, not numbers; get the file again")
-    if column.null_count:
-        raise DatasetError(
-            f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
-        )
-    values: NDArray[Any] = column.to_numpy(zero_copy_only=False).reshape(shape)
-    return values
 
 
 def _image_files(path: DatasetFile, name: str, first: int, count: int, where: str) -> list[bytes]:

@@ -17,7 +17,7 @@ from robocache_ros.bags.storage.mcap import McapFile
 from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.engine.backends.media import tensor_format
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.formats.columns import MAX_BYTES, Marks, export_columns, read_marks
 from robocache_ros.formats.images import decode_image
 from robocache_ros.formats.mcap import schema
@@ -29,6 +29,7 @@ from robocache_ros.formats.read import (
     check_image_bytes,
     numbers,
     read_object,
+    refusing,
 )
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
@@ -69,21 +70,6 @@ def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[n
     return by_sample
 
 
-def read_text(message: bytes | memoryview) -> str:
-    """Return the text of a std_msgs/String."""
-    return str(_read(schema.STRING_TYPE, message).data)
-
-
-def read_number(message: bytes | memoryview) -> float:
-    """Return the number of a std_msgs/Float32."""
-    return float(_read(schema.NUMBER_TYPE, message).data)
-
-
-def read_compressed(message: bytes | memoryview) -> bytes:
-    """Return the file in a sensor_msgs/CompressedImage."""
-    return bytes(_read(schema.COMPRESSED_TYPE, message).data)
-
-
 def read_image(message: bytes | memoryview) -> NDArray[Any]:
     """Return the (H, W, C) pixels of a sensor_msgs/Image."""
     image = _read(schema.IMAGE_TYPE, message)
@@ -114,13 +100,11 @@ def read_voxels(message: bytes | memoryview, stream: StreamSpec) -> NDArray[Any]
     return found.reshape(shape)
 
 
-@cache
-def _type(name: str) -> Any:
-    return message_type(name)
-
-
 def _read(name: str, message: bytes | memoryview) -> Any:
     return read_message(_type(name), message)
+
+
+_type = cache(message_type)
 
 
 _LAST_NS = 2**63 - 1
@@ -145,13 +129,9 @@ class McapEpisodes:
             printable(self.folder / PROVENANCE),
         )
         self._columns = export_columns(provenance, where)
-        try:
+        with refusing(where, "has no spec or no episodes", "export the dataset again"):
             self._spec: FusionSpec = load_spec(provenance["layout"]["spec"])
             self._count = len(provenance["episodes"])  # not that of the files, of which some may be missing
-        except (KeyError, TypeError, RoboCacheError) as error:
-            raise DatasetError(
-                f"{where}: has no spec or no episodes ({printable(error, 60)}); export the dataset again"
-            ) from None
         if not 0 < self._count <= MAX_EPISODES:
             raise DatasetError(f"{where}: lists {self._count:,} episodes; 1 to {MAX_EPISODES:,} are read")
 
@@ -179,8 +159,8 @@ class McapEpisodes:
                 stream.name: stream_rows([data for _, data in read[topics[stream.name]]], schema.values_of(stream))
                 for stream in self._spec.streams
             }
-            rewards = np.array([read_number(data) for _, data in read[schema.REWARD]], np.float32)
-            task = read_text(read[schema.TASK][0][1])
+            rewards = np.array([_read(schema.NUMBER_TYPE, data).data for _, data in read[schema.REWARD]], np.float32)
+            task = str(_read(schema.STRING_TYPE, read[schema.TASK][0][1]).data)
         marks = self._marks(ticks, rows, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
@@ -264,16 +244,11 @@ class TopicRows:
 def _reading(path: DatasetFile) -> Iterator[McapFile]:
     """Open a file; a damaged message in it is an error."""
     where = printable(path)
-    try:
-        with closing(McapFile(path)) as file:
-            yield file
-            if file.notes:
-                raise DatasetError(f"{where}: {printable(file.notes[0], 100)}; get the file again")
-    except DatasetError:
-        raise
-    except Exception as error:  # damaged messages raise errors of any kind
-        reason = f"damaged ({printable(error, 80)})" if path.exists() else "not there"
-        raise DatasetError(f"{where}: {reason}; get the file again") from None
+    # Damaged messages raise errors of any kind.
+    with refusing(where, "damaged", errors=(Exception,)), closing(McapFile(path)) as file:
+        yield file
+        if file.notes:
+            raise DatasetError(f"{where}: {printable(file.notes[0], 100)}; get the file again")
 
 
 def _messages(file: McapFile, topics: set[str], start_ns: int, stop_ns: int) -> dict[str, Messages]:
@@ -297,7 +272,7 @@ def _first_ticks(ticks: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
 
 
 def _picture(data: Data, where: str) -> NDArray[Any]:
-    return decode_image(read_compressed(data), where)
+    return decode_image(bytes(_read(schema.COMPRESSED_TYPE, data).data), where)
 
 
 def _array(stream: StreamSpec, data: Data, where: str) -> NDArray[Any]:

@@ -28,6 +28,7 @@ from robocache_ros.formats.read import (
     nominal_stamps,
     numbers,
     read_object,
+    refusing,
 )
 from robocache_ros.formats.rlds import schema
 from robocache_ros.formats.rlds.open_x import rate_of
@@ -224,15 +225,13 @@ class RldsEpisodes:
         file = bisect_right(self._ends, index)
         record = index - (self._ends[file - 1] if file else 0)
         where = f"{printable(self._files[file])}: record {record}"
-        try:
+        with refusing(where):
             opened = _record_file(file_below(self._folder, self._files[file].name), os.getpid())
             if opened.records is not None and opened.records > self._lengths[file]:
                 raise DatasetError(
                     f"{where}: the file has {opened.records:,} records, not {self._lengths[file]:,}; get it again"
                 )
             data = opened.read(record)
-        except RoboCacheError as error:
-            raise DatasetError(str(error)) from None
         try:
             stored = parse_example(data)
             if record == 0:

@@ -57,13 +57,13 @@ class RobomimicCheck:
             for name in demos:
                 self._check_demo(findings, h5py, file["data"], name)
                 if own is not None and name.removeprefix("demo_").isdigit():
-                    with findings.reading(f"data/{name}", KeyError, ValueError, TypeError):
+                    with findings.reading(f"data/{name}"):
                         own.check_demo(h5py, file["data"][name], f"data/{name}", int(name.removeprefix("demo_")))
             self._check_keys(findings, file["data"], demos)
             self._check_attributes(findings, file["data"], demos)
             self._check_masks(findings, file, demos)
             if own is not None:
-                with findings.reading("data", KeyError, ValueError, TypeError):
+                with findings.reading("data"):
                     own.check_dataset(file, demos)
         if not findings.decode:
             findings.skip("values of images: --decode reads them")
@@ -86,7 +86,7 @@ class RobomimicCheck:
         findings.check("obs" in demo, where, "has no obs")
         findings.counted["rows"] += int(length)
         for path, array in _arrays(h5py, demo):
-            with findings.reading(f"{where}/{path}", ValueError, TypeError):
+            with findings.reading(f"{where}/{path}"):
                 text = f"{array.shape[:1]} rows; num_samples is {length}"
                 if not findings.check(array.shape[:1] == (length,), f"{where}/{path}", text):
                     continue
@@ -153,7 +153,7 @@ class RobomimicCheck:
         total = sum(int(data[name].attrs.get("num_samples", 0)) for name in demos)
         told = data.attrs.get("total")
         findings.check(told == total, "data", f"total is {printable(told, 20)}; the demonstrations have {total} rows")
-        with findings.reading("data", ValueError, TypeError):
+        with findings.reading("data"):
             arguments = json.loads(data.attrs.get("env_args", "null"))
             lacking = [key for key in ("env_name", "type", "env_kwargs") if key not in (arguments or {})]
             findings.check(not lacking, "data", f"env_args has no {', '.join(lacking)}")
@@ -216,21 +216,24 @@ class _OwnData:
                 values[stream.name] = array[()]
         different = ", ".join(sorted(set(demo["obs"]) ^ set(demo["next_obs"])))
         self._findings.check(not different, where, f"{different}: is in one of obs and next_obs only")
-        windows = {stream.name for stream in spec.vectors if stream.rows}
-        rows = TickRows(ticks.reshape(-1), stamps, valid, ages, {k: v for k, v in values.items() if k not in windows})
-        exported.check_episode(where, number, rows)
-        if valid.shape != (len(ticks), len(spec.streams)):
-            return
-        for stream in spec.vectors:
-            if stream.rows and f"robocache/sample_age_ms.{stream.name}" in demo:
-                of_samples = demo[f"robocache/sample_age_ms.{stream.name}"][()]
-                exported.check_window(where, rows, stream, of_samples)
-                mask = demo[f"robocache/mask.{stream.name}"][()]
-                same = np.array_equal(mask != 0, of_samples >= 0)
-                of_mask = f"{where}/robocache/mask.{stream.name}"
-                self._findings.check(same, of_mask, "is not where sample_age_ms is 0 or more")
-        self._check_transitions(demo, where, number, rows, values)
-        self._check_images(h5py, demo, where, rows)
+        windows = exported.windows
+        ages_ms, masks = (
+            {name: demo[f"robocache/{kind}.{name}"][()] for name in windows if f"robocache/{kind}.{name}" in demo}
+            for kind in ("sample_age_ms", "mask")
+        )
+        rows = TickRows(
+            ticks.reshape(-1),
+            stamps,
+            valid,
+            ages,
+            {name: of_stream for name, of_stream in values.items() if name not in windows},
+            ages_ms=ages_ms,
+            masks=masks,
+            repeated=self._repeated(h5py, demo, len(ticks)),
+            rewards=demo["rewards"][()],
+        )
+        if exported.check_episode(where, number, rows):
+            self._check_transitions(demo, where, number, rows, values)
 
     def _check_transitions(
         self, demo: Any, where: str, number: int, rows: TickRows, values: dict[str, NDArray[Any]]
@@ -249,7 +252,6 @@ class _OwnData:
             self._compare(f"{where}/actions", demo["actions"][()], wanted, "action_dict, scaled, has")
         last = np.arange(len(rows.ticks_ns)) == len(rows.ticks_ns) - 1
         self._compare(f"{where}/dones", demo["dones"][()][:, None], last[:, None], "only the last row has 1, it is")
-        exported.check_rewards(f"{where}/rewards", number, rows, demo["rewards"][()])
         for name, array in demo["next_obs"].items() if "next_obs" in demo else ():
             if array.ndim < 4 and name in demo["obs"] and len(array):
                 same = np.array_equal(array[-1], demo["obs"][name][-1], equal_nan=True)
@@ -267,17 +269,19 @@ class _OwnData:
                 text = f"wrong in {int(off.any(axis=1).sum())} rows; in row {row} value {column} is"
                 self._findings.add(where, f"{text} {found[row, column]:g}; {what} {float(wanted[row, column]):g}")
 
-    def _check_images(self, h5py: Any, demo: Any, where: str, rows: TickRows) -> None:
-        """Compare images with those of the row before, one by one; only with `findings.decode`."""
+    def _repeated(self, h5py: Any, demo: Any, rows: int) -> dict[str, NDArray[np.bool_]]:
+        """Return by stream which images are those of the row before; only with `findings.decode`."""
+        found = {}
         for stream in self._exported.spec.media if self._findings.decode else ():
             array = demo["obs"].get(stream.name)
-            if isinstance(array, h5py.Dataset) and len(array) == len(rows.ticks_ns):
-                same, last = np.zeros(len(array), np.bool_), None
-                for row in range(len(array)):
+            if isinstance(array, h5py.Dataset) and len(array) == rows:
+                same, last = np.zeros(rows, np.bool_), None
+                for row in range(rows):
                     image = array[row]
                     same[row] = last is not None and np.array_equal(image, last, equal_nan=image.dtype.kind == "f")
                     last = image
-                self._exported.check_media(f"{where}/obs", rows, stream, same)
+                found[stream.name] = same
+        return found
 
     def check_dataset(self, file: Any, demos: list[str]) -> None:
         """Check what is stored once."""
@@ -315,7 +319,7 @@ def _own_data(findings: Findings, h5py: Any, file: Any) -> _OwnData | None:
     if provenance is None:
         findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
         return None
-    with findings.reading(PROVENANCE, ValueError, TypeError, RecursionError):
+    with findings.reading(PROVENANCE):
         raw = json.loads(bytes(provenance[()]))
         return _OwnData(findings, file["data"], ExportedRows(findings, PROVENANCE, raw))
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-import tempfile
 import zipfile
 from collections import Counter
 from contextlib import closing
@@ -54,13 +53,13 @@ class WebDatasetCheck:
         folder = findings.dataset
         files = sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]
         index = read_json(folder, schema.INDEX) if folder.is_dir() and (folder / schema.INDEX).is_file() else None
-        with tempfile.TemporaryDirectory(prefix="robocache-validate-") as values:
+        with closing(ColumnFiles()) as columns:
             own = None
             with findings.reading(PROVENANCE):
-                own = _OwnSamples.of(findings, index, Path(values))
+                own = _own_samples(findings, index, columns)
             self._check_shards(findings, files, index, own)
             if own is not None:
-                with findings.reading(schema.INDEX, KeyError, TypeError, ValueError), closing(own.columns):
+                with findings.reading(schema.INDEX):
                     own.check_dataset()
 
     def _check_shards(self, findings: Findings, files: list[Path], index: Any, own: _OwnSamples | None) -> None:
@@ -70,7 +69,7 @@ class WebDatasetCheck:
         counts: dict[str, int] = {}
         for path in files:
             shard = _Shard(findings, path.name, fields, seen, own)
-            with findings.reading(path.name, tarfile.TarError, EOFError, ValueError):
+            with findings.reading(path.name):
                 shard.read(file_in(folder, path.name) if folder.is_dir() else given_file(path))
                 counts[path.name] = shard.samples
             fields = shard.fields
@@ -133,7 +132,7 @@ class _Shard:
             self.samples += 1
             if self._own is not None:
                 where = f"{self._name}, sample {self._key}"
-                with self._findings.reading(where, KeyError, ValueError, TypeError, AttributeError):
+                with self._findings.reading(where):
                     self._own.add(self._name, self._key, self._values)
             self._findings.counted["rows"] += 1
         self._sample, self._values = set(), {}
@@ -147,7 +146,7 @@ class _Shard:
         data = file.read() if file else b""
         if len(data) != member.size:
             raise RoboCacheError(f"{self._name}: ends within {printable(member.name, 60)}")
-        with self._findings.reading(where, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        with self._findings.reading(where):
             if kind == "npy":
                 values: Any = np.load(io.BytesIO(data), allow_pickle=False)
                 self._values[field] = values
@@ -177,30 +176,18 @@ class _OwnSamples:
         findings: collects what is wrong.
         index: the contents of dataset.json.
         exported: what the provenance states.
-        values: an empty folder, for the values whose statistics are stored.
+        columns: for the values whose statistics are stored.
     """
 
-    def __init__(self, findings: Findings, index: dict[str, Any], exported: ExportedRows, values: Path) -> None:
-        self._findings, self._index, self._exported = findings, index, exported
-        self.columns = ColumnFiles(values)
+    def __init__(self, findings: Findings, index: dict[str, Any], exported: ExportedRows, columns: ColumnFiles) -> None:
+        self._findings, self._index, self._exported, self._columns = findings, index, exported, columns
         self._samples: list[dict[str, Any]] = []  # of the episode
         self._same: dict[str, list[bool]] = {}  # by stream of images, whether each is that of the sample before
         self._last: dict[str, bytes] = {}
         self._episode, self._place = 0, ""
         self._kinds: dict[str, tuple[Any, ...]] = {}
-        self._ages = [schema.age_field(stream.name) for stream in exported.spec.vectors if stream.rows]
+        self._ages = [schema.age_field(name) for name in exported.windows]
         self._episodes_of: Counter[str] = Counter()  # by shard
-
-    @classmethod
-    def of(cls, findings: Findings, index: Any, values: Path) -> _OwnSamples | None:
-        """Return the checks; None for a dataset of another tool."""
-        if not (findings.dataset / PROVENANCE).is_file() or index is None:
-            own = isinstance(index, dict) and {"shards", "episodes", "columns"} <= set(index)
-            findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
-            own = (findings.dataset / PROVENANCE).is_file()
-            findings.check(not own, schema.INDEX, "is missing; it lists the shards")
-            return None
-        return cls(findings, index, ExportedRows(findings, PROVENANCE, read_json(findings.dataset, PROVENANCE)), values)
 
     def add(self, shard: str, key: str, sample: dict[str, Any]) -> None:
         """Take the next sample."""
@@ -245,30 +232,25 @@ class _OwnSamples:
         if times is None or times.shape[1] != 1 + 3 * streams:
             return  # the samples have other streams, which is reported
         ticks, (stamps, valid, ages) = times[:, 0], np.split(times[:, 1:], 3, axis=1)
-        tables = {field: _stacked(samples, field) for field in schema.ROLES}
-        values = {
-            **exported.parts("observation", tables[schema.STATE]),
-            **exported.parts("action", tables[schema.ACTION]),
-        }
-        rows = TickRows(ticks, stamps, valid, ages, values)
+        tables = {role: _stacked(samples, field) for field, role in schema.ROLES.items()}
+        ages_ms = {name: _stacked(samples, schema.age_field(name)) for name in exported.windows}
+        rows = TickRows(
+            ticks,
+            stamps,
+            valid,
+            ages,
+            exported.split(tables),
+            ages_ms={name: of_samples for name, of_samples in ages_ms.items() if of_samples is not None},
+            repeated={name: np.array(of_image) for name, of_image in same.items() if len(of_image) == len(ticks)},
+            rewards=np.array([sample["reward"] for sample in samples]),
+        )
         exported.check_episode(where, number, rows)
-        exported.check_rewards(where, number, rows, np.array([sample["reward"] for sample in samples]))
-        for field, role in schema.ROLES.items():
-            table, filled = tables[field], exported.filled(rows, role)
-            if table is not None and table.shape == filled.shape:
-                self.columns.append({field: np.where(filled, table, np.float32(np.nan))})
-        for stream in exported.spec.vectors:
-            of_samples = _stacked(samples, schema.age_field(stream.name))
-            if stream.rows and of_samples is not None:
-                exported.check_window(where, rows, stream, of_samples)
-        for stream in exported.spec.media:
-            if len(same.get(stream.name, ())) == len(ticks):
-                exported.check_media(where, rows, stream, np.array(same[stream.name]))
+        self._columns.append(exported.with_nan(rows, tables))
 
     def check_dataset(self) -> None:
         """Check the last episode, and the files that describe the dataset."""
         if self._samples:
-            with self._findings.reading(f"{self._place}, episode {self._episode}", KeyError, ValueError, TypeError):
+            with self._findings.reading(f"{self._place}, episode {self._episode}"):
                 self._end_episode()
         exported, index = self._exported, self._index
         exported.check_count(self._episode, schema.INDEX)
@@ -289,13 +271,25 @@ class _OwnSamples:
         for field, role in schema.ROLES.items():
             if labels := exported.labels(role):
                 exported.check_names(f"columns.{field}", index["columns"].get(field), labels, where=schema.INDEX)
-                with self._findings.reading(f"{schema.STATS}: {field}", KeyError):
+                with self._findings.reading(f"{schema.STATS}: {field}"):
                     compare(
-                        self._findings, f"{schema.STATS}: {field}", stats[field], self.columns.stats(field), exact=True
+                        self._findings, f"{schema.STATS}: {field}", stats[field], self._columns.stats(role), exact=True
                     )
         for field, told in stats.items():
             if field.rpartition(".")[2] in IMAGES:
                 check_image_statistics(self._findings, f"{schema.STATS}: {field}", told)
+
+
+def _own_samples(findings: Findings, index: Any, columns: ColumnFiles) -> _OwnSamples | None:
+    """Return the checks of samples that this package wrote; None for a dataset of another tool."""
+    has_provenance = (findings.dataset / PROVENANCE).is_file()
+    if has_provenance and index is not None:
+        exported = ExportedRows(findings, PROVENANCE, read_json(findings.dataset, PROVENANCE))
+        return _OwnSamples(findings, index, exported, columns)
+    own = isinstance(index, dict) and {"shards", "episodes", "columns"} <= set(index)
+    findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
+    findings.check(not has_provenance, schema.INDEX, "is missing; it lists the shards")
+    return None
 
 
 def _stacked(samples: list[dict[str, Any]], field: str) -> NDArray[Any] | None:

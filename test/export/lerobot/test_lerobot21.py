@@ -169,7 +169,7 @@ def test_its_bytes_are_the_same_again(v21: Path, bags: list[Path], spec: FusionS
 def test_a_thousand_episodes_fill_a_folder(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "CHUNK_EPISODES", 1)
+    monkeypatch.setattr(write.schema, "CHUNK_EPISODES", 1)
     result = export(bags, spec, tmp_path / "out", DatasetOptions(formats=("lerobot21",), media="none"))
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     assert len(list(result.out.glob("data/chunk-*"))) == info(result.out)["total_chunks"] == episodes

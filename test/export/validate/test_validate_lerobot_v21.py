@@ -91,4 +91,4 @@ def test_a_modality_beyond_the_columns(dataset: Path) -> None:
 def test_a_line_that_is_not_json_is_one_finding(dataset: Path) -> None:
     (dataset / "meta/episodes.jsonl").write_text('{"episode_index": 0,\n')
     (text,) = found(dataset)
-    assert text.startswith("meta/episodes.jsonl: line 1 is not JSON")
+    assert text.startswith("meta/episodes.jsonl: line 1: not JSON")
