@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
-from robocache_ros.file_limits import read_table
+from robocache_ros.file_limits import group_starts, read_table
 from robocache_ros.formats.read import refusing
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetError, DatasetFile
@@ -24,6 +26,7 @@ CHUNK_FILES = 1000  # files per folder
 DATA_FILE_MB = 100  # from this size on, the next episode begins another file
 # Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
 ROW_GROUP_BYTES = 32 << 20
+OPEN_FILES, OPEN_GROUPS = 64, 4  # whose row groups are known, and which are in memory
 WAITING_TABLES = 64  # pending tables before they are joined: a table of one row takes far more memory than its values
 
 
@@ -119,6 +122,30 @@ def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: 
     """
     with parquet_errors(path):
         return read_table(path, printable(path), columns, **chosen)
+
+
+def row_group(path: DatasetFile, row: int, columns: tuple[str, ...]) -> tuple[Any, int]:
+    """Return the row group that has a row, and the place of the row in it. A few row groups stay in memory.
+
+    Errors:
+        DatasetError: as of `read_parquet`; there is no such row.
+    """
+    starts = _group_starts(path, os.getpid())
+    if not 0 <= row < starts[-1]:
+        raise DatasetError(f"{printable(path)}: no row {row}; get the file again")
+    group = int(np.searchsorted(starts, row, "right")) - 1
+    return _group(path, (int(starts[group]), int(starts[group + 1])), columns, os.getpid()), row - int(starts[group])
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _group_starts(path: DatasetFile, process: int) -> NDArray[np.int64]:
+    with parquet_errors(path):
+        return group_starts(path, printable(path))
+
+
+@lru_cache(maxsize=OPEN_GROUPS)
+def _group(path: DatasetFile, rows: tuple[int, int], columns: tuple[str, ...], process: int) -> Any:
+    return read_parquet(path, list(columns), rows=rows)
 
 
 def column_names(path: DatasetFile) -> list[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 GROUP_BYTES = 256 << 20  # of the episodes of a task
 # Bytes of a pixel in each encoding, about: large tasks are begun first.
@@ -41,10 +42,22 @@ class FileTask:
     write: Callable[[ExportedDataset, Path], Any]
 
 
+RAW = {"video": "raw", "image": "raw"}  # images without loss
+
+
 class WrittenByTasks:
     """A format that is written by tasks, and then by a last step. Equal pieces in equal order give equal bytes."""
 
     needs_stats = False  # whether `finish` uses the statistics of the dataset
+    # The encoding of 8-bit images by the option `media`; none for `none`, and png is lossless.
+    images: Mapping[str, str] = {"video": "jpeg", "image": "png"}
+
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
+        """Refuse a spec or options that the format cannot store; by default none."""
+
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
+        """Return the encoding of a stream's 8-bit images; None to omit them."""
+        return self.images.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> Sequence[FileTask]:
         """Return the tasks. Their number and their files depend on the dataset alone."""
@@ -52,7 +65,6 @@ class WrittenByTasks:
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the other files, given what the tasks returned; the one by which readers recognize a dataset last."""
-        raise NotImplementedError
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write the dataset with this process alone."""

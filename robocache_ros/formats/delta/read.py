@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from robocache_ros.file_limits import values_of
 from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
 from robocache_ros.formats.delta.log import check_log, reached, storage_options
 from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT, TICKS
-from robocache_ros.formats.parquet import read_parquet
+from robocache_ros.formats.parquet import read_parquet, row_group
 from robocache_ros.formats.read import (
     MALFORMED,
     MAX_EPISODES,
@@ -32,8 +31,6 @@ from robocache_ros.formats.read import (
 from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
-
-OPEN_FILES, OPEN_GROUPS = 64, 4
 
 
 class EpisodeRow(NamedTuple):
@@ -142,27 +139,11 @@ def blob(path: DatasetFile, row: int) -> bytes:
     """Return the bytes in a row of a file of images or arrays.
 
     Errors:
-        ValueError: there is no such row. Others are those of pyarrow.
+        DatasetError: the file is missing or damaged, or there is no such row.
     """
-    starts = _group_starts(path, os.getpid())
-    if not 0 <= row < starts[-1]:
-        raise ValueError(f"no row {row}")
-    group = int(np.searchsorted(starts, row, "right")) - 1
-    data: bytes = _group(path, group, os.getpid())["data"][row - int(starts[group])].as_py()
+    table, place = row_group(path, row, ("data",))
+    data: bytes = table["data"][place].as_py()
     return data
-
-
-@lru_cache(maxsize=OPEN_FILES)
-def _group_starts(path: DatasetFile, process: int) -> NDArray[np.int64]:
-    """Return the first row of each row group, and the number of rows."""
-    told = need("pyarrow.parquet", "datasets").read_metadata(path)
-    return np.cumsum([0, *(told.row_group(group).num_rows for group in range(told.num_row_groups))])
-
-
-@lru_cache(maxsize=OPEN_GROUPS)
-def _group(path: DatasetFile, group: int, process: int) -> Any:
-    starts = _group_starts(path, process)
-    return read_parquet(path, ["data"], rows=(int(starts[group]), int(starts[group + 1])))
 
 
 @contextmanager
@@ -278,9 +259,7 @@ class _ImageRows:
         return len(self._rows)
 
     def __getitem__(self, row: int) -> bytes:
-        errors = (OSError, ValueError, need("pyarrow", "datasets").ArrowException)
-        with refusing(printable(self._path), "damaged", errors=errors):
-            return blob(self._path, int(self._rows[row]))
+        return blob(self._path, int(self._rows[row]))
 
 
 def _array(

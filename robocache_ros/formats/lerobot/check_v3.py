@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import numpy as np
+
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
-from robocache_ros.file_limits import open_table, read_table, task_texts, values_of
+from robocache_ros.file_limits import group_starts, open_table, read_table, task_texts, values_of
 from robocache_ros.formats.check import Findings, compare_images, file_in, files_in, read_json
 from robocache_ros.formats.lerobot.check import (
     TOLERANCE_S,
@@ -20,6 +22,7 @@ from robocache_ros.formats.lerobot.check import (
     check_video,
 )
 from robocache_ros.formats.lerobot.schema import INFO, STATS, TASKS
+from robocache_ros.formats.parquet import column_names
 from robocache_ros.untrusted_files import DatasetFile
 
 EPISODES = "meta/episodes/*/*.parquet"
@@ -74,9 +77,8 @@ def _episodes(findings: Findings, rows: LeRobotRows) -> list[Episode]:
     for name in files_in(findings.dataset, EPISODES):
         with findings.reading(name):
             path = file_in(findings.dataset, name)
-            with open_table(path, name) as file:
-                columns = [column for column in file.schema_arrow.names if not column.startswith("stats/")]
-                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            columns = [column for column in column_names(path) if not column.startswith("stats/")]
+            sizes = np.diff(group_starts(path, name)).tolist()
             places = [(group, row) for group, size in enumerate(sizes) for row in range(size)]
             found = zip(*map(values_of, read_table(path, name, columns, distinct=True).columns), strict=True)
             read += [

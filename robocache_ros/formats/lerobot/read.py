@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from robocache_ros.formats.columns import (
 from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import sparse_grid
-from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet
+from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet, row_group
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     DatasetError,
@@ -203,7 +203,7 @@ def _tasks_v2(folder: AnyPath) -> dict[int, str]:
     return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, schema.TASKS_V21))}
 
 
-OPEN_FILES, OPEN_GROUPS = 32, 2
+OPEN_FILES = 32
 
 
 @dataclass(frozen=True)
@@ -223,13 +223,11 @@ class StoredArrays:
 
     def _read(self, episode: int, valid: NDArray[np.uint8], row: int) -> NDArray[Any]:
         for path in _files(self.root, self.name, os.getpid()):
-            index = _index(path, os.getpid())
-            of_episode = index.episodes == episode
-            found = np.flatnonzero(of_episode & (index.starts <= row) & (row < index.stops))
+            episodes, starts, stops = _index(path, os.getpid())
+            found = np.flatnonzero((episodes == episode) & (starts <= row) & (row < stops))
             if len(found):
-                group = int(np.searchsorted(index.groups, found[0], "right")) - 1
-                table = _group(path, group, self.is_sparse, os.getpid())
-                return channels_last(self._array(table, int(found[0] - index.groups[group])), self.kind)
+                table, place = row_group(path, int(found[0]), ("coords", "values") if self.is_sparse else ("data",))
+                return channels_last(self._array(table, place), self.kind)
         if valid[row]:
             folder = printable(self.root / "arrays" / self.name)
             raise DatasetError(f"{folder}: no file has row {row} of episode {episode}; get its files again")
@@ -296,35 +294,17 @@ def _depths(unit: str) -> NDArray[np.float32]:
     return depths
 
 
-class _Index(NamedTuple):
-    """The rows of a file of arrays, and the first row of each of its row groups."""
-
-    episodes: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    groups: NDArray[np.int64]
-
-
 @lru_cache(maxsize=OPEN_FILES)
 def _files(root: AnyPath, name: str, process: int) -> tuple[DatasetFile, ...]:
     return tuple(files_below(root, f"arrays/{glob.escape(name)}/chunk-*/file-*.parquet"))
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _index(path: DatasetFile, process: int) -> _Index:
-    table = read_parquet(path, ["episode_index", "frame_from", "frame_to"])
-    columns = (table.column(name).to_numpy() for name in ("episode_index", "frame_from", "frame_to"))
-    episodes, starts, stops = (column.astype(np.int64) for column in columns)
-    told = need("pyarrow.parquet", "datasets").read_metadata(path)
-    counts = [told.row_group(group).num_rows for group in range(told.num_row_groups)]
-    return _Index(episodes, starts, stops, np.cumsum([0, *counts[:-1]]))
-
-
-@lru_cache(maxsize=OPEN_GROUPS)
-def _group(path: DatasetFile, group: int, is_sparse: bool, process: int) -> Any:
-    starts = _index(path, process).groups
-    stop = int(starts[group + 1]) if group + 1 < len(starts) else len(_index(path, process).episodes)
-    return read_parquet(path, ["coords", "values"] if is_sparse else ["data"], rows=(int(starts[group]), stop))
+def _index(path: DatasetFile, process: int) -> tuple[NDArray[np.int64], ...]:
+    """(K,) the episode of each array of a file, its first row, and the row after its last one."""
+    names = ("episode_index", "frame_from", "frame_to")
+    table = read_parquet(path, list(names))
+    return tuple(table.column(name).to_numpy().astype(np.int64) for name in names)
 
 
 OPEN_TABLES = 2

@@ -24,7 +24,7 @@ from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STAMP, STATE, TICK
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, row_bytes, video_bytes
-from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
 PART_BYTES = 16 << 20  # rows that are read at once
@@ -204,9 +204,6 @@ class LeRobotV21Format(WrittenByTasks):
     entry = "meta"
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
-
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as H.264 video, because GR00T's decoders do not read AV1, or as PNG."""
         return {"video": copied_or(stream, options, "h264"), "image": "png"}.get(options.media)
@@ -354,9 +351,6 @@ class LeRobotFormat(WrittenByTasks):
     title = "LeRobot v3.0"
     entry = "meta"
     needs_stats = True
-
-    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
 
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as video, AV1 by default as LeRobot does, or as PNG."""

@@ -34,8 +34,7 @@ from robocache_ros.formats.write import (
     row_bytes,
     write_provenance,
 )
-from robocache_ros.spec import FusionSpec, StreamSpec
-from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec import StreamSpec
 
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one
 
@@ -46,13 +45,6 @@ class McapFormat(WrittenByTasks):
     name = "mcap"
     title = "recordings (mcap) of the fused stream, for Foxglove and PlotJuggler"
     entry = PROVENANCE
-
-    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
-
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images as jpeg, or as png, which is lossless."""
-        return {"video": "jpeg", "image": "png"}.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the recordings of some episodes each. Memory: the vectors of an episode, and one image."""

@@ -186,10 +186,6 @@ class RldsFormat(WrittenByTasks):
         if not any(s.kind != "image" or options.media != "none" for s in observed):
             raise RoboCacheError("streams: rlds needs an observation; add a stream with role observation")
 
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images as jpeg, or as png, which is lossless."""
-        return {"video": "jpeg", "image": "png"}.get(options.media)
-
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return a task for each file of records."""
         return shard_tasks(dataset, _Contents(dataset).step_bytes(), SHARD_BYTES, _write_shard)

@@ -26,7 +26,7 @@ from robocache_ros.formats.write import (
     write_json,
     write_provenance,
 )
-from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
 
@@ -83,10 +83,6 @@ class WebDatasetFormat(WrittenByTasks):
                 raise RoboCacheError(
                     f"streams.{stream.name}: webdataset stores vectors under this name; rename the stream"
                 )
-
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images as jpeg, or as png, which is lossless."""
-        return {"video": "jpeg", "image": "png"}.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return a task for each shard. Memory: one sample."""
