@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,53 +34,20 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
 
 
-class StreamMessages(NamedTuple):
-    """The messages of a stream, one per tick."""
-
-    stamps_ns: NDArray[np.int64]  # (T,) 0 where there is no value
-    valid: NDArray[np.uint8]  # (T,)
-    age_ms: NDArray[np.float32]  # (T,)
-    values: NDArray[np.float32]  # (T, K); of a window the ages of its samples, and then the samples by component
-
-
-def check_stream(
-    findings: Findings, where: str, stream: StreamSpec, messages: Sequence[bytes]
-) -> StreamMessages | None:
-    """Check the messages of a vector stream, or of the status of an image or voxel stream.
-
-    Args:
-        findings: collects what is wrong.
-        where: the recording and the topic.
-        stream: the stream.
-        messages: one per tick.
-
-    Returns:
-        What they contain; None if the messages cannot be read.
-    """
-    components = len(stream.components) if stream.kind == "vector" else 0
-    dtype = schema.message_dtype(schema.values_of(stream))
-    wrong = [row for row, message in enumerate(messages) if len(message) != dtype.itemsize]
-    text = f"{len(wrong)} messages have not {dtype.itemsize} bytes, the first is row {wrong[:1]}"
-    if not findings.check(not wrong, where, text):
-        return None
-    table = np.frombuffer(b"".join(messages), dtype)
-    valid = table["valid"]
-    stamps: NDArray[np.int64] = table["sec"].astype(np.int64) * NS_PER_S + table["nanosec"]
+def _check_stream(findings: Findings, where: str, stream: StreamSpec, rows: schema.StreamRows) -> None:
+    """Check the messages of a vector stream, or of the status of an image or voxel stream."""
+    valid: Any = rows.valid
+    values: Any = rows.values
     _none(findings, where, ~np.isin(valid, (0, 1, 2)), "valid is not 0, 1 or 2")
-    _none(findings, where, stamps_disagree(stamps, valid), "valid and the stamp disagree")
-    _none(findings, where, ~np.isfinite(table["age_ms"]), "age_ms is NaN or infinite")
+    _none(findings, where, stamps_disagree(rows.stamps_ns, valid), "valid and the stamp disagree")
+    _none(findings, where, ~np.isfinite(rows.age_ms), "age_ms is NaN or infinite")
     if stream.kind == "vector":
-        values = table["values"]
-        has = valid > 0
-        if stream.rows:
-            has = values[:, : stream.rows] >= 0  # the ages of the samples; padding is negative
-            has = np.broadcast_to(has[:, None], (len(table), components, stream.rows)).reshape(len(table), -1)
+        has: NDArray[np.bool_] = np.broadcast_to(valid[:, None] > 0, values.shape)
+        if stream.rows:  # the ages of the samples, negative for padding, and then the samples by component
+            has = np.tile(values[:, : stream.rows] >= 0, (1, len(stream.components)))
             values = values[:, stream.rows :]
-        else:
-            has = np.broadcast_to(has[:, None], values.shape)
         _none(findings, where, (has & ~np.isfinite(values)).any(axis=1), "a value is NaN or infinite")
         _none(findings, where, (~has & ~np.isnan(values)).any(axis=1), "a value that is missing is not NaN")
-    return StreamMessages(stamps, valid, table["age_ms"], table["values"])
 
 
 def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -> None:
@@ -202,16 +169,16 @@ class EpisodeMessages:
             return
         before = len(self._findings.found)  # what is wrong with one stream is not repeated for all
         rewards = self._check_episode(ticks)
-        found: dict[str, StreamMessages] = {}
+        found: dict[str, schema.StreamRows] = {}
         for topic, stream in values.items():
             times = np.array(self._times[topic], np.int64)
             if topic in readable and self._check_times(topic, times, ticks):
-                messages = check_stream(self._findings, self._where(topic), stream, self._kept[topic])
-                pictures = media.get(f"{schema.PREFIX}/{stream.name}")
-                if messages is not None:
-                    found[stream.name] = messages
-                    if pictures:
-                        pictures.check(ticks, messages.stamps_ns, messages.valid)
+                with self._findings.reading(self._where(topic)):
+                    rows = schema.stream_rows(self._kept[topic], schema.values_of(stream))
+                    found[stream.name] = rows
+                    _check_stream(self._findings, self._where(topic), stream, rows)
+                    if pictures := media.get(f"{schema.PREFIX}/{stream.name}"):
+                        pictures.check(ticks, rows.stamps_ns, rows.valid)
         if len(found) == len(self._spec.streams) and len(self._findings.found) == before:
             self._check_rows(ticks, found, rewards)
         for topic, count in read_metadata(self._findings.dataset / self._name).counts.items():
@@ -272,7 +239,7 @@ class EpisodeMessages:
         return False
 
     def _check_rows(
-        self, ticks: NDArray[np.int64], found: Mapping[str, StreamMessages], rewards: NDArray[np.float64]
+        self, ticks: NDArray[np.int64], found: Mapping[str, schema.StreamRows], rewards: NDArray[np.float64]
     ) -> None:
         """Compare the streams with each other and with the provenance."""
         exported, order = self._exported, [found[name] for name in self._exported.layout.names]

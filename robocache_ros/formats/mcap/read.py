@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,33 +34,9 @@ from robocache_ros.formats.read import (
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 from robocache_ros.storage.paths import AnyPath, as_path
-from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetFile, file_below
 
 _DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in schema.ENCODINGS.items()}
-
-
-class Rows(NamedTuple):
-    """A stream at T ticks."""
-
-    stamps_ns: NDArray[np.int64]  # (T,)
-    valid: NDArray[np.uint8]  # (T,)
-    values: NDArray[np.float32]  # (T, K) in the order of the fields; NaN where there is none
-
-
-def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
-    """Return the messages of the values, or of the status, of a stream.
-
-    Errors:
-        ValueError: a message has another size or byte order.
-    """
-    kind = schema.message_dtype(columns)
-    for message in messages:
-        if len(message) != kind.itemsize or bytes(message[:4]) != schema.LITTLE_ENDIAN:
-            raise ValueError(f"a message of {len(message):,} bytes, not of {kind.itemsize:,}")
-    rows = np.frombuffer(b"".join(messages), kind)
-    stamps = rows["sec"].astype(np.int64) * NS_PER_S + rows["nanosec"]
-    return Rows(stamps, rows["valid"].copy(), rows["values"])
 
 
 def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[np.float32]:
@@ -156,7 +132,9 @@ class McapEpisodes:
             if not 0 < len(ticks) <= MAX_STEPS or counts - {len(ticks)} or not read[schema.TASK]:
                 raise ValueError("its topics do not have a message per tick")
             rows = {
-                stream.name: stream_rows([data for _, data in read[topics[stream.name]]], schema.values_of(stream))
+                stream.name: schema.stream_rows(
+                    [data for _, data in read[topics[stream.name]]], schema.values_of(stream)
+                )
                 for stream in self._spec.streams
             }
             rewards = np.array([_read(schema.NUMBER_TYPE, data).data for _, data in read[schema.REWARD]], np.float32)
@@ -187,7 +165,7 @@ class McapEpisodes:
     def _name(self, index: int) -> str:
         return f"{schema.episode_folder(index)}/{schema.episode_folder(index)}.mcap"
 
-    def _marks(self, ticks: NDArray[np.int64], rows: dict[str, Rows], where: str) -> Marks:
+    def _marks(self, ticks: NDArray[np.int64], rows: dict[str, schema.StreamRows], where: str) -> Marks:
         names = self._columns.names
         if missing := [name for name in names if name not in rows]:
             raise DatasetError(f"{where}: has no {printable(missing[0], 40)}; export the dataset again")
@@ -258,14 +236,14 @@ def _messages(file: McapFile, topics: set[str], start_ns: int, stop_ns: int) -> 
     return found
 
 
-def _values(stream: StreamSpec, rows: Rows) -> NDArray[np.float32]:
+def _values(stream: StreamSpec, rows: schema.StreamRows) -> NDArray[np.float32]:
     """Return the values of a stream; 0 where its marks say that there is none, so that any other NaN is refused."""
     if stream.rows:
         return window_values(rows.values, stream.rows, stream.dim)
     return np.where(rows.valid[:, None] > 0, rows.values, np.float32(0))
 
 
-def _first_ticks(ticks: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
+def _first_ticks(ticks: NDArray[np.int64], rows: schema.StreamRows) -> NDArray[np.int64]:
     """(T,) the first tick that uses the sample of each tick, -1 where there is none."""
     _, first, sample = np.unique(rows.stamps_ns + (rows.valid == 0) * -_LAST_NS, return_index=True, return_inverse=True)
     return np.where(rows.valid > 0, ticks[first[sample.reshape(-1)]], -1)

@@ -98,7 +98,7 @@ def test_nothing_is_found_in_recordings_of_the_fused_stream(
         ),
         (only("force", without_padding), ["force: a value that is missing is not NaN in 50 rows, the first is row 0"]),
         (only("state", fields(3, age_ms=np.inf)), ["state: age_ms is NaN or infinite in 50 rows"]),
-        (only("state", lambda message: [message._replace(data=message.data[:-4])]), ["state: 50 messages have not 32"]),
+        (only("state", lambda message: [message._replace(data=message.data[:-4])]), ["50 messages have not 32 bytes"]),
         (only("episode/reward", lambda m: [m._replace(data=number_message(np.nan))]), ["reward: 50 are NaN"]),
         (only("episode/layout", lambda m: [m._replace(data=text_message("{"))]), ["layout: cannot be read"]),
         (only("episode/layout", lambda m: [m, m]), ["layout: is not one message at the first tick"]),
