@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.reader import Bag, open_storage
 from robocache_ros.bags.source import is_latched
+from robocache_ros.bags.storage.merge import merged_messages
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
+from test.bags.conftest import START_NS, numbers
 
 STORAGES = [
     {"storage": "mcap"},
@@ -65,6 +69,33 @@ def test_messages_come_in_log_order(panda_lift: Path) -> None:
         times = [message.log_ns for message in bag.messages()]
     assert len(times) == 6456
     assert times == sorted(times)
+
+
+def test_rows_of_an_sqlite_file_in_another_order_come_in_log_order(make_bag: Callable[..., Path]) -> None:
+    (file,) = make_bag(storage="sqlite3").glob("*.db3")
+    with Bag(file) as bag:
+        expected = list(bag.messages())
+    with closing(sqlite3.connect(file)) as database, database:
+        rows = database.execute("SELECT topic_id, timestamp, data FROM messages ORDER BY timestamp DESC").fetchall()
+        database.execute("DELETE FROM messages")
+        database.execute("DROP INDEX IF EXISTS timestamp_idx")  # which would put them in order
+        database.executemany("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows)
+
+    with Bag(file) as bag:
+        assert [message.log_ns for message in bag.messages()] == [message.log_ns for message in expected]
+
+
+def test_messages_of_one_log_time_are_in_the_order_of_their_files(tmp_path: Path) -> None:
+    files = [
+        next(write_bag(tmp_path / name, {"/a": "std_msgs/msg/Float64MultiArray"}, [("/a", START_NS, numbers(value))])
+             .glob("*.mcap"))
+        for name, value in (("first", 1.0), ("second", 2.0))
+    ]  # fmt: skip
+    sources = [open_storage(file) for file in files]
+
+    merged = [message.data for message in merged_messages(sources, {"/a"}, 0, 2 * START_NS)]
+
+    assert merged == [numbers(1.0), numbers(2.0)]
 
 
 def test_messages_can_be_chosen_by_topic_and_time(make_bag: Callable[..., Path]) -> None:

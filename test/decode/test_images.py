@@ -98,6 +98,17 @@ def test_sizes_that_do_not_fit_the_data_are_refused(raw, values):
     assert error.value.cause == "image_size"
 
 
+def test_fewer_bytes_than_in_the_message_before_are_refused(stream_of, cdr):
+    decoder = make_decoder(stream_of(RAW))
+    layout = {"width": 2, "height": 2, "step": 6, "encoding": "rgb8"}
+    assert decoder.decode_cdr(cdr(RAW, {**layout, "data": bytes(12)})).value.width == 2
+
+    with pytest.raises(DecodeError) as error:
+        decoder.decode_cdr(cdr(RAW, {**layout, "data": bytes(11)}))
+
+    assert error.value.cause == "image_size"
+
+
 @pytest.mark.parametrize(
     ("encoding", "width", "height"), [("yuv422", 3, 2), ("yuyv", 3, 2), ("nv12", 3, 2), ("nv12", 4, 3)]
 )

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.programs import run
+
 ROOT = Path(__file__).parents[2]
 BAG = str(ROOT / "test" / "data" / "panda_lift")
 
@@ -60,6 +63,14 @@ def test_a_missing_extra_is_one_line_that_names_it(
     assert done.stderr.startswith(f"{program}: {module}: not installed; ")
     assert done.stderr.endswith(f"install it with: pip install 'robocache_ros[{extra}]'\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_mistake_of_the_user_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    def mistaken() -> int:
+        raise RoboCacheError("rate: 0 is not between 0.001 and 1000")
+
+    assert run("bag_player", mistaken) == 2
+    assert capsys.readouterr().err == "bag_player: rate: 0 is not between 0.001 and 1000\n"
 
 
 @pytest.mark.parametrize("command", ["play", "demo"])

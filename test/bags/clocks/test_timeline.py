@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robocache_ros.bags.clocks import Timeline, Times, timeline_of
+from robocache_ros.bags.clocks import Timeline, Times, jumps, timeline_of
 from test.bags.clocks.conftest import S, TimeOf, looped, paused, simulated, since_boot, wall
 from test.bags.conftest import MS, START_NS
 
@@ -47,6 +47,10 @@ def test_offset_and_skew_are_those_of_the_fastest_messages(time_of: TimeOf) -> N
     assert (timeline.source, timeline.topics) == ("stamps", ("/a", "/b"))
     assert np.abs(error_ms(timeline, time_of, EVERY)).max() < 1.0
     assert timeline.rate == pytest.approx(0.95 if time_of is simulated else 1.0, abs=1e-4)
+
+
+def test_a_pause_of_the_recording_is_not_a_jump_of_its_clock() -> None:
+    assert not len(jumps(times(simulated, seconds=60, paused_ns=(20 * S, 45 * S))))
 
 
 def test_no_message_arrives_before_its_stamp() -> None:

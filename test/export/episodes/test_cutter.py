@@ -56,6 +56,11 @@ def test_episode_that_is_too_short_is_left_out() -> None:
     assert cut(EpisodeCutter(spec("split"), 2), ticks([[1], [0], [1], [1], [0], [1]])) == [[2, 3]]
 
 
+def test_time_that_jumps_back_ends_an_episode() -> None:
+    cutter = EpisodeCutter(spec("split"), 1)
+    assert cut(cutter, ticks([[1], [1], [1]], 10), ticks([[1], [1]], 11)) == [[10, 11, 12], [11, 12]]
+
+
 def test_masked_stream_leaves_no_tick_out() -> None:
     valid = [[1, 0], [1, 1], [0, 1], [1, 0]]
     assert cut(EpisodeCutter(spec("split", "mask"), 1), ticks(valid)) == [[0, 1], [3]]

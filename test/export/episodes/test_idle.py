@@ -51,7 +51,8 @@ def test_idle_ticks_are_at_the_ends_and_within(record: Callable[..., Path]) -> N
     bag = record(state=moving, command=lambda k: (0, 0))
     assert idle(bag, spec_of(), 0.5) == [(0, 54), (197, 304)]  # 3 of 350 ticks of motion are within 1 % of the range
     assert idle(bag, spec_of(state={"idle": 0}), 0.5) == [(0, 51), (200, 301)]
-    assert idle(bag, spec_of(state={"idle": 0}), 1.5) == [(200, 301)]
+    assert idle(bag, spec_of(state={"idle": 0}), 1.0) == [(0, 51), (200, 301)]  # 51 ticks are one second
+    assert idle(bag, spec_of(state={"idle": 0}), 1.02) == [(200, 301)]
 
 
 def test_a_changing_action_is_motion(record: Callable[..., Path]) -> None:

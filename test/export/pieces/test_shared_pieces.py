@@ -89,6 +89,20 @@ def test_a_dataset_is_split_without_a_conversion(
         assert contents(done.out) == contents(export(listed, spec, tmp_path / "fresh" / name / "set", NO_MEDIA).out)
 
 
+def test_another_part_of_a_recording_is_another_piece(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(f"- {{recording: {bags[0]}, to: 0.5}}\n")
+    second.write_text(f"- {{recording: {bags[0]}, from: 0.5}}\n")
+    ends = exported(list(load_manifest(first)), "a")[0].recordings[0].episodes[-1].stop
+
+    done, converted = exported(list(load_manifest(second)), "b")
+
+    assert converted == [bags[0].name]
+    assert done.recordings[0].episodes[-1].stop != ends
+
+
 def test_a_dry_run_counts_the_pieces_of_the_folder(
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], spec: FusionSpec, tmp_path: Path
 ) -> None:

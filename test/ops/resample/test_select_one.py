@@ -1,7 +1,7 @@
 """Selection for one tick, as on a robot, gives the result of selection for many ticks, as for a recording."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from robocache_ros.alignments import NAMES
@@ -16,6 +16,7 @@ rules = st.builds(Rule, METHODS, st.integers(1, 30), st.integers(0, 30), st.bool
 
 
 @given(samples, st.integers(-40, 40), rules, st.none() | st.integers(-40, 60))
+@example([(-7, 0), (7, 0)], 0, Rule("nearest", 20, 20), None)  # equally near: the earlier one
 def test_one_tick_is_selected_as_one_of_many(sent, tick, rule, deadline):
     sent = sorted(sent)
     stamps = BIG + np.array([s for s, _ in sent], np.int64)

@@ -27,6 +27,8 @@ def test_an_epoch_has_every_sample_once_and_another_order_than_the_next() -> Non
 
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(50))
     assert epochs[0] != epochs[1]
+    reads = [[run.tolist() for run in order().reads(epoch, [np.arange(50)])] for epoch in range(2)]
+    assert reads[0] != reads[1]
 
 
 def test_a_run_is_consecutive_and_stays_in_its_episode() -> None:
@@ -46,6 +48,7 @@ def test_a_sample_is_moved_back_by_fewer_places_than_the_buffer() -> None:
 
     assert max(moved) <= RUNS.buffer
     assert min(moved) >= -RUNS.buffer
+    assert max(map(abs, moved)) > RUNS.length  # mixed with other runs
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
