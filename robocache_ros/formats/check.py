@@ -191,7 +191,7 @@ def check_first_and_last(findings: Findings, where: str, flags: Mapping[str, NDA
         if name in flags:
             steps = np.flatnonzero(flags[name])
             wanted = np.arange(len(flags[name]))[at:][:1]
-            text = f"{name} is true at steps {steps[:5].tolist()}; it must be true at {wanted.tolist()} alone"
+            text = f"{name} is true at steps {steps[:5].tolist()}; it must be true at {wanted.tolist()} only"
             findings.check(np.array_equal(steps, wanted), where, text)
 
 
@@ -259,17 +259,17 @@ def compare(
     for name in names:
         wanted = np.array(values[name], float)
         try:
-            told = np.array(stored[name], float).reshape(wanted.shape)
+            stated = np.array(stored[name], float).reshape(wanted.shape)
         except (TypeError, ValueError):
             findings.add(where, f"{name}: is not {wanted.size} numbers")
             continue
         tolerance = EXACT * scale if exact else CLOSE * spread + ROUNDED.get(name, 1e-5) * scale + 1e-9
         copied = name == "count" or (exact and name in ("min", "max"))
-        off = ~(np.abs(told - wanted) <= (0 if copied else tolerance))  # true for NaN
+        off = ~(np.abs(stated - wanted) <= (0 if copied else tolerance))  # true for NaN
         if off.any():
             at = int(off.reshape(-1).argmax())
             of_column = f" of value {at}" if wanted.size > 1 else ""
-            findings.add(where, f"{name}{of_column}: {told.flat[at]:g} is stored, the data has {wanted.flat[at]:g}")
+            findings.add(where, f"{name}{of_column}: {stated.flat[at]:g} is stored, the data has {wanted.flat[at]:g}")
     findings.counted["statistics"] += len(names)
 
 
@@ -284,7 +284,7 @@ def compare_images(findings: Findings, where: str, stored: Any, episodes: Sequen
     """
     try:
         every = {name: np.array([np.reshape(of[name], -1) for of in episodes], float) for name in (*SUMS, "count")}
-        told = {name: np.reshape(stored[name], -1).astype(float) for name in (*SUMS, "count")}
+        stated = {name: np.reshape(stored[name], -1).astype(float) for name in (*SUMS, "count")}
     except (KeyError, TypeError, ValueError):
         findings.add(where, f"has not {', '.join(SUMS)} and count of each channel, here or in an episode")
         return
@@ -297,8 +297,8 @@ def compare_images(findings: Findings, where: str, stored: Any, episodes: Sequen
     wanted = {"min": every["min"].min(axis=0), "max": every["max"].max(axis=0), "mean": mean}
     wanted |= {"std": np.sqrt(variance), "count": counts.sum(axis=0)}
     for name, of_name in wanted.items():
-        if told[name].shape != of_name.shape or not np.allclose(told[name], of_name, rtol=CLOSE, atol=CLOSE):
-            text = f"{name}: {told[name][:1]} is stored, the episodes have {of_name[:1]}"
+        if stated[name].shape != of_name.shape or not np.allclose(stated[name], of_name, rtol=CLOSE, atol=CLOSE):
+            text = f"{name}: {stated[name][:1]} is stored, the episodes have {of_name[:1]}"
             findings.add(where, text)
 
 
@@ -401,7 +401,7 @@ class ExportedRows:
             self.spec: FusionSpec = load_spec(_in_order(raw["layout"]))
             self.layout = Layout(self.spec)
             recordings, options = raw["recordings"], raw["options"]
-            self.episodes = [_episode(told, recordings[told["recording"]]) for told in raw["episodes"]]
+            self.episodes = [_episode(stated, recordings[stated["recording"]]) for stated in raw["episodes"]]
             self.robot, self._options = options["robot_type"], options
             self._check_layout(raw)
             self._check_totals(raw)
@@ -412,19 +412,19 @@ class ExportedRows:
 
     def _check_layout(self, raw: dict[str, Any]) -> None:
         """Compare the layout with the spec in it, and the spec with the other copy of it."""
-        told, made = raw["layout"], self.layout.to_dict()
+        stated, made = raw["layout"], self.layout.to_dict()
         for key in ("rate_hz", "row_width"):
-            text = f"layout.{key} is {printable(told[key], 20)}; its spec has {made[key]}"
-            self._findings.check(told[key] == made[key], self._file, text)
-        names = [column["name"] for column in told["columns"]]
+            text = f"layout.{key} is {printable(stated[key], 20)}; its spec has {made[key]}"
+            self._findings.check(stated[key] == made[key], self._file, text)
+        names = [column["name"] for column in stated["columns"]]
         wanted = [column["name"] for column in made["columns"]]
         self.check_names("layout.columns", names, wanted, where=self._file)
-        self.check_names("layout.streams", sorted(told["streams"]), sorted(made["streams"]), where=self._file)
+        self.check_names("layout.streams", sorted(stated["streams"]), sorted(made["streams"]), where=self._file)
         for name, stream in made["streams"].items():
-            other = [key for key in stream if told["streams"].get(name, {}).get(key, stream[key]) != stream[key]]
+            other = [key for key in stream if stated["streams"].get(name, {}).get(key, stream[key]) != stream[key]]
             self._findings.check(not other, self._file, f"layout.streams.{name}: {other[:1]} is not that of its spec")
         if self._options["action"] == "absolute":
-            same = raw["spec"] == told["spec"] or set(raw["spec"]["streams"]) != set(told["spec"]["streams"])
+            same = raw["spec"] == stated["spec"] or set(raw["spec"]["streams"]) != set(stated["spec"]["streams"])
             self._findings.check(same, self._file, "spec is not that of layout.spec")
 
     def _check_totals(self, raw: dict[str, Any]) -> None:
@@ -506,11 +506,11 @@ class ExportedRows:
         if not self._have_shapes(where, rows):
             return False
         if number < len(self.episodes):
-            told = self.episodes[number]
-            self.check_value(where, "its number of rows", len(rows.ticks_ns), told.frames)
+            stated = self.episodes[number]
+            self.check_value(where, "its number of rows", len(rows.ticks_ns), stated.frames)
             if len(rows.ticks_ns):
-                self.check_value(where, "the first tick", int(rows.ticks_ns[0]), told.first_tick_ns)
-                self.check_value(where, "the last tick", int(rows.ticks_ns[-1]), told.last_tick_ns)
+                self.check_value(where, "the first tick", int(rows.ticks_ns[0]), stated.first_tick_ns)
+                self.check_value(where, "the last tick", int(rows.ticks_ns[-1]), stated.last_tick_ns)
         self.check_rows(where, rows)
         if rows.rewards is not None:
             self.check_rewards(where, number, rows, rows.rewards)
@@ -636,7 +636,7 @@ def _in_order(layout: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "streams": {name: spec["streams"][name] for name in order}}
 
 
-def _episode(told: dict[str, Any], recording: dict[str, Any]) -> ExportedEpisode:
-    task = recording["task"] if told["task"] is None else told["task"]
-    success = recording["success"] if told["success"] is None else told["success"]
-    return ExportedEpisode(told["frames"], told["first_tick_ns"], told["last_tick_ns"], task, success)
+def _episode(stated: dict[str, Any], recording: dict[str, Any]) -> ExportedEpisode:
+    task = recording["task"] if stated["task"] is None else stated["task"]
+    success = recording["success"] if stated["success"] is None else stated["success"]
+    return ExportedEpisode(stated["frames"], stated["first_tick_ns"], stated["last_tick_ns"], task, success)

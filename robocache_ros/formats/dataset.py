@@ -200,12 +200,12 @@ class Episode:
         return ages
 
     def images(self, stream: str, encoding: str) -> EncodedImages:
-        """Return the images of a stream in the encoding png, jpeg or raw, which the format must have asked for."""
+        """Return the images of a stream in the encoding png, jpeg or raw, which the format must have requested."""
         blobs = Blobs(self.piece / blobs_name(stream, encoding))
         return EncodedImages(blobs, self._samples(stream), self.pictures[stream].shape)
 
     def video(self, stream: str, codec: str) -> AnyPath:
-        """Return the mp4 file with one frame per row, in a codec which the format must have asked for.
+        """Return the mp4 file with one frame per row, in a codec which the format must have requested.
 
         `DEPTH_VIDEO` for depth, with `DatasetOptions.depth` video.
         """

@@ -232,7 +232,7 @@ class PictureInfo:
     def from_dict(cls, raw: dict[str, Any]) -> PictureInfo:
         """Restore from the summary of a `PictureWriter`."""
         height, width = raw["shape"]
-        histograms = tuple(Histogram(**told) for told in raw["episodes"])
+        histograms = tuple(Histogram(**stated) for stated in raw["episodes"])
         return cls((height, width), raw["codecs"], raw["pixel_formats"], histograms)
 
 
@@ -248,7 +248,7 @@ class ArrayInfo:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> ArrayInfo:
         """Restore from the summary of an `ArrayWriter`."""
-        histograms = tuple(Histogram(**told) for told in raw.get("depth_episodes", ()))
+        histograms = tuple(Histogram(**stated) for stated in raw.get("depth_episodes", ()))
         return cls(tuple(raw["shape"]), raw["dtype"], raw.get("depth_unit", ""), histograms)
 
     @property
@@ -285,13 +285,13 @@ class PieceContents:
     @classmethod
     def load(cls, piece: AnyPath) -> PieceContents:
         """Read the contents of the piece in a folder."""
-        told = json.loads((piece / CONTENTS).read_text(encoding="utf-8"))
+        stated = json.loads((piece / CONTENTS).read_text(encoding="utf-8"))
         return cls(
-            tuple(episode["length"] for episode in told["episodes"]),
-            tuple(episode["stats"] for episode in told["episodes"]),
-            {name: PictureInfo.from_dict(raw) for name, raw in told["pictures"].items()},
-            {name: ArrayInfo.from_dict(raw) for name, raw in told["arrays"].items()},
-            {name: VideoPart(*part) for name, part in told["videos"].items()},
+            tuple(episode["length"] for episode in stated["episodes"]),
+            tuple(episode["stats"] for episode in stated["episodes"]),
+            {name: PictureInfo.from_dict(raw) for name, raw in stated["pictures"].items()},
+            {name: ArrayInfo.from_dict(raw) for name, raw in stated["arrays"].items()},
+            {name: VideoPart(*part) for name, part in stated["videos"].items()},
         )
 
 

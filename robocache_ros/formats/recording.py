@@ -230,7 +230,7 @@ def save_recording(folder: Path, recording: ExportedRecording, files: StorageFil
     for number, stats in enumerate(recording.topics.values()):
         arrays.update({f"{name}_{number}": getattr(stats, name) for name in _OF_TOPICS})
         topics.append({f.name: getattr(stats, f.name) for f in fields(stats) if f.name not in _OF_TOPICS})
-    told = {
+    stated = {
         "files": files,
         "start_ns": recording.start_ns,
         "stop_ns": recording.stop_ns,
@@ -247,7 +247,7 @@ def save_recording(folder: Path, recording: ExportedRecording, files: StorageFil
             for name, images in recording.thumbnails.images.items()
         },
     }
-    (folder / RECORDING_JSON).write_text(json.dumps(told), encoding="utf-8")
+    (folder / RECORDING_JSON).write_text(json.dumps(stated), encoding="utf-8")
     np.savez(folder / RECORDING_ARRAYS, **arrays)  # type: ignore[arg-type]  # no array has the name of an option of savez
 
 
@@ -255,35 +255,35 @@ def load_recording(
     folder: AnyPath, bag: AnyPath, spec: FusionSpec, visibility: str
 ) -> tuple[ExportedRecording, StorageFiles]:
     """Load the result that `save` stored, given the inputs from the plan of the export."""
-    told = json.loads((folder / RECORDING_JSON).read_text(encoding="utf-8"))
+    stated = json.loads((folder / RECORDING_JSON).read_text(encoding="utf-8"))
     with np.load(folder / RECORDING_ARRAYS, allow_pickle=False) as file:
         arrays = dict(file)
     topics = {}
-    for number, raw in enumerate(told["topics"]):
+    for number, raw in enumerate(stated["topics"]):
         gaps = tuple(Gap(*gap) for gap in raw["gaps"])
         of_topic = {name: arrays[f"{name}_{number}"] for name in _OF_TOPICS}
         topics[raw["topic"]] = TopicStats(
             **{**raw, "clock": Clock(*raw["clock"]), "gaps": gaps, "apart": tuple(raw["apart"]), **of_topic}
         )
-    thumbnails = Thumbnails(spec, told["start_ns"], told["stop_ns"])
-    for name, images in told["thumbnails"].items():
+    thumbnails = Thumbnails(spec, stated["start_ns"], stated["stop_ns"])
+    for name, images in stated["thumbnails"].items():
         thumbnails.images[name] = [(tick, base64.b64decode(text)) for tick, text in images]
     recording = ExportedRecording(
         bag=bag,
         spec=spec,
         visibility=visibility,
-        start_ns=told["start_ns"],
-        stop_ns=told["stop_ns"],
+        start_ns=stated["start_ns"],
+        stop_ns=stated["stop_ns"],
         ticks_ns=arrays["ticks_ns"],
         valid=arrays["valid"],
-        episodes=tuple(EpisodeInfo(**episode) for episode in told["episodes"]),
-        reasons=told["reasons"],
-        counters={name: Counter(counts) for name, counts in told["counters"].items()},
+        episodes=tuple(EpisodeInfo(**episode) for episode in stated["episodes"]),
+        reasons=stated["reasons"],
+        counters={name: Counter(counts) for name, counts in stated["counters"].items()},
         topics=topics,
-        notes=tuple(told["notes"]),
-        clocks=told["clocks"],
-        integrity=told["integrity"],
-        visibilities=told["visibilities"],
+        notes=tuple(stated["notes"]),
+        clocks=stated["clocks"],
+        integrity=stated["integrity"],
+        visibilities=stated["visibilities"],
         thumbnails=thumbnails,
     )
-    return recording, told["files"]
+    return recording, stated["files"]

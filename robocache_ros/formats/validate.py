@@ -34,14 +34,14 @@ def _check(findings: Findings, bag: Path, files: list[dict[str, Any]]) -> None:
     if not bag.exists():
         findings.skip(f"recording {where}: is not on this machine")
         return
-    for told in files:
-        name = Path(told["name"]).name
+    for stated in files:
+        name = Path(stated["name"]).name
         path = bag / name if bag.is_dir() else bag
         if not path.is_file():
             findings.add(where, f"{name}: is missing; the dataset was exported from it")
             continue
         with findings.reading(where):
-            same = path.stat().st_size == told["size"] and sha256(path) == told["sha256"]
+            same = path.stat().st_size == stated["size"] and sha256(path) == stated["sha256"]
             findings.check(same, where, f"{name}: was changed after the export")
             findings.counted["files of recordings"] += 1
 

@@ -23,7 +23,7 @@ from robocache_ros.untrusted_files import DatasetFile, file_below, open_containe
 
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
 SKIP_S = 1.0  # of video that is decoded without need rather than sought over
-RECENT_BYTES = 16 << 20  # of images that are kept, because overlapping windows ask for them again
+RECENT_BYTES = 16 << 20  # of images that stay in memory, because overlapping windows ask for them again
 
 
 class OpenVideo:

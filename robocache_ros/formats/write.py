@@ -20,14 +20,14 @@ from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
 GROUP_BYTES = 256 << 20  # of the episodes of a task
-# Bytes of a pixel in each encoding, about: large tasks are begun first.
+# Bytes of a pixel in each encoding, about: large tasks start first.
 _PIXEL_BYTES = {"raw": 3.0, "png": 1.5, "jpeg": 0.5}
 _VIDEO_BYTES = 0.1  # of a pixel of a video
 
 
 @dataclass(frozen=True)
 class FileTask:
-    """Files of a dataset that one process writes, from the pieces of these files alone.
+    """Files of a dataset that one process writes, from the pieces of these files only.
 
     Attributes:
         name: of the files, for people.
@@ -60,14 +60,14 @@ class WrittenByTasks:
         return self.images.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> Sequence[FileTask]:
-        """Return the tasks. Their number and their files depend on the dataset alone."""
+        """Return the tasks. Their number and their files depend on the dataset only."""
         raise NotImplementedError
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the other files, given what the tasks returned; the one by which readers recognize a dataset last."""
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset with this process alone."""
+        """Write the dataset in this process only."""
         self.finish(dataset, folder, [task.write(dataset, folder) for task in self.tasks(dataset)])
 
 
@@ -157,7 +157,7 @@ def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[ra
 
 
 class HeldBytes(Sequence[bytes]):
-    """The bytes of each tick; those of the last sample are kept.
+    """The bytes of each tick; those of the last sample stay in memory.
 
     Args:
         samples: (T,) number of the sample that a tick uses.
@@ -245,7 +245,7 @@ def media(dataset: ExportedDataset) -> list[MediaArray]:
 
 
 def tick_columns(dataset: ExportedDataset) -> list[VectorArray]:
-    """Return what is known of each tick beside its values: times, validity and ages. N streams in the spec's order."""
+    """Return what is known of each tick besides its values: times, validity and ages. N streams in the spec's order."""
     n = len(dataset.spec.streams)
     columns = [
         VectorArray("tick_ns", (), "int64", lambda episode: episode.ticks_ns),

@@ -423,10 +423,10 @@ class CalvinSteps:
         everything = list(tasks) == [ALL]
         if everything and not path.exists():
             return None
-        told = load_arrays(file_below(self.folder, LANGUAGE))
+        stated = load_arrays(file_below(self.folder, LANGUAGE))
         with refusing(printable(path), "not CALVIN's annotations", "get it again"):
-            texts, names = list(told["language"]["ann"]), list(told["language"]["task"])
-            ranges = _ranges(np.array(told["info"]["indx"], np.int64), path)
+            texts, names = list(stated["language"]["ann"]), list(stated["language"]["task"])
+            ranges = _ranges(np.array(stated["info"]["indx"], np.int64), path)
         if not len(texts) == len(names) == len(ranges):
             raise DatasetError(f"{printable(path)}: {len(texts)} texts for {len(ranges)} ranges; get the file again")
         if not everything and (unknown := [task for task in tasks if task not in names]):

@@ -271,8 +271,8 @@ def _columns(table: Any) -> dict[str, Any]:
         if LAYOUT in described:
             layout = json.loads(described.pop(LAYOUT))
             streams = {
-                stream: {key: value for key, value in told.items() if key not in STREAM_FREE}
-                for stream, told in layout["streams"].items()
+                stream: {key: value for key, value in stated.items() if key not in STREAM_FREE}
+                for stream, stated in layout["streams"].items()
             }
             described["layout"] = {k: v for k, v in layout.items() if k not in ROW_FREE} | {"streams": streams}
         found[field["name"]] = (field["type"], described)

@@ -121,8 +121,8 @@ class TickRowChecks:
         self._check_outcomes(where, exported, number, rows, table)
 
     def _check_outcomes(self, where: str, exported: ExportedRows, number: int, rows: TickRows, table: Any) -> None:
-        told = exported.episodes[number]
-        rewards, complete = table["next_reward"], len(rows.ticks_ns) == told.frames
+        stated = exported.episodes[number]
+        rewards, complete = table["next_reward"], len(rows.ticks_ns) == stated.frames
         if streams := exported.of_role("reward"):
             off = rewards.fill_null(0).to_numpy() != rows.values[streams[0].name][:, 0]
             text = f"next_reward of row {off.argmax()} is not the value of {streams[0].name}"
@@ -131,7 +131,7 @@ class TickRowChecks:
             exported.check_rewards(where, number, rows, rewards.to_numpy())
         if complete and table["next_success"].null_count == 0:
             last = table["next_success"][len(table) - 1].as_py()
-            exported.check_value(where, "next_success of the last row", last, bool(told.success))
+            exported.check_value(where, "next_success of the last row", last, bool(stated.success))
 
     def _check_places(self, where: str, exported: ExportedRows, rows: TickRows, stream: str, column: Any) -> None:
         """Check the places of images or voxels: a frame per tick of a video, else a row per sample."""
@@ -184,10 +184,10 @@ class TickRowChecks:
                 if "stamp_ns" not in file.schema_arrow.names:
                     return
                 stored = file.read(columns=["stamp_ns"])["stamp_ns"].to_numpy()
-            told = np.concatenate(self._stamps[name])
-            off = stored[told[:, 0]] != told[:, 1]
+            stated = np.concatenate(self._stamps[name])
+            off = stored[stated[:, 0]] != stated[:, 1]
             if off.any():
-                row, stamp = told[off.argmax()].tolist()
+                row, stamp = stated[off.argmax()].tolist()
                 text = f"the stamp of row {row} is {stored[row]}; the ticks that name it have {stamp}"
                 self._findings.add(name, text)
 
@@ -292,30 +292,30 @@ def _opened(dataset: Path, name: str) -> Any:
 def _files(findings: Findings, name: str, table: Any) -> list[str]:
     """Check that the files of a table are those in its log; return them, relative to the dataset."""
     found = []
-    for told in need("pyarrow", "export").table(table.get_add_actions(flatten=True)).to_pylist():
-        path = f"{name}/{unquote(told['path'])}"
+    for entry in need("pyarrow", "export").table(table.get_add_actions(flatten=True)).to_pylist():
+        path = f"{name}/{unquote(entry['path'])}"
         with findings.reading(path):
-            path_below(findings.dataset, told["path"])
+            path_below(findings.dataset, entry["path"])
             file = file_in(findings.dataset, path)
             size = file.stat().st_size
-            findings.check(size == told["size_bytes"], path, f"{size} bytes; the log states {told['size_bytes']}")
-            stated = all(told.get(f"{each}.episode") is not None for each in ("min", "max"))
+            findings.check(size == entry["size_bytes"], path, f"{size} bytes; the log states {entry['size_bytes']}")
+            stated = all(entry.get(f"{each}.episode") is not None for each in ("min", "max"))
             findings.check(stated, path, "the log does not state which episodes are in it")
             named = _BY_CONTENTS.fullmatch(file.name)
             if named:
                 changed = not sha256(file).startswith(named[1])
                 findings.check(not changed, path, "its contents are not those of its name: the file was changed")
                 findings.counted["checksums"] += 1
-            _check_logged(findings, name, path, told)
+            _check_logged(findings, name, path, entry)
             found.append(path)
     return sorted(found)
 
 
-def _check_logged(findings: Findings, table: str, path: str, told: dict[str, Any]) -> None:
+def _check_logged(findings: Findings, table: str, path: str, stated: dict[str, Any]) -> None:
     """Compare what the log states of a file, by which queries skip it, with its footer."""
     with findings.reading(path):
         footer = need("pyarrow.parquet", "export").read_metadata(file_in(findings.dataset, path))
-        count = told.get("num_records")
+        count = stated.get("num_records")
         findings.check(count in (None, footer.num_rows), path, f"{footer.num_rows} rows; the log states {count}")
         for index in range(indexed_columns(footer.schema.to_arrow_schema())):
             name = footer.schema.column(index).name
@@ -324,12 +324,12 @@ def _check_logged(findings: Findings, table: str, path: str, told: dict[str, Any
             if not known or isinstance(known[0].min, datetime):  # times are in the log to the millisecond
                 continue
             for end, value in (("min", min(one.min for one in known)), ("max", max(one.max for one in known))):
-                logged = told.get(f"{end}.{name}")
+                logged = stated.get(f"{end}.{name}")
                 text = f"{end} of {name} is {printable(value, 30)}; the log states {printable(logged, 30)}"
                 findings.check(logged in (None, value), path, text)
             if name == "episode":
                 of_range = {int(one) // RANGE_EPISODES * RANGE_EPISODES for one in (known[0].min, known[-1].max)}
-                logged = told.get(f"partition.{RANGE}")
+                logged = stated.get(f"partition.{RANGE}")
                 text = f"{RANGE} of its episodes is {sorted(of_range)}; the log states {printable(logged, 20)}"
                 findings.check({str(one) for one in of_range} == {str(logged)}, path, text)
 
@@ -353,7 +353,7 @@ class _Appends:
                     exported = ExportedRows(self._findings, name, raw)
                     keys = [recording_key(recording) for recording in raw["recordings"]]
                     episodes = enumerate(raw["episodes"])
-                    places = {(keys[told["recording"]], told["first_tick_ns"]): k for k, told in episodes}
+                    places = {(keys[stated["recording"]], stated["first_tick_ns"]): k for k, stated in episodes}
                     self._read[append] = exported, places
         found = self._read[append]
         if found is None:
@@ -370,8 +370,8 @@ def _layout_rows(findings: Findings, ticks: Any) -> TickRowChecks:
     fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
     try:
         layout = json.loads(fields["tick_ns"][LAYOUT])
-        kinds = {str(name): str(told["kind"]) for name, told in layout["streams"].items()}
-        windows = {str(name) for name, told in layout["streams"].items() if len(told.get("shape", ())) > 1}
+        kinds = {str(name): str(stated["kind"]) for name, stated in layout["streams"].items()}
+        windows = {str(name) for name, stated in layout["streams"].items() if len(stated.get("shape", ())) > 1}
         return TickRowChecks(findings, int(layout["rate_hz"]), kinds, windows, set(fields))
     except (KeyError, TypeError, ValueError) as error:
         raise RoboCacheError(f"{TICKS}: no layout in its schema ({printable(error, 40)}); export it again") from None
@@ -423,11 +423,11 @@ def _check_episode(
     states: NDArray[np.int64] | None,
 ) -> None:
     """Compare a row of episodes with the provenance, and its shares with (3, N) numbers of ticks by state."""
-    told = exported.episodes[number]
-    exported.check_value(where, "length", row["length"], told.frames)
-    exported.check_value(where, "stop_ns", row["stop_ns"], told.last_tick_ns)
-    exported.check_value(where, "task", row["task"], told.task)
-    exported.check_value(where, "success", row["success"], told.success)
+    stated = exported.episodes[number]
+    exported.check_value(where, "length", row["length"], stated.frames)
+    exported.check_value(where, "stop_ns", row["stop_ns"], stated.last_tick_ns)
+    exported.check_value(where, "task", row["task"], stated.task)
+    exported.check_value(where, "success", row["success"], stated.success)
     exported.check_value(where, "robot", row["robot"], exported.robot)
     exported.check_value(where, "rate_hz", row["rate_hz"], exported.spec.rate_hz)
     for end in ("start", "stop"):

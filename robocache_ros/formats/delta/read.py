@@ -106,7 +106,7 @@ def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:
             raise DatasetError(f"{where}: {len(found):,} episodes; at most {MAX_EPISODES:,} are read")
         files = [TickFile(file["path"], *(file.get(f"{each}.episode") for each in ("min", "max"))) for file in actions]
         layout = json.loads(fields["tick_ns"][LAYOUT])
-        arrays = {name: json.loads(told[ARRAY]) for name, told in fields.items() if ARRAY in told}
+        arrays = {name: json.loads(stated[ARRAY]) for name, stated in fields.items() if ARRAY in stated}
     return DeltaTables(sorted(found), files, layout, arrays)
 
 
@@ -242,9 +242,9 @@ class DeltaEpisodes:
             rate_hz = self._columns.rate_hz
             return VideoFrames(self.folder, paths[0], first / rate_hz, rate_hz, len(rows))
         if name in self._arrays:
-            told = self._arrays[name]
-            shape, kind = tuple(map(int, told["shape"])), self._columns.streams[name].kind
-            read = partial(_array, path, rows, shape, str(told["dtype"]), kind)
+            stated = self._arrays[name]
+            shape, kind = tuple(map(int, stated["shape"])), self._columns.streams[name].kind
+            read = partial(_array, path, rows, shape, str(stated["dtype"]), kind)
             return ArrayRows(len(rows), read, f"{where}: {name}")
         return _ImageRows(path, rows)
 

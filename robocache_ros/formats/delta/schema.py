@@ -154,7 +154,7 @@ def episode_schema(names: Sequence[str]) -> Any:
     )
 
 
-def recording_key(told: Mapping[str, Any]) -> str:
+def recording_key(stated: Mapping[str, Any]) -> str:
     """Return the key of a recording, given what the provenance of a dataset states of it."""
-    decides = [told["files"], told["start_ns"], told["stop_ns"]]
+    decides = [stated["files"], stated["start_ns"], stated["stop_ns"]]
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()

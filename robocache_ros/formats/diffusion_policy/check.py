@@ -212,13 +212,13 @@ class _Array:
             if not path.is_file():
                 last = None
                 continue
-            told = path.stat()
-            if last is not None and os.path.samestat(last[0], told):
+            stated = path.stat()
+            if last is not None and os.path.samestat(last[0], stated):
                 same[row - start] = True
                 continue
             data = read_bytes(file_in(self._findings.dataset, path.relative_to(self._findings.dataset)))
             same[row - start] = last is not None and data == last[1]
-            last = told, data
+            last = stated, data
         return same
 
     def rows(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:

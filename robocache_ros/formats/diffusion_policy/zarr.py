@@ -249,18 +249,18 @@ def _unpacked(codec: str, data: Any, nbytes: int) -> Any:
     return data
 
 
-def zarr_array(told: Any, root: AnyPath, name: str, where: str) -> ZarrRows:
+def zarr_array(stated: Any, root: AnyPath, name: str, where: str) -> ZarrRows:
     """Return an array by its description, the contents of .zarray.
 
     Errors:
         DatasetError: the description is malformed, or the array has chunks or a dtype that are not read.
     """
     with refusing(f"{where}/.zarray", "not an array of Zarr format 2", "export it again"):
-        shape, chunks = (tuple(int(size) for size in told[key]) for key in ("shape", "chunks"))
-        dtype, codec = np.dtype(told["dtype"]), str((told.get("compressor") or {}).get("id", ""))
-        order, separator = str(told.get("order", "C")), str(told.get("dimension_separator", "."))
+        shape, chunks = (tuple(int(size) for size in stated[key]) for key in ("shape", "chunks"))
+        dtype, codec = np.dtype(stated["dtype"]), str((stated.get("compressor") or {}).get("id", ""))
+        order, separator = str(stated.get("order", "C")), str(stated.get("dimension_separator", "."))
         usable = len(shape) == len(chunks) > 0 and min(chunks) > 0 and min(shape) >= 0 and dtype.kind in "biuf"
-        codec = "filters" if told.get("filters") else codec
+        codec = "filters" if stated.get("filters") else codec
         found = ZarrRows(root, name, where, shape, chunks, dtype, codec, order, separator)
         if not usable or separator not in (".", "/"):
             raise ValueError(f"shape {shape}, chunks {chunks}, {dtype}")

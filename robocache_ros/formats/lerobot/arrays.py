@@ -65,10 +65,10 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
     Errors:
         RoboCacheError: the dataset has no arrays of this stream.
     """
-    told = read_object(file_below(Path(dataset), PROVENANCE))["arrays"]
-    if stream not in told:
-        raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
-    info = ArrayInfo(tuple(told[stream]["shape"]), told[stream]["dtype"])
+    stated = read_object(file_below(Path(dataset), PROVENANCE))["arrays"]
+    if stream not in stated:
+        raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(stated) or 'none'}")
+    info = ArrayInfo(tuple(stated[stream]["shape"]), stated[stream]["dtype"])
     files = files_below(folder_below(Path(dataset), f"arrays/{stream}"), "chunk-*/file-*.parquet")
     tables = [read_parquet(file, equal=("episode_index", episode)) for file in files]
     arrays = [_array(table, row, info) for table in tables for row in range(len(table))]

@@ -87,8 +87,8 @@ class Info:
 
     def check_total(self, findings: Findings, key: str, found: int) -> None:
         """Report a total of info.json that differs from the data."""
-        told = self.raw.get(key)
-        findings.check(told == found, schema.INFO, f"{key} is {printable(told, 20)}; the dataset has {found}")
+        stated = self.raw.get(key)
+        findings.check(stated == found, schema.INFO, f"{key} is {printable(stated, 20)}; the dataset has {found}")
 
     def check_splits(self, findings: Findings, episodes: int) -> None:
         """Report splits that are not ranges of episodes, or that have an episode in common."""
@@ -199,7 +199,7 @@ class LeRobotRows:
         return self.starts[-1]
 
     def close(self) -> None:
-        """Remove the values that were kept for statistics."""
+        """Remove the values that are stored for statistics."""
         self._columns.close()
 
     def statistics(self, first: int = 0) -> dict[str, Stats]:
@@ -358,8 +358,8 @@ class LeRobotRows:
             elif of_key:
                 self.findings.add(schema.INFO, f"features has no {key}; {schema.PROVENANCE} has streams of it")
         images = raw.get("images")
-        for stream, told in (images if isinstance(images, dict) else {}).items():
-            stored = str((told if isinstance(told, dict) else {}).get("stored"))
+        for stream, stated in (images if isinstance(images, dict) else {}).items():
+            stored = str((stated if isinstance(stated, dict) else {}).get("stored"))
             if stored == "not stored" or stored.startswith("arrays"):
                 continue
             self.findings.check(IMAGES + stream in info.features, schema.INFO, f"features has no {IMAGES}{stream}")
@@ -418,8 +418,8 @@ class LeRobotRows:
             text = f"{schema.DONE} is {done[off.argmax()]} in row {off.argmax()}; it is true in the last row only"
             self.findings.check(not off.any(), where, text)
         if schema.SUCCESS in values and episode < len(self.exported.episodes) and len(values[schema.SUCCESS]):
-            found, told = values[schema.SUCCESS].reshape(-1).astype(bool), self.exported.episodes[episode]
-            self.exported.check_value(where, f"{schema.SUCCESS} of the last row", bool(found[-1]), bool(told.success))
+            found, stated = values[schema.SUCCESS].reshape(-1).astype(bool), self.exported.episodes[episode]
+            self.exported.check_value(where, f"{schema.SUCCESS} of the last row", bool(found[-1]), bool(stated.success))
             if not self.exported.of_role("success"):
                 text = f"{schema.SUCCESS} is true in row {found[:-1].argmax()}; it can be in the last row only"
                 self.findings.check(not found[:-1].any(), where, text)
@@ -464,13 +464,13 @@ def check_norm_stats(findings: Findings, info: Info, statistics: dict[str, Any])
     if not (info.own and (findings.dataset / schema.NORM_STATS).is_file()):
         return
     with findings.reading(schema.NORM_STATS):
-        told = read_json(findings.dataset, schema.NORM_STATS)["norm_stats"]
+        stated = read_json(findings.dataset, schema.NORM_STATS)["norm_stats"]
         for name, key in schema.OPENPI_KEYS.items():
             where = f"{schema.NORM_STATS}: {name}"
-            if name not in told:
+            if name not in stated:
                 findings.add(where, "is missing")
             elif key == STATE and key in statistics:
-                compare(findings, where, told[name], statistics[key], exact=True, required=schema.OPENPI_STATS)
+                compare(findings, where, stated[name], statistics[key], exact=True, required=schema.OPENPI_STATS)
     findings.skip(f"actions in {schema.NORM_STATS}: they may be of chunks of actions")
 
 
@@ -485,13 +485,13 @@ def _check_arrays(findings: Findings, exported: ExportedRows, starts: list[int],
     """
     raw = read_json(findings.dataset, schema.PROVENANCE).get("arrays")
     listed = raw if isinstance(raw, dict) else {}
-    for stream, told in listed.items():
+    for stream, stated in listed.items():
         where = f"arrays/{stream}"
         with findings.reading(where):
             if stream not in exported.layout.names:
                 raise RoboCacheError(f"{where}: is not a stream of {schema.PROVENANCE}")
             of_stream = np.array(stamps_ns[:, exported.layout.names.index(stream)])
-            used = _check_array_files(findings, stream, told, starts, of_stream)
+            used = _check_array_files(findings, stream, stated, starts, of_stream)
             lacking = np.flatnonzero((of_stream != 0) & ~used)
             if len(lacking):
                 episode = int(np.searchsorted(starts, lacking[0], "right")) - 1
@@ -501,12 +501,12 @@ def _check_arrays(findings: Findings, exported: ExportedRows, starts: list[int],
 
 
 def _check_array_files(
-    findings: Findings, stream: str, told: dict[str, Any], starts: list[int], stamps_ns: NDArray[np.int64]
+    findings: Findings, stream: str, stated: dict[str, Any], starts: list[int], stamps_ns: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Check the files of a stream; return (rows,) which rows have an array."""
     used = np.zeros(len(stamps_ns), np.bool_)
-    size = int(np.prod(told["shape"], dtype=np.int64))
-    size = -(-size // 8) if told["dtype"] == "bits" else size * np.dtype(told["dtype"]).itemsize
+    size = int(np.prod(stated["shape"], dtype=np.int64))
+    size = -(-size // 8) if stated["dtype"] == "bits" else size * np.dtype(stated["dtype"]).itemsize
     last = 0
     for name in files_in(findings.dataset, f"arrays/{stream}/*/*.parquet"):
         with open_table(file_in(findings.dataset, name), name) as file:
@@ -598,8 +598,8 @@ def _frames(
             findings.check(found == size, name, text)
         codec = stream.codec_context.name
         for key, value in (("codec", DECODERS.get(codec, codec)), ("pix_fmt", stream.codec_context.pix_fmt)):
-            told = stated.get(f"video.{key}")
-            findings.check(told in (None, value), name, f"{key} is {value}; the feature has {printable(told, 30)}")
+            listed = stated.get(f"video.{key}")
+            findings.check(listed in (None, value), name, f"{key} is {value}; the feature has {printable(listed, 30)}")
         for packet in container.demux(stream):
             if packet.size and packet.pts is not None:  # the last packet is empty: it flushes the decoder
                 times.append(float(packet.pts * packet.time_base))

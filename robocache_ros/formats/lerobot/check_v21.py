@@ -22,11 +22,11 @@ def check_gr00t_statistics(findings: Findings, rows: LeRobotRows) -> None:
     with findings.reading(schema.STATS):
         stored = read_json(findings.dataset, schema.STATS)
         info, values = rows.info, rows.statistics()
-        for key, told in stored.items():
-            lacking = [name for name in schema.GR00T_STATS if name not in told]
+        for key, stated in stored.items():
+            lacking = [name for name in schema.GR00T_STATS if name not in stated]
             findings.check(not lacking, schema.STATS, f"{key} has no {', '.join(lacking)}: GR00T overwrites the file")
             if key in values:
-                compare(findings, f"{schema.STATS}: {key}", told, values[key], exact=info.own)
+                compare(findings, f"{schema.STATS}: {key}", stated, values[key], exact=info.own)
         for key, feature in info.features.items():
             if feature.dtype.startswith("float"):
                 findings.check(key in stored, schema.STATS, f"has no {key}: GR00T computes and overwrites the file")

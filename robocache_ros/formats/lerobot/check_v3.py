@@ -115,8 +115,8 @@ def _check_file(
     findings, pyarrow = rows.findings, need("pyarrow", "export")
     with open_table(path, name) as file:
         rows.check_unlisted(name, file.schema_arrow.names)
-        total, told = sum(episode["length"] for episode in episodes), file.metadata.num_rows
-        findings.check(told == total, name, f"{told} rows; its episodes have {total}")
+        total, stated = sum(episode["length"] for episode in episodes), file.metadata.num_rows
+        findings.check(stated == total, name, f"{stated} rows; its episodes have {total}")
         batches = (file.read_row_group(group) for group in range(file.num_row_groups))
         rest = file.schema_arrow.empty_table()
         for episode in episodes:

@@ -241,7 +241,7 @@ class StoredArrays:
 
 
 def stored_arrays(
-    folder: AnyPath, told: Mapping[str, Any], kinds: Mapping[str, str], where: str
+    folder: AnyPath, stated: Mapping[str, Any], kinds: Mapping[str, str], where: str
 ) -> dict[str, StoredArrays]:
     """Return the arrays of a dataset by stream, as its provenance describes them.
 
@@ -250,7 +250,7 @@ def stored_arrays(
     """
     found = {}
     with refusing(where, "arrays are malformed", "export it again"):
-        for name, about in told.items():
+        for name, about in stated.items():
             shape, dtype = tuple(int(n) for n in about["shape"]), str(about["dtype"])
             stored = np.dtype("u1" if dtype == "bits" else dtype)
             if not 0 < math.prod(shape) * stored.itemsize <= MAX_BYTES or min(shape) < 1 or Path(name).name != name:
@@ -347,13 +347,13 @@ class LeRobotEpisodes:
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
         if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
-            told, where = read_object(file_below(self.folder, schema.PROVENANCE)), printable(provenance)
+            stated, where = read_object(file_below(self.folder, schema.PROVENANCE)), printable(provenance)
             if lacking := [name for name in (VALID, AGE) if name not in features]:
                 raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
-            self._export = export_columns(told, where)
-            self._success = successes(told, len(self), where)
+            self._export = export_columns(stated, where)
+            self._success = successes(stated, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
-            self._arrays = stored_arrays(self.folder, told.get("arrays", {}), kinds, where)
+            self._arrays = stored_arrays(self.folder, stated.get("arrays", {}), kinds, where)
         if episodes is not None:
             chosen = _chosen(episodes, [place.index for place in self._layout.episodes])
             self._layout = replace(self._layout, episodes=[self._layout.episodes[row] for row in chosen])

@@ -160,7 +160,7 @@ def _depth(dataset: ExportedDataset, stream: str) -> dict[str, Any]:
     """Return the feature of a depth video. LeRobot computes depths from codes with these parameters."""
     info = dataset.arrays[stream]
     _, height, width = info.shape
-    told = {
+    stated = {
         "video.height": height,
         "video.width": width,
         "video.codec": DEPTH_VIDEO,
@@ -172,7 +172,7 @@ def _depth(dataset: ExportedDataset, stream: str) -> dict[str, Any]:
         "depth_unit": info.depth_unit,
         **schema.DEPTH_CODES,
     }
-    return {"dtype": "video", "shape": [height, width, 1], "names": ["height", "width", "channels"], "info": told}
+    return {"dtype": "video", "shape": [height, width, 1], "names": ["height", "width", "channels"], "info": stated}
 
 
 def _picture(dataset: ExportedDataset, stream: str, encoding: str) -> dict[str, Any]:

@@ -317,16 +317,16 @@ class FusedRecordingsCheck:
         Errors:
             RoboCacheError: robocache.json cannot be used.
         """
-        told = read_json(findings.dataset, PROVENANCE)
-        exported = ExportedRows(findings, PROVENANCE, told)
-        episodes = {schema.episode_folder(index): about for index, about in enumerate(told["episodes"])}
+        stated = read_json(findings.dataset, PROVENANCE)
+        exported = ExportedRows(findings, PROVENANCE, stated)
+        episodes = {schema.episode_folder(index): about for index, about in enumerate(stated["episodes"])}
         for folder in _folders(findings.dataset):
             findings.check(folder.name in episodes, folder.name, f"is not in {PROVENANCE}")
         for number, (name, about) in enumerate(episodes.items()):
-            recording = told["recordings"][about["recording"]]
+            recording = stated["recordings"][about["recording"]]
             wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
             with findings.reading(name):
-                _check_recording(findings, number, wanted, told, exported)
+                _check_recording(findings, number, wanted, stated, exported)
                 findings.counted["episodes"] += 1
 
 
@@ -335,7 +335,7 @@ def _folders(dataset: Path) -> list[Path]:
 
 
 def _check_recording(
-    findings: Findings, number: int, wanted: dict[str, Any], told: dict[str, Any], exported: ExportedRows
+    findings: Findings, number: int, wanted: dict[str, Any], stated: dict[str, Any], exported: ExportedRows
 ) -> None:
     name = schema.episode_folder(number)
     folder = findings.dataset / name
@@ -348,7 +348,7 @@ def _check_recording(
     except RoboCacheError as error:
         raise RoboCacheError(f"{name}: {str(error).removeprefix(f'{folder}: ')}") from None
     with bag:
-        EpisodeMessages(findings, number, bag, wanted, told, exported).check()
+        EpisodeMessages(findings, number, bag, wanted, stated, exported).check()
         for note in bag.notes:  # complete after all messages have been read
             findings.add(name, note.removeprefix(f"{name}: "))
         findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")

@@ -109,9 +109,9 @@ class _Records:
         ]
         sizes = [self._check_shard(self._inner + name, of_name) for name, of_name in zip(names, lengths, strict=True)]
         if None not in sizes:
-            told, total = split.get("numBytes"), sum(filter(None, sizes))
-            text = f"numBytes is {printable(told, 20)}; the records have {total}"
-            self.findings.check(str(told) == str(total), where, text)
+            stated, total = split.get("numBytes"), sum(filter(None, sizes))
+            text = f"numBytes is {printable(stated, 20)}; the records have {total}"
+            self.findings.check(str(stated) == str(total), where, text)
         return names
 
     def _check_shard(self, name: str, length: int) -> int | None:
@@ -224,8 +224,8 @@ class _Records:
         """Compare what the metadata state of the dataset with the provenance."""
         for key, role in schema.ROLES.items():
             if labels := exported.labels(role):
-                told = str(self._features.get(key, {}).get("description")).split(", ")
-                exported.check_names(key, told, labels, where=self._inner + schema.FEATURES)
+                stated = str(self._features.get(key, {}).get("description")).split(", ")
+                exported.check_names(key, stated, labels, where=self._inner + schema.FEATURES)
         for key in (schema.STAMP, schema.VALID, schema.AGE):
             names = str(self._features.get(key, {}).get("description")).rpartition(": ")[2].rstrip(".").split(", ")
             exported.check_names(key, names, exported.layout.names, where=self._inner + schema.FEATURES)
@@ -263,8 +263,8 @@ class _Records:
         self._rows += len(ticks)
         discount = bool((arrays[schema.STEPS + "discount"] == 1).all())
         self.findings.check(discount, where, "discount is not 1 in each step")
-        told = int(arrays[schema.EPISODE_INDEX].reshape(-1)[0])
-        exported.check_value(where, schema.EPISODE_INDEX, told, number)
+        stated = int(arrays[schema.EPISODE_INDEX].reshape(-1)[0])
+        exported.check_value(where, schema.EPISODE_INDEX, stated, number)
         if number < len(exported.episodes):
             task, success = exported.episodes[number].task, exported.episodes[number].success
             texts = {bytes(text).decode() for text in record[schema.LANGUAGE]}

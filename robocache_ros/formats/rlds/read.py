@@ -131,7 +131,7 @@ def _floating(feature: TfdsFeature) -> bool:
 
 
 RECORD_BYTES = 1 << 30  # of an episode
-OPEN_FILES = 64  # whose offsets are kept
+OPEN_FILES = 64  # whose offsets stay in memory
 _MARKS = (schema.TICK, schema.VALID, schema.AGE)
 
 
@@ -248,14 +248,14 @@ class RldsEpisodes:
 
     def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}
-        alone = {"observation": len(self._paths.proprio) == 1, "action": len(self._paths.actions) == 1}
+        single = {"observation": len(self._paths.proprio) == 1, "action": len(self._paths.actions) == 1}
         for role, paths, name in (
             ("observation", self._paths.proprio, "proprio"),
             ("action", self._paths.actions, "actions"),
             ("reward", self._paths.reward, "rewards"),
         ):
             for path in paths:
-                label = name if alone.get(role, True) else path.removeprefix(schema.STEPS)
+                label = name if single.get(role, True) else path.removeprefix(schema.STEPS)
                 table = numbers(np.asarray(values[path]), f"{where}: {path}")
                 streams[label] = Stream(label, self._stamps(len(table)), table, False, role)
         for path in self._paths.vision:

@@ -143,11 +143,13 @@ def _walk(node: Any, path: str, outer: tuple[int, ...], depth: int = 0) -> Itera
             raise RoboCacheError(f"{where}: features of type {kind} are not read; leave the feature out")
 
 
-def _tensor(told: Mapping[str, Any], path: str, outer: tuple[int, ...]) -> TfdsFeature:
-    dims = (*outer, *(int(size) for size in told["shape"].get("dimensions", ())))
-    if told["dtype"] in ("string", "object"):
+def _tensor(stated: Mapping[str, Any], path: str, outer: tuple[int, ...]) -> TfdsFeature:
+    dims = (*outer, *(int(size) for size in stated["shape"].get("dimensions", ())))
+    if stated["dtype"] in ("string", "object"):
         return TfdsFeature(path, "text", dims, "", "none", len(outer))
-    return TfdsFeature(path, "tensor", dims, _TYPES[told["dtype"]], told.get("encoding", "none").lower(), len(outer))
+    return TfdsFeature(
+        path, "tensor", dims, _TYPES[stated["dtype"]], stated.get("encoding", "none").lower(), len(outer)
+    )
 
 
 def _value(feature: TfdsFeature, stored: Mapping[str, Values]) -> Any:
@@ -250,14 +252,14 @@ class TfdsDataset:
             if count != length:
                 raise RoboCacheError(f"{printable(path)}: {count:,} records, not {length:,}; get the file again")
 
-    def _split(self, told: dict[str, Any]) -> TfdsSplit:
-        lengths = tuple(int(length) for length in told.get("shardLengths", ()))
+    def _split(self, stated: dict[str, Any]) -> TfdsSplit:
+        lengths = tuple(int(length) for length in stated.get("shardLengths", ()))
         if min(lengths, default=0) < 0:
             raise ValueError(f"a file of {min(lengths)} records")
         if len(lengths) > MAX_SHARDS:
             raise RoboCacheError(f"{printable(self.folder)}: more than {MAX_SHARDS:,} files; check dataset_info.json")
-        template, count = told.get("filepathTemplate"), len(lengths)
-        names = [file_name(template, self.name, told["name"], "tfrecord", index, count) for index in range(count)]
+        template, count = stated.get("filepathTemplate"), len(lengths)
+        names = [file_name(template, self.name, stated["name"], "tfrecord", index, count) for index in range(count)]
         if any(Path(name).name != name for name in names):
             raise ValueError("a file is not in the folder of the dataset")
-        return TfdsSplit(str(told["name"]), tuple(path_below(self.folder, name) for name in names), lengths)
+        return TfdsSplit(str(stated["name"]), tuple(path_below(self.folder, name) for name in names), lengths)

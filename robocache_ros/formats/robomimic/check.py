@@ -151,8 +151,10 @@ class RobomimicCheck:
 
     def _check_attributes(self, findings: Findings, data: Any, demos: list[str]) -> None:
         total = sum(int(data[name].attrs.get("num_samples", 0)) for name in demos)
-        told = data.attrs.get("total")
-        findings.check(told == total, "data", f"total is {printable(told, 20)}; the demonstrations have {total} rows")
+        stated = data.attrs.get("total")
+        findings.check(
+            stated == total, "data", f"total is {printable(stated, 20)}; the demonstrations have {total} rows"
+        )
         with findings.reading("data"):
             arguments = json.loads(data.attrs.get("env_args", "null"))
             lacking = [key for key in ("env_name", "type", "env_kwargs") if key not in (arguments or {})]

@@ -74,8 +74,8 @@ class WebDatasetCheck:
                 counts[path.name] = shard.samples
             fields = shard.fields
         if index is not None:
-            told = {shard["name"]: shard["samples"] for shard in index["shards"]}
-            for name, samples in told.items():
+            stated = {shard["name"]: shard["samples"] for shard in index["shards"]}
+            for name, samples in stated.items():
                 if (folder / name).is_file():
                     text = f"{counts.get(name, 0)} samples; {schema.INDEX} says {samples}"
                     findings.check(counts.get(name) == samples, name, text)
@@ -83,7 +83,7 @@ class WebDatasetCheck:
                     findings.add(name, f"is missing; it is in {schema.INDEX}")
             total = sum(episode["samples"] for episode in index["episodes"])
             findings.check(
-                total == sum(told.values()), schema.INDEX, f"its episodes have {total} samples, its shards others"
+                total == sum(stated.values()), schema.INDEX, f"its episodes have {total} samples, its shards others"
             )
             findings.counted["episodes"] += len(index["episodes"])
         else:
@@ -202,11 +202,11 @@ class _OwnSamples:
         exported.check_value(where, "tick", meta["tick"], row)
         exported.check_value(where, "is_first", meta["is_first"], row == 0)
         if self._episode < len(exported.episodes):
-            told = exported.episodes[self._episode]
-            exported.check_value(where, "is_last", meta["is_last"], row == told.frames - 1)
-            exported.check_value(where, "task", meta["task"], told.task)
-            exported.check_value(where, "task_index", meta["task_index"], exported.tasks.index(told.task))
-            exported.check_value(where, "success", meta["success"], told.success)
+            stated = exported.episodes[self._episode]
+            exported.check_value(where, "is_last", meta["is_last"], row == stated.frames - 1)
+            exported.check_value(where, "task", meta["task"], stated.task)
+            exported.check_value(where, "task_index", meta["task_index"], exported.tasks.index(stated.task))
+            exported.check_value(where, "success", meta["success"], stated.success)
         for field, value in sample.items():
             if isinstance(value, np.ndarray):
                 kind = self._kinds.setdefault(field, (value.shape, value.dtype.name))
@@ -255,11 +255,11 @@ class _OwnSamples:
         exported, index = self._exported, self._index
         exported.check_count(self._episode, schema.INDEX)
         exported.check_value(schema.INDEX, "rate_hz", index["rate_hz"], exported.spec.rate_hz)
-        for number, (told, episode) in enumerate(zip(index["episodes"], exported.episodes, strict=False)):
+        for number, (stated, episode) in enumerate(zip(index["episodes"], exported.episodes, strict=False)):
             where = f"{schema.INDEX}, episode {number}"
-            exported.check_value(where, "samples", told["samples"], episode.frames)
-            exported.check_value(where, "task", told["task"], episode.task)
-            exported.check_value(where, "success", told["success"], episode.success)
+            exported.check_value(where, "samples", stated["samples"], episode.frames)
+            exported.check_value(where, "task", stated["task"], episode.task)
+            exported.check_value(where, "success", stated["success"], episode.success)
         for shard in index["shards"]:
             path = self._findings.dataset / shard["name"]
             of_shard = {"episodes": self._episodes_of[shard["name"]]}
@@ -275,9 +275,9 @@ class _OwnSamples:
                     compare(
                         self._findings, f"{schema.STATS}: {field}", stats[field], self._columns.stats(role), exact=True
                     )
-        for field, told in stats.items():
+        for field, stated in stats.items():
             if field.rpartition(".")[2] in IMAGES:
-                check_image_statistics(self._findings, f"{schema.STATS}: {field}", told)
+                check_image_statistics(self._findings, f"{schema.STATS}: {field}", stated)
 
 
 def _own_samples(findings: Findings, index: Any, columns: ColumnFiles) -> _OwnSamples | None:

@@ -32,7 +32,7 @@ from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_file, path_below
 
 MAX_MEMBERS = 4_000_000  # of a file
-OPEN_FILES = 16  # whose members are kept
+OPEN_FILES = 16  # whose members stay in memory
 
 
 class Place(NamedTuple):
@@ -109,8 +109,12 @@ class WebDatasetEpisodes:
             if min((count for _, count in shards), default=0) < 0:
                 raise ValueError("a shard of less than 0 episodes")
             self._episodes = [
-                (int(told["samples"]), str(told["task"]), None if told["success"] is None else bool(told["success"]))
-                for told in index["episodes"]
+                (
+                    int(stated["samples"]),
+                    str(stated["task"]),
+                    None if stated["success"] is None else bool(stated["success"]),
+                )
+                for stated in index["episodes"]
             ]
         self._shards, self._ends = [name for name, _ in shards], list(accumulate(count for _, count in shards))
         count = len(self._episodes)
