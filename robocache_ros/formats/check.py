@@ -381,7 +381,6 @@ class ExportedRows:
     """Checks episodes of a dataset by what its provenance states.
 
     Args:
-        findings: collects what is wrong.
         file: name of the provenance.
         raw: its contents.
 

@@ -40,7 +40,6 @@ class TickRowChecks:
     """Checks rows of ticks.
 
     Args:
-        findings: collects what is wrong.
         rate_hz: ticks per second.
         kinds: vector, image or cloud, by stream.
         windows: the streams with several samples in a tick.

@@ -155,6 +155,7 @@ class _Array:
         self._findings, self._name, self._path = findings, name, findings.dataset / name
         self._stored = zarr_array(read_json(findings.dataset, f"{name}/.zarray"), findings.dataset, name, name)
         self.shape = self._stored.shape
+        self._whole_chunks: tuple[int, NDArray[Any]] = (0, np.zeros((0, *self.shape[1:]), self._stored.dtype))
 
     def check_chunks(self, absent: set[int]) -> bool:
         """Read every chunk; return whether all of them are there and can be decoded.
@@ -229,7 +230,13 @@ class _Array:
         """
         if not self._is_read() or self._stored.chunks[1:] != self.shape[1:]:
             raise RoboCacheError(f"{self._name}: is not compared: its chunks or its compression are not known")
-        return self._stored.read(start, self.shape[0] if stop is None else stop)
+        stop, size = self.shape[0] if stop is None else stop, self._stored.chunks[0]
+        first, values = self._whole_chunks
+        if start < first or stop > first + len(values):  # the next episode is often in the same chunk
+            first = start // size * size
+            values = self._stored.read(first, min(-(-stop // size) * size, self.shape[0]))
+            self._whole_chunks = first, values
+        return values[start - first : stop - first]
 
 
 ZARR_CHECK = ZarrCheck()

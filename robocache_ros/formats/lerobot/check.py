@@ -163,9 +163,6 @@ def _check_standard_features(findings: Findings, info: Info) -> None:
 class LeRobotRows:
     """Checks the rows of a dataset, episode by episode, and of one that this package wrote its own columns.
 
-    Args:
-        findings: collects what is wrong.
-
     Attributes:
         info: the contents of info.json.
         tasks: the tasks, by their index.
@@ -475,14 +472,7 @@ def check_norm_stats(findings: Findings, info: Info, statistics: dict[str, Any])
 
 
 def _check_arrays(findings: Findings, exported: ExportedRows, starts: list[int], stamps_ns: NDArray[np.int64]) -> None:
-    """Compare the depth images and voxels in arrays/ with the rows.
-
-    Args:
-        findings: collects what is wrong.
-        exported: what the provenance states.
-        starts: the first row of each episode, and the number of all rows.
-        stamps_ns: (rows, N) of all episodes, 0 without a value.
-    """
+    """Compare the depth images and voxels in arrays/ with the rows: where episodes start, and (rows, N) stamps."""
     raw = read_json(findings.dataset, schema.PROVENANCE).get("arrays")
     listed = raw if isinstance(raw, dict) else {}
     for stream, stated in listed.items():

@@ -59,7 +59,6 @@ class MediaMessages:
     """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid.
 
     Args:
-        findings: collects what is wrong.
         where: the recording and the topic.
         stream: the stream.
         kind: the type of the messages.
@@ -124,7 +123,6 @@ class EpisodeMessages:
     """Checks the recording of one episode.
 
     Args:
-        findings: collects what is wrong.
         number: of the episode.
         bag: the recording.
         episode: its `frames`, `first_tick_ns`, `last_tick_ns` and `task`.

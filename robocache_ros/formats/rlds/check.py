@@ -64,7 +64,6 @@ class _Records:
     """Checks the records of a dataset, and of one that this package wrote its own features.
 
     Args:
-        findings: collects what is wrong.
         inner: the folder of the dataset, with a slash.
         columns: for the values whose statistics are stored.
 

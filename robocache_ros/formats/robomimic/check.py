@@ -184,7 +184,6 @@ class _OwnData:
     """Checks what this package writes besides the arrays that robomimic reads.
 
     Args:
-        findings: collects what is wrong.
         data: the group of the demonstrations.
         exported: what the provenance states.
     """

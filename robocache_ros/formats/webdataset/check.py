@@ -173,7 +173,6 @@ class _OwnSamples:
     """Checks the samples of a dataset that this package wrote, episode by episode.
 
     Args:
-        findings: collects what is wrong.
         index: the contents of dataset.json.
         exported: what the provenance states.
         columns: for the values whose statistics are stored.
