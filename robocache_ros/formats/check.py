@@ -574,12 +574,12 @@ class ExportedRows:
     def _check_values(self, where: str, rows: TickRows, stream: StreamSpec, values: NDArray[Any]) -> None:
         has = self._has(rows, stream)
         empty = np.isnan(values) if np.isnan(rows.missing) else values == rows.missing
-        off = ~has & ~empty.all(axis=1)
-        if off.any():
-            row = int(off.argmax())
-            value = values[row][~empty[row]][0]
-            text = f"{stream.name}: {value:g} in row {row}, where valid is 0; it must be {rows.missing:g}"
-            self._findings.add(where, text)
+        name, missing = stream.name, f"where valid is 0; it must be {rows.missing:g}"
+        self._findings.report_rows(
+            ~has & ~empty.all(axis=1),
+            where,
+            lambda row: f"{name}: {values[row][~empty[row]][0]:g} in row {row}, {missing}",
+        )
         other = (values[1:] != values[:-1]).any(axis=1) & np.isfinite(values[1:]).all(axis=1)
         self._check_copies(where, rows, stream, np.concatenate([[False], other])[: len(values)], "value")
 
@@ -601,10 +601,11 @@ class ExportedRows:
         newest = np.where(present, ages_ms, np.inf).min(axis=1, initial=np.inf)
         # Ages are float32 milliseconds, converted from nanoseconds.
         off = has & ~(np.abs(newest - age_ns / 1e6) <= 1e-3) | (present.any(axis=1) & ~has)
-        if off.any():
-            row = int(off.argmax())
-            text = f"the newest sample of row {row} is {newest[row]:g} ms old; the age is {age_ns[row]} ns"
-            self._findings.add(where, f"{stream.name}: {text}")
+        self._findings.report_rows(
+            off,
+            f"{where}, {stream.name}",
+            lambda row: f"the newest sample of row {row} is {newest[row]:g} ms old; the age is {age_ns[row]} ns",
+        )
         mask = rows.masks.get(stream.name)
         text = f"mask of {stream.name}: is not where the age of the sample is 0 or more"
         self._findings.check(mask is None or np.array_equal(mask != 0, present), where, text)

@@ -9,6 +9,7 @@ import pickletools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import printable
 from robocache_ros.file_limits import IMAGE_RATIO, check_decoded
+from robocache_ros.formats.columns import ArrayRows
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -23,7 +25,6 @@ from robocache_ros.formats.read import (
     DatasetError,
     SourceEpisode,
     Stream,
-    check_image_bytes,
     nominal_span,
     nominal_stamps,
     numbers,
@@ -401,8 +402,8 @@ class CalvinSteps:
                 name, stamps, numbers(_stacked(found[key], f"{where}: {key}"), f"{where}: {key}"), False, role
             )
         for camera in self._cameras:
-            name = f"vision/{camera}"
-            streams[name] = Stream(name, stamps, _Frames(self.folder, steps.first, count, f"rgb_{camera}"), False)
+            name, read = f"vision/{camera}", partial(_image, self.folder, steps.first, f"rgb_{camera}")
+            streams[name] = Stream(name, stamps, ArrayRows(count, read, f"{where}: rgb_{camera}"), False)
         return SourceEpisode(streams, steps.task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -438,30 +439,13 @@ class CalvinSteps:
         return [_Steps(*steps, str(text)) for steps, text, name in annotated if everything or name in tasks]
 
 
-@dataclass(frozen=True)
-class _Frames:
-    """The images of a camera, read step by step."""
-
-    folder: AnyPath
-    first: int
-    count: int
-    key: str
-
-    def __len__(self) -> int:
-        return self.count
-
-    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        if len(rows):
-            shape = _read_step(self.folder, self.first + int(rows[0]), (self.key,))[self.key].shape
-            check_image_bytes(len(rows), shape, f"{printable(self.folder, 60)}: {self.key}")
-        images = [_read_step(self.folder, self.first + row, (self.key,))[self.key] for row in rows.tolist()]
-        where = f"{printable(self.folder, 60)}: step {self.first + int(rows[0])}: {self.key}"
-        if images[0].ndim != 3 or images[0].shape[2] != 3 or images[0].dtype != np.uint8:
-            raise DatasetError(
-                f"{where}: {images[0].dtype} {images[0].shape}, not an 8-bit RGB image; choose other cameras"
-            )
-        stacked: NDArray[np.uint8] = _stacked(images, where)
-        return stacked
+def _image(folder: AnyPath, first: int, key: str, row: int) -> NDArray[np.uint8]:
+    """Return an image of a camera, given the first step of the episode."""
+    image = _read_step(folder, first + row, (key,))[key]
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+        where = f"{printable(folder, 60)}: step {first + row}: {key}"
+        raise DatasetError(f"{where}: {image.dtype} {image.shape}, not an 8-bit RGB image; choose other cameras")
+    return image
 
 
 def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -498,7 +499,7 @@ def _check_array_files(
     size = int(np.prod(stated["shape"], dtype=np.int64))
     size = -(-size // 8) if stated["dtype"] == "bits" else size * np.dtype(stated["dtype"]).itemsize
     last = 0
-    for name in files_in(findings.dataset, f"arrays/{stream}/*/*.parquet"):
+    for name in files_in(findings.dataset, f"arrays/{glob.escape(stream)}/*/*.parquet"):
         with open_table(file_in(findings.dataset, name), name) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
@@ -162,7 +163,7 @@ def _check_videos(findings: Findings, rows: LeRobotRows, key: str, episodes: lis
             findings.add(EPISODES, f"an episode has no videos/{key}/from_timestamp and to_timestamp")
             continue
         check_video(findings, name, info, info.videos[key], spans)
-    findings.check_listed(f"videos/{key}/*/*", listed, "no episode is in this file")
+    findings.check_listed(f"videos/{glob.escape(key)}/*/*", listed, "no episode is in this file")
 
 
 class _EpisodeStatistics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import math
 import zlib
@@ -94,7 +95,7 @@ class _Records:
         if self._exported is not None:
             with findings.reading(inner + schema.STATISTICS):
                 self._check_dataset(self._exported)
-        findings.check_listed(f"{inner}*tfrecord*", listed, f"no split of {schema.INFO} has this file")
+        findings.check_listed(f"{glob.escape(inner)}*tfrecord*", listed, f"no split of {schema.INFO} has this file")
 
     def _check_split(self, split: dict[str, Any]) -> list[str]:
         """Check the files of a split; return their names."""
