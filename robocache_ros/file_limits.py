@@ -91,7 +91,7 @@ def read_table(
         OSError, pyarrow.ArrowException: it cannot be read.
     """
     parquet, footer = need("pyarrow.parquet", "datasets"), _footer_of(path, where)
-    starts = np.cumsum([0, *footer.rows])
+    starts = group_starts(path, where)
     if distinct and starts[-1] > max(FREE_ROWS, footer.size):
         raise RoboCacheError(f"{where}: {starts[-1]:,} rows in {footer.size:,} bytes; check the file")
     keep = None
@@ -115,6 +115,11 @@ def read_table(
     if rows is not None and groups:
         table = table.slice(rows[0] - int(starts[groups[0]]), rows[1] - rows[0])
     return table if keep is None or keep.all() else table.filter(need("pyarrow", "datasets").array(keep))
+
+
+def group_starts(path: AnyPath, where: str) -> NDArray[np.int64]:
+    """Return the first row of each of the G row groups of a parquet file, and the number of rows, (G + 1,)."""
+    return np.cumsum([0, *_footer_of(path, where).rows])
 
 
 @contextmanager

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
+import sys
+import tarfile
+import tempfile
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +20,15 @@ from numpy.typing import NDArray
 from robocache_ros.alignments import alignment
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.formats.read import MALFORMED, limited_bytes, parse_json, parse_object
 from robocache_ros.formats.statistics import Stats, by_column
 from robocache_ros.spec import TF_TYPE, FusionSpec, Layout, StreamSpec, load_spec
 from robocache_ros.units import NS_PER_S
-from robocache_ros.untrusted_files import DatasetError, DatasetFile, file_below, read_bytes
-
-# What a validation finds, and what it could not check.
-
+from robocache_ros.untrusted_files import DatasetError, DatasetFile, file_below
 
 MAX_FINDINGS = 500  # further findings are counted
-JSON_BYTES = 512 << 20
+_ARCHIVE_ERRORS = (EOFError, tarfile.TarError, zipfile.BadZipFile)
+_LIBRARY_ERRORS = {"pyarrow": "ArrowException", "av": "FFmpegError"}
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,27 @@ class Findings:
             self.add(where, what)
         return correct
 
+    def report_rows(self, off: NDArray[np.bool_], where: str, what: Callable[[int], str]) -> None:
+        """Report what is wrong in the first of the rows that are `off`, (T,), and in how many."""
+        if off.any():
+            row = int(off.argmax())
+            self.add(where, f"{what(row)}, wrong in {int(off.sum())} rows")
+
+    def check_listed(self, pattern: str, listed: Collection[str], what: str) -> None:
+        """Report files or folders that match a pattern and are not `listed`, by their names in the dataset."""
+        for path in sorted(self.dataset.glob(pattern)):
+            name = path.relative_to(self.dataset).as_posix()
+            self.check(name in listed, name, what)
+
     @contextmanager
-    def reading(self, where: str, *errors: type[Exception]) -> Iterator[None]:
+    def reading(self, where: str) -> Iterator[None]:
         """Turn an error of reading a file into a finding."""
-        expected: tuple[type[Exception], ...] = (OSError, RoboCacheError, *errors)
         try:
             yield
-        except expected as error:
+        except Exception as error:
+            libraries = (getattr(sys.modules[name], of) for name, of in _LIBRARY_ERRORS.items() if name in sys.modules)
+            if not isinstance(error, (*MALFORMED, *_ARCHIVE_ERRORS, *libraries)):
+                raise
             text = str(error).removeprefix(f"{where}: ")
             self.add(where, text if isinstance(error, RoboCacheError) else f"cannot be read ({printable(error, 100)})")
 
@@ -135,13 +151,7 @@ def read_json(dataset: Path, name: str) -> Any:
     Errors:
         RoboCacheError: it is missing, too large or not JSON.
     """
-    path = file_in(dataset, name)
-    if path.stat().st_size > JSON_BYTES:
-        raise RoboCacheError(f"{name}: is larger than {JSON_BYTES >> 20} MiB")
-    try:
-        return json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise RoboCacheError(f"{name}: is not JSON ({printable(error)})") from None
+    return parse_json(limited_bytes(file_in(dataset, name), name), name)
 
 
 def read_lines(dataset: Path, name: str) -> list[dict[str, Any]]:
@@ -150,32 +160,18 @@ def read_lines(dataset: Path, name: str) -> list[dict[str, Any]]:
     Errors:
         RoboCacheError: it is missing, too large, or a line is not an object.
     """
-    path = file_in(dataset, name)
-    if path.stat().st_size > JSON_BYTES:
-        raise RoboCacheError(f"{name}: is larger than {JSON_BYTES >> 20} MiB")
-    values = []
-    for number, line in enumerate(read_bytes(path).splitlines(), start=1):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise RoboCacheError(f"{name}: line {number} is not JSON ({printable(error)})") from None
-        if not isinstance(value, dict):
-            raise RoboCacheError(f"{name}: line {number} is not an object")
-        values.append(value)
-    return values
-
-
-# Checks of arrays that several formats share.
+    lines = enumerate(limited_bytes(file_in(dataset, name), name).splitlines(), start=1)
+    return [parse_object(line, f"{name}: line {number}") for number, line in lines]
 
 
 CLOCK_STARTS_NS = 3600 * NS_PER_S  # a stamp in the first hour of a clock: it is none of the time since 1970
 
 
-def check_finite(findings: Findings, where: str, values: NDArray[Any]) -> None:
+def check_finite(findings: Findings, where: str, values: NDArray[Any], name: str = "") -> None:
     """Report NaN and infinity in (T, ...) values."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-        findings.add(where, f"NaN or infinite in {int(bad.sum())} rows, the first is row {bad.argmax()}")
+        findings.add(where, f"{name}NaN or infinite in {int(bad.sum())} rows, the first is row {bad.argmax()}")
 
 
 def check_ticks(findings: Findings, where: str, ticks: NDArray[np.int64], rate_hz: int) -> None:
@@ -195,7 +191,7 @@ def check_first_and_last(findings: Findings, where: str, flags: Mapping[str, NDA
         if name in flags:
             steps = np.flatnonzero(flags[name])
             wanted = np.arange(len(flags[name]))[at:][:1]
-            text = f"{name} is true at steps {steps[:5].tolist()}; it must be true at {wanted.tolist()} alone"
+            text = f"{name} is true at steps {steps[:5].tolist()}; it must be true at {wanted.tolist()} only"
             findings.check(np.array_equal(steps, wanted), where, text)
 
 
@@ -223,9 +219,6 @@ def stamps_disagree(stamps: NDArray[np.int64], valid: NDArray[np.integer[Any]]) 
     starts_at_0 = bool(((stamps > 0) & (stamps < CLOCK_STARTS_NS)).any())
     disagree: NDArray[np.bool_] = np.where(valid == 0, stamps != 0, (stamps == 0) & (not starts_at_0))
     return disagree
-
-
-# Stored statistics against those of the values.
 
 
 SUMS = ("min", "max", "mean", "std")
@@ -266,17 +259,17 @@ def compare(
     for name in names:
         wanted = np.array(values[name], float)
         try:
-            told = np.array(stored[name], float).reshape(wanted.shape)
+            stated = np.array(stored[name], float).reshape(wanted.shape)
         except (TypeError, ValueError):
             findings.add(where, f"{name}: is not {wanted.size} numbers")
             continue
         tolerance = EXACT * scale if exact else CLOSE * spread + ROUNDED.get(name, 1e-5) * scale + 1e-9
         copied = name == "count" or (exact and name in ("min", "max"))
-        off = ~(np.abs(told - wanted) <= (0 if copied else tolerance))  # true for NaN
+        off = ~(np.abs(stated - wanted) <= (0 if copied else tolerance))  # true for NaN
         if off.any():
             at = int(off.reshape(-1).argmax())
             of_column = f" of value {at}" if wanted.size > 1 else ""
-            findings.add(where, f"{name}{of_column}: {told.flat[at]:g} is stored, the data has {wanted.flat[at]:g}")
+            findings.add(where, f"{name}{of_column}: {stated.flat[at]:g} is stored, the data has {wanted.flat[at]:g}")
     findings.counted["statistics"] += len(names)
 
 
@@ -291,7 +284,7 @@ def compare_images(findings: Findings, where: str, stored: Any, episodes: Sequen
     """
     try:
         every = {name: np.array([np.reshape(of[name], -1) for of in episodes], float) for name in (*SUMS, "count")}
-        told = {name: np.reshape(stored[name], -1).astype(float) for name in (*SUMS, "count")}
+        stated = {name: np.reshape(stored[name], -1).astype(float) for name in (*SUMS, "count")}
     except (KeyError, TypeError, ValueError):
         findings.add(where, f"has not {', '.join(SUMS)} and count of each channel, here or in an episode")
         return
@@ -304,8 +297,8 @@ def compare_images(findings: Findings, where: str, stored: Any, episodes: Sequen
     wanted = {"min": every["min"].min(axis=0), "max": every["max"].max(axis=0), "mean": mean}
     wanted |= {"std": np.sqrt(variance), "count": counts.sum(axis=0)}
     for name, of_name in wanted.items():
-        if told[name].shape != of_name.shape or not np.allclose(told[name], of_name, rtol=CLOSE, atol=CLOSE):
-            text = f"{name}: {told[name][:1]} is stored, the episodes have {of_name[:1]}"
+        if stated[name].shape != of_name.shape or not np.allclose(stated[name], of_name, rtol=CLOSE, atol=CLOSE):
+            text = f"{name}: {stated[name][:1]} is stored, the episodes have {of_name[:1]}"
             findings.add(where, text)
 
 
@@ -320,18 +313,11 @@ def check_image_statistics(findings: Findings, where: str, stored: Any) -> None:
     findings.check(usable, where, "no pixels from 0 to 1 have these min, mean, max and std")
 
 
-# Columns of a dataset in temporary files, so that their statistics do not need all rows in memory.
-
-
 class ColumnFiles:
-    """The values of each column in a file of its own.
+    """The values of each column in a temporary file, so that their statistics do not need all rows in memory."""
 
-    Args:
-        folder: empty.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="robocache-validate-")
         self._files: dict[str, BinaryIO] = {}
         self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}  # dtype, and shape of a row
 
@@ -356,15 +342,13 @@ class ColumnFiles:
         return flat.reshape(-1, int(np.prod(shape, dtype=int)))
 
     def close(self) -> None:
-        """Close the files."""
+        """Remove the files."""
         for file in self._files.values():
             file.close()
+        self._folder.cleanup()
 
     def _path(self, number: int) -> Path:
-        return self._folder / str(number)
-
-
-# The rows of a dataset that this package exported, against each other and against its provenance, robocache.json.
+        return Path(self._folder.name, str(number))
 
 
 class ExportedEpisode(NamedTuple):
@@ -387,13 +371,16 @@ class TickRows:
     age_ns: NDArray[np.int64]  # (T, N)
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # (T, ...) by vector stream that is not a window
     missing: float = 0  # the value where a stream has none
+    ages_ms: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # (T, n) by window, negative for padding
+    masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # (T, n) by window, 0 for padding, where stored
+    repeated: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)  # (T,) images equal to those before them
+    rewards: NDArray[Any] | None = None  # (T,)
 
 
 class ExportedRows:
     """Checks episodes of a dataset by what its provenance states.
 
     Args:
-        findings: collects what is wrong.
         file: name of the provenance.
         raw: its contents.
 
@@ -413,7 +400,7 @@ class ExportedRows:
             self.spec: FusionSpec = load_spec(_in_order(raw["layout"]))
             self.layout = Layout(self.spec)
             recordings, options = raw["recordings"], raw["options"]
-            self.episodes = [_episode(told, recordings[told["recording"]]) for told in raw["episodes"]]
+            self.episodes = [_episode(stated, recordings[stated["recording"]]) for stated in raw["episodes"]]
             self.robot, self._options = options["robot_type"], options
             self._check_layout(raw)
             self._check_totals(raw)
@@ -424,19 +411,19 @@ class ExportedRows:
 
     def _check_layout(self, raw: dict[str, Any]) -> None:
         """Compare the layout with the spec in it, and the spec with the other copy of it."""
-        told, made = raw["layout"], self.layout.to_dict()
+        stated, made = raw["layout"], self.layout.to_dict()
         for key in ("rate_hz", "row_width"):
-            text = f"layout.{key} is {printable(told[key], 20)}; its spec has {made[key]}"
-            self._findings.check(told[key] == made[key], self._file, text)
-        names = [column["name"] for column in told["columns"]]
+            text = f"layout.{key} is {printable(stated[key], 20)}; its spec has {made[key]}"
+            self._findings.check(stated[key] == made[key], self._file, text)
+        names = [column["name"] for column in stated["columns"]]
         wanted = [column["name"] for column in made["columns"]]
         self.check_names("layout.columns", names, wanted, where=self._file)
-        self.check_names("layout.streams", sorted(told["streams"]), sorted(made["streams"]), where=self._file)
+        self.check_names("layout.streams", sorted(stated["streams"]), sorted(made["streams"]), where=self._file)
         for name, stream in made["streams"].items():
-            other = [key for key in stream if told["streams"].get(name, {}).get(key, stream[key]) != stream[key]]
+            other = [key for key in stream if stated["streams"].get(name, {}).get(key, stream[key]) != stream[key]]
             self._findings.check(not other, self._file, f"layout.streams.{name}: {other[:1]} is not that of its spec")
         if self._options["action"] == "absolute":
-            same = raw["spec"] == told["spec"] or set(raw["spec"]["streams"]) != set(told["spec"]["streams"])
+            same = raw["spec"] == stated["spec"] or set(raw["spec"]["streams"]) != set(stated["spec"]["streams"])
             self._findings.check(same, self._file, "spec is not that of layout.spec")
 
     def _check_totals(self, raw: dict[str, Any]) -> None:
@@ -455,17 +442,33 @@ class ExportedRows:
         """Return the vectors of a role that are not windows, whose values are side by side."""
         return [stream for stream in self.spec.vectors if stream.role == role and not stream.rows]
 
+    @property
+    def windows(self) -> list[str]:
+        """The vectors with several samples in a tick."""
+        return [stream.name for stream in self.spec.vectors if stream.rows]
+
     def labels(self, role: str) -> list[str]:
         """Return the names of the values of the vectors of a role."""
         return [f"{stream.name}.{component}" for stream in self.of_role(role) for component in stream.components]
 
-    def parts(self, role: str, table: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
-        """Split the (T, D) values of a role by stream; nothing if their number is not that of the spec."""
-        streams = self.of_role(role)
-        if table is None or table.ndim != 2 or table.shape[1] != sum(stream.width for stream in streams):
-            return {}
-        ends = np.cumsum([stream.width for stream in streams])[:-1]
-        return {stream.name: part for stream, part in zip(streams, np.split(table, ends, axis=1), strict=True)}
+    def split(self, tables: Mapping[str, NDArray[Any] | None]) -> dict[str, NDArray[Any]]:
+        """Split the (T, D) values of roles by stream, but for those whose number is not that of the spec."""
+        found: dict[str, NDArray[Any]] = {}
+        for role, table in tables.items():
+            widths = [stream.width for stream in self.of_role(role)]
+            if table is not None and table.ndim == 2 and table.shape[1] == sum(widths):
+                parts = np.split(table, np.cumsum(widths)[:-1], axis=1)
+                found.update(zip((stream.name for stream in self.of_role(role)), parts, strict=True))
+        return found
+
+    def with_nan(self, rows: TickRows, tables: Mapping[str, NDArray[Any] | None]) -> dict[str, NDArray[Any]]:
+        """Return the (T, D) values of roles with NaN where a stream has none, but for those of another shape."""
+        found: dict[str, NDArray[Any]] = {}
+        for role, table in tables.items():
+            filled = self.filled(rows, role)
+            if table is not None and table.shape == filled.shape:
+                found[role] = np.where(filled, table, np.float32(np.nan))
+        return found
 
     def filled(self, rows: TickRows, role: str) -> NDArray[np.bool_]:
         """Return (T, D) where the vectors of a role have a value."""
@@ -497,17 +500,20 @@ class ExportedRows:
         text = f"{what} is {printable(found, 50)}; {self._file} has {printable(wanted, 50)}"
         self._findings.check(found == wanted and isinstance(found, bool) == isinstance(wanted, bool), where, text)
 
-    def check_episode(self, where: str, number: int, rows: TickRows) -> None:
-        """Check the rows of an episode of the dataset."""
+    def check_episode(self, where: str, number: int, rows: TickRows) -> bool:
+        """Check the rows of an episode of the dataset; return whether they are of the streams of the spec."""
         if not self._have_shapes(where, rows):
-            return
+            return False
         if number < len(self.episodes):
-            told = self.episodes[number]
-            self.check_value(where, "its number of rows", len(rows.ticks_ns), told.frames)
+            stated = self.episodes[number]
+            self.check_value(where, "its number of rows", len(rows.ticks_ns), stated.frames)
             if len(rows.ticks_ns):
-                self.check_value(where, "the first tick", int(rows.ticks_ns[0]), told.first_tick_ns)
-                self.check_value(where, "the last tick", int(rows.ticks_ns[-1]), told.last_tick_ns)
+                self.check_value(where, "the first tick", int(rows.ticks_ns[0]), stated.first_tick_ns)
+                self.check_value(where, "the last tick", int(rows.ticks_ns[-1]), stated.last_tick_ns)
         self.check_rows(where, rows)
+        if rows.rewards is not None:
+            self.check_rewards(where, number, rows, rows.rewards)
+        return True
 
     def check_rows(self, where: str, rows: TickRows) -> None:
         """Check consecutive rows against each other and against the spec."""
@@ -525,9 +531,13 @@ class ExportedRows:
         )
         self._report(where, ~has & (rows.age_ns != 0), lambda t, n: f"age is {rows.age_ns[t, n]} with valid 0")
         self._check_limits(where, rows)
-        for stream in self.spec.vectors:
+        for stream in self.spec.streams:
             if stream.name in rows.values:
                 self._check_values(where, rows, stream, rows.values[stream.name].reshape(len(has), -1))
+            if stream.name in rows.ages_ms:
+                self._check_window(where, rows, stream)
+            if stream.name in rows.repeated:
+                self.check_media(where, rows, stream, rows.repeated[stream.name])
 
     def _have_shapes(self, where: str, rows: TickRows) -> bool:
         shape = (len(rows.ticks_ns), len(self.spec.streams))
@@ -553,12 +563,8 @@ class ExportedRows:
             if stream.align == "hold" and not held and stream.role == "observation" and stream.type != TF_TYPE:
                 age = rows.age_ns[:, n]
                 off[:, n] = (rows.valid[:, n] == 1) & ((age < 0) | (age > stream.max_age_ns))
-        self._report(
-            where, off, lambda t, n: f"age is {rows.age_ns[t, n]}; its samples are 0 to {self._max_age(n)} ns old"
-        )
-
-    def _max_age(self, n: int) -> int:
-        return self.spec.streams[n].max_age_ns
+        longest = [stream.max_age_ns for stream in self.spec.streams]
+        self._report(where, off, lambda t, n: f"age is {rows.age_ns[t, n]}; its samples are 0 to {longest[n]} ns old")
 
     def copies(self, stream: StreamSpec) -> bool:
         """Return whether ticks with equal stamps have equal values: those of the sample with this stamp."""
@@ -566,45 +572,47 @@ class ExportedRows:
         return alignment(stream.align).selects != "neighbours" and not labelled and stream.type != TF_TYPE
 
     def _check_values(self, where: str, rows: TickRows, stream: StreamSpec, values: NDArray[Any]) -> None:
-        n, has = self.layout.names.index(stream.name), self._has(rows, stream)
+        has = self._has(rows, stream)
         empty = np.isnan(values) if np.isnan(rows.missing) else values == rows.missing
-        off = ~has & ~empty.all(axis=1)
-        if off.any():
-            row = int(off.argmax())
-            value = values[row][~empty[row]][0]
-            text = f"{stream.name}: {value:g} in row {row}, where valid is 0; it must be {rows.missing:g}"
-            self._findings.add(where, text)
-        if self.copies(stream):
-            stamps = rows.stamps_ns[:, n]
-            same = has[1:] & has[:-1] & (stamps[1:] == stamps[:-1])
-            off = same & (values[1:] != values[:-1]).any(axis=1) & np.isfinite(values[1:]).all(axis=1)
-            if off.any():
-                row = int(off.argmax()) + 1
-                text = f"in {int(off.sum())} rows, the first is row {row}, another value than in the row before"
-                self._findings.add(where, f"{stream.name}: {text}, with the same stamp")
+        name, missing = stream.name, f"where valid is 0; it must be {rows.missing:g}"
+        self._findings.report_rows(
+            ~has & ~empty.all(axis=1),
+            where,
+            lambda row: f"{name}: {values[row][~empty[row]][0]:g} in row {row}, {missing}",
+        )
+        other = (values[1:] != values[:-1]).any(axis=1) & np.isfinite(values[1:]).all(axis=1)
+        self._check_copies(where, rows, stream, np.concatenate([[False], other])[: len(values)], "value")
 
-    def check_window(self, where: str, rows: TickRows, stream: StreamSpec, ages_ms: NDArray[Any]) -> None:
-        """Check the (T, n) ages of the samples of a window, negative for padding, against the age of the newest."""
-        n, has = self.layout.names.index(stream.name), self._has(rows, stream)
+    def _check_copies(
+        self, where: str, rows: TickRows, stream: StreamSpec, other: NDArray[np.bool_], what: str
+    ) -> None:
+        """Check rows (T,) with another value than the row before: they must not have the same stamp."""
+        has, stamps = self._has(rows, stream), rows.stamps_ns[:, self.layout.names.index(stream.name)]
+        off = np.concatenate([[False], other[1:] & has[1:] & has[:-1] & (stamps[1:] == stamps[:-1])])
+        if self.copies(stream) and off.any():
+            text = f"in {int(off.sum())} rows, the first is row {off.argmax()}, another {what} than in the row before"
+            self._findings.add(where, f"{stream.name}: {text}, with the same stamp")
+
+    def _check_window(self, where: str, rows: TickRows, stream: StreamSpec) -> None:
+        """Check the ages of the samples of a window against the age of the newest, and the mask against the ages."""
+        ages_ms, has = rows.ages_ms[stream.name], self._has(rows, stream)
+        age_ns = rows.age_ns[:, self.layout.names.index(stream.name)]
         present = ages_ms >= 0
         newest = np.where(present, ages_ms, np.inf).min(axis=1, initial=np.inf)
         # Ages are float32 milliseconds, converted from nanoseconds.
-        off = has & ~(np.abs(newest - rows.age_ns[:, n] / 1e6) <= 1e-3) | (present.any(axis=1) & ~has)
-        if off.any():
-            row = int(off.argmax())
-            text = f"the newest sample of row {row} is {newest[row]:g} ms old; the age is {rows.age_ns[row, n]} ns"
-            self._findings.add(where, f"{stream.name}: {text}")
+        off = has & ~(np.abs(newest - age_ns / 1e6) <= 1e-3) | (present.any(axis=1) & ~has)
+        self._findings.report_rows(
+            off,
+            f"{where}, {stream.name}",
+            lambda row: f"the newest sample of row {row} is {newest[row]:g} ms old; the age is {age_ns[row]} ns",
+        )
+        mask = rows.masks.get(stream.name)
+        text = f"mask of {stream.name}: is not where the age of the sample is 0 or more"
+        self._findings.check(mask is None or np.array_equal(mask != 0, present), where, text)
 
     def check_media(self, where: str, rows: TickRows, stream: StreamSpec, same: NDArray[np.bool_]) -> None:
         """Check images or voxels, given in which rows (T,) they are those of the row before."""
-        n, has = self.layout.names.index(stream.name), self._has(rows, stream)
-        stamps = rows.stamps_ns[:, n]
-        repeats = np.concatenate([[False], has[1:] & has[:-1] & (stamps[1:] == stamps[:-1])])
-        off = repeats & ~same
-        if off.any() and self.copies(stream):
-            row, count = int(off.argmax()), int(off.sum())
-            text = f"in {count} rows, the first is row {row}, another image than in the row before, with the same stamp"
-            self._findings.add(where, f"{stream.name}: {text}")
+        self._check_copies(where, rows, stream, ~same, "image")
 
     def check_rewards(self, where: str, number: int, rows: TickRows, rewards: NDArray[Any]) -> None:
         """Check the rewards of an episode: 0 where their stream has no value; without a stream 1 after a success."""
@@ -612,18 +620,11 @@ class ExportedRows:
         if streams:
             self._check_values(where, rows, streams[0], rewards.reshape(-1, 1))
         elif number < len(self.episodes) and len(rewards):
-            wanted = np.zeros(len(rewards), np.float32)
+            rewards, wanted = rewards.reshape(-1), np.zeros(len(rewards), np.float32)
             wanted[-1] = float(bool(self.episodes[number].success))
-            off = rewards.reshape(-1) != wanted
-            if off.any():
-                row = int(off.argmax())
-                text = f"reward of row {row} is {rewards.reshape(-1)[row]:g}; it must be {wanted[row]:g}"
-                self._findings.add(where, text)
-
-    def check_success(self, where: str, number: int, found: Any) -> None:
-        """Check whether an episode succeeded: true, false, or None if that is not known."""
-        if number < len(self.episodes):
-            self.check_value(where, "success", found, self.episodes[number].success)
+            self._findings.report_rows(
+                rewards != wanted, where, lambda row: f"reward of row {row} is {rewards[row]:g}, not {wanted[row]:g}"
+            )
 
 
 def _in_order(layout: dict[str, Any]) -> dict[str, Any]:
@@ -635,7 +636,7 @@ def _in_order(layout: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "streams": {name: spec["streams"][name] for name in order}}
 
 
-def _episode(told: dict[str, Any], recording: dict[str, Any]) -> ExportedEpisode:
-    task = recording["task"] if told["task"] is None else told["task"]
-    success = recording["success"] if told["success"] is None else told["success"]
-    return ExportedEpisode(told["frames"], told["first_tick_ns"], told["last_tick_ns"], task, success)
+def _episode(stated: dict[str, Any], recording: dict[str, Any]) -> ExportedEpisode:
+    task = recording["task"] if stated["task"] is None else stated["task"]
+    success = recording["success"] if stated["success"] is None else stated["success"]
+    return ExportedEpisode(stated["frames"], stated["first_tick_ns"], stated["last_tick_ns"], task, success)

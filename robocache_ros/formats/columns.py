@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.alignments import NAMES, in_unit
 from robocache_ros.engine.tick_grid import period_ns
-from robocache_ros.errors import printable
-from robocache_ros.formats.read import DatasetError, Stream, Values, check_image_bytes
+from robocache_ros.formats.read import DatasetError, Stream, Values, check_image_bytes, refusing
 from robocache_ros.units import NS_PER_S
-
-# Depth images and voxels of an episode, read when a tick uses them.
-
 
 MAX_BYTES = 1 << 30  # of an array
 
@@ -58,14 +54,9 @@ class ArrayRows:
         return found
 
     def _array(self, row: int) -> NDArray[Any]:
-        try:
+        # Damaged archives and files raise errors of any kind.
+        with refusing(f"{self.where}: row {row}", "damaged", "export the dataset again", (Exception,)):
             return self.read(row)
-        except DatasetError:
-            raise
-        except Exception as error:  # damaged archives and files raise errors of any kind
-            raise DatasetError(
-                f"{self.where}: row {row}: damaged ({printable(error, 60)}); export the dataset again"
-            ) from None
 
 
 def array_of(shape: tuple[int, ...], dtype: str, data: bytes | memoryview) -> NDArray[Any]:
@@ -102,9 +93,6 @@ def npy_array(data: bytes) -> NDArray[Any]:
 def channels_last(array: NDArray[Any], kind: str) -> NDArray[Any]:
     """Return a (C, H, W) image as (H, W, C), and voxels as they are."""
     return np.moveaxis(array, 0, -1) if kind == "image" else array
-
-
-# The streams of a dataset that this project exported: their names, roles, alignments and measured stamps.
 
 
 MAX_STREAMS = 1024
@@ -235,7 +223,7 @@ def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[
     Errors:
         DatasetError: the provenance has another structure, or another number of episodes.
     """
-    try:
+    with refusing(where, "not the provenance of this dataset", "export it again"):
         recordings = provenance["recordings"]
         found = [
             recordings[about["recording"]]["success"] if about["success"] is None else about["success"]
@@ -243,10 +231,6 @@ def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[
         ]
         if len(found) != episodes or not all(one is None or isinstance(one, bool) for one in found):
             raise ValueError(f"{len(found)} episodes, not {episodes}")
-    except (ArithmeticError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise DatasetError(
-            f"{where}: not the provenance of this dataset ({printable(error, 60)}); export it again"
-        ) from None
     return found
 
 
@@ -256,7 +240,7 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
     Errors:
         DatasetError: the provenance has another structure.
     """
-    try:
+    with refusing(where, "not the provenance of an export", "export it again"):
         layout = provenance["layout"]
         # Some formats sort the keys of objects, so the order is that of the columns.
         names = [str(column["stream"]) for column in layout["columns"] if column["quantity"] == "valid"]
@@ -278,8 +262,4 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
         rate_hz = int(layout["rate_hz"])
         if not (0 < rate_hz <= 1000 and len(streams) <= MAX_STREAMS):
             raise ValueError(f"{rate_hz} Hz, {len(streams)} streams")
-    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DatasetError(
-            f"{where}: not the provenance of an export ({printable(error, 60)}); export it again"
-        ) from None
     return ExportColumns(rate_hz, streams)

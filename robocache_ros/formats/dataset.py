@@ -33,8 +33,6 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 
-# What the episodes of a dataset state of their outcomes.
-
 
 def known_outcomes(spec: FusionSpec, successes: Iterable[bool | None]) -> frozenset[str]:
     """Return what a dataset knows of the outcomes of its episodes: `reward`, `success`, both or nothing.
@@ -47,9 +45,6 @@ def known_outcomes(spec: FusionSpec, successes: Iterable[bool | None]) -> frozen
     if "success" in roles or any(success is not None for success in successes):
         return frozenset({"reward", "success"})
     return frozenset({"reward"} & roles)
-
-
-# One episode of a dataset, read from its piece.
 
 
 class EncodedImages(Sequence[bytes]):
@@ -205,12 +200,12 @@ class Episode:
         return ages
 
     def images(self, stream: str, encoding: str) -> EncodedImages:
-        """Return the images of a stream in the encoding png, jpeg or raw, which the format must have asked for."""
+        """Return the images of a stream in the encoding png, jpeg or raw, which the format must have requested."""
         blobs = Blobs(self.piece / blobs_name(stream, encoding))
         return EncodedImages(blobs, self._samples(stream), self.pictures[stream].shape)
 
     def video(self, stream: str, codec: str) -> AnyPath:
-        """Return the mp4 file with one frame per row, in a codec which the format must have asked for.
+        """Return the mp4 file with one frame per row, in a codec which the format must have requested.
 
         `DEPTH_VIDEO` for depth, with `DatasetOptions.depth` video.
         """
@@ -244,9 +239,6 @@ class Episode:
         if name not in self.features:
             return np.zeros((self.length, 0), np.float32)
         return self.features[name].values(self.rows)
-
-
-# The contents of a dataset: all episodes, read from the pieces of the recordings. Formats write it to files.
 
 
 CONTENTS_KEPT = 256  # contents of pieces in memory

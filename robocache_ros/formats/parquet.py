@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.extras import need
-from robocache_ros.file_limits import read_table
+from robocache_ros.file_limits import group_starts, read_table
+from robocache_ros.formats.read import refusing
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetError, DatasetFile
 
@@ -23,6 +26,7 @@ CHUNK_FILES = 1000  # files per folder
 DATA_FILE_MB = 100  # from this size on, the next episode begins another file
 # Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
 ROW_GROUP_BYTES = 32 << 20
+OPEN_FILES, OPEN_GROUPS = 64, 4  # whose row groups are known, and which are in memory
 WAITING_TABLES = 64  # pending tables before they are joined: a table of one row takes far more memory than its values
 
 
@@ -110,9 +114,6 @@ def _joined(tables: list[Any]) -> Any:
     return need("pyarrow", "export").concat_tables(tables).combine_chunks()
 
 
-# Tables of other writers, read within limits.
-
-
 def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: Any) -> Any:
     """Return a table of a parquet file; see `file_limits.read_table`, which has more arguments.
 
@@ -123,6 +124,30 @@ def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: 
         return read_table(path, printable(path), columns, **chosen)
 
 
+def row_group(path: DatasetFile, row: int, columns: tuple[str, ...]) -> tuple[Any, int]:
+    """Return the row group that has a row, and the place of the row in it. A few row groups stay in memory.
+
+    Errors:
+        DatasetError: as of `read_parquet`; there is no such row.
+    """
+    starts = _group_starts(path, os.getpid())
+    if not 0 <= row < starts[-1]:
+        raise DatasetError(f"{printable(path)}: no row {row}; get the file again")
+    group = int(np.searchsorted(starts, row, "right")) - 1
+    return _group(path, (int(starts[group]), int(starts[group + 1])), columns, os.getpid()), row - int(starts[group])
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _group_starts(path: DatasetFile, process: int) -> NDArray[np.int64]:
+    with parquet_errors(path):
+        return group_starts(path, printable(path))
+
+
+@lru_cache(maxsize=OPEN_GROUPS)
+def _group(path: DatasetFile, rows: tuple[int, int], columns: tuple[str, ...], process: int) -> Any:
+    return read_parquet(path, list(columns), rows=rows)
+
+
 def column_names(path: DatasetFile) -> list[str]:
     """Return the names of the columns of a parquet file."""
     with parquet_errors(path):
@@ -130,13 +155,34 @@ def column_names(path: DatasetFile) -> list[str]:
     return names
 
 
+def column_array(column: Any, where: str) -> NDArray[Any]:
+    """Return (T,) or (T, ...) numbers of a column of numbers, or of lists of one length.
+
+    Errors:
+        DatasetError: it has other values, values are missing, or lists differ in length.
+    """
+    pyarrow, shape = need("pyarrow", "datasets"), [len(column)]
+    column = column.combine_chunks()
+    if isinstance(column, pyarrow.ChunkedArray):  # of a table without rows, and of pyarrow before 12
+        column = pyarrow.concat_arrays(column.chunks) if column.num_chunks else pyarrow.array([], column.type)
+    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
+        count, inner = len(column), column.flatten()
+        if column.null_count or (count and len(inner) % count):
+            raise DatasetError(f"{where}: its rows are not of one length; get the file again")
+        shape.append(len(inner) // count if count else 0)
+        column = inner
+    if hasattr(column, "dictionary"):
+        raise DatasetError(f"{where}: texts, not numbers; get the file again")
+    if column.null_count:
+        raise DatasetError(
+            f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
+        )
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False).reshape(shape)
+    return values
+
+
 @contextmanager
 def parquet_errors(path: AnyPath) -> Iterator[None]:
     """Turn the errors of reading a parquet file into those of datasets."""
-    try:
+    with refusing(printable(path), "damaged", errors=(OSError, need("pyarrow", "datasets").ArrowException)):
         yield
-    except RoboCacheError as error:
-        raise DatasetError(str(error)) from None
-    except (OSError, need("pyarrow", "datasets").ArrowException) as error:
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
-        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None

@@ -26,8 +26,6 @@ from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import CODECS, COPY, DatasetOptions
 from robocache_ros.storage.paths import AnyPath
 
-# A file of many byte strings, read by index.
-
 
 def _ends(path: AnyPath) -> AnyPath:
     return path.with_name(f"{path.name}.ends")
@@ -86,9 +84,6 @@ class Blobs:
         """Return the bytes of a byte string in the file, which is mapped into memory, without a copy."""
         start = int(self._ends[index - 1]) if index else 0
         return self._data[start : int(self._ends[index])]
-
-
-# Copies the video of a topic into the mp4 files of episodes, without encoding it again.
 
 
 WAY_OUT = "use another --codec, which encodes the pictures again"
@@ -235,9 +230,6 @@ def _remux(raw: Path, codec: str, file: Path, name: str, rows: int, size: tuple[
     if count != rows:
         raise RoboCacheError(f"{name}: {count} pictures in {rows} messages; {WAY_OUT}")
     return found
-
-
-# Writes the images and voxels of a recording into its piece, once per encoding.
 
 
 VIDEO = (*CODECS, COPY)

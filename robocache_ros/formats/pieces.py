@@ -23,8 +23,6 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 
-# What a piece states of each of its episodes.
-
 
 @dataclass(frozen=True)
 class EpisodeInfo:
@@ -34,9 +32,6 @@ class EpisodeInfo:
     stop: int
     task: str | None = None  # as the recording states it; None: the task of the export
     success: bool | None = None  # None: unknown
-
-
-# The columns of a piece: the output of the engine for each row, in one file per column.
 
 
 FOLDER = "columns"
@@ -124,9 +119,6 @@ def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
     return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]
 
 
-# The numeric features of a dataset, computed from the columns of its pieces. Names follow LeRobot.
-
-
 @dataclass(frozen=True)
 class Feature:
     """A numeric feature: K numbers per row in a shape."""
@@ -200,9 +192,6 @@ def _window(layout: Layout, stream: StreamSpec) -> list[Feature]:
     ]
 
 
-# The numbers of a feature in all pieces of a dataset, for statistics.
-
-
 STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at once
 
 
@@ -227,9 +216,6 @@ class FeatureColumns:
         return np.stack([self._feature.column(rows, k) for k in numbers])
 
 
-# What contents.json of a piece tells: its episodes with their statistics, and its images and arrays.
-
-
 CONTENTS = "contents.json"
 
 
@@ -246,7 +232,7 @@ class PictureInfo:
     def from_dict(cls, raw: dict[str, Any]) -> PictureInfo:
         """Restore from the summary of a `PictureWriter`."""
         height, width = raw["shape"]
-        histograms = tuple(Histogram(**told) for told in raw["episodes"])
+        histograms = tuple(Histogram(**stated) for stated in raw["episodes"])
         return cls((height, width), raw["codecs"], raw["pixel_formats"], histograms)
 
 
@@ -262,7 +248,7 @@ class ArrayInfo:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> ArrayInfo:
         """Restore from the summary of an `ArrayWriter`."""
-        histograms = tuple(Histogram(**told) for told in raw.get("depth_episodes", ()))
+        histograms = tuple(Histogram(**stated) for stated in raw.get("depth_episodes", ()))
         return cls(tuple(raw["shape"]), raw["dtype"], raw.get("depth_unit", ""), histograms)
 
     @property
@@ -299,13 +285,13 @@ class PieceContents:
     @classmethod
     def load(cls, piece: AnyPath) -> PieceContents:
         """Read the contents of the piece in a folder."""
-        told = json.loads((piece / CONTENTS).read_text(encoding="utf-8"))
+        stated = json.loads((piece / CONTENTS).read_text(encoding="utf-8"))
         return cls(
-            tuple(episode["length"] for episode in told["episodes"]),
-            tuple(episode["stats"] for episode in told["episodes"]),
-            {name: PictureInfo.from_dict(raw) for name, raw in told["pictures"].items()},
-            {name: ArrayInfo.from_dict(raw) for name, raw in told["arrays"].items()},
-            {name: VideoPart(*part) for name, part in told["videos"].items()},
+            tuple(episode["length"] for episode in stated["episodes"]),
+            tuple(episode["stats"] for episode in stated["episodes"]),
+            {name: PictureInfo.from_dict(raw) for name, raw in stated["pictures"].items()},
+            {name: ArrayInfo.from_dict(raw) for name, raw in stated["arrays"].items()},
+            {name: VideoPart(*part) for name, part in stated["videos"].items()},
         )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -20,10 +22,7 @@ from robocache_ros.spec.keys import suggestion
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError as DatasetError
-from robocache_ros.untrusted_files import DatasetFile, read_text
-
-# What a reader of a dataset gives: episodes of streams with their stamps.
-
+from robocache_ros.untrusted_files import DatasetFile, open_file
 
 MAX_EPISODES = 10_000_000
 MAX_STEPS = 1_000_000  # of an episode: five hours at 50 Hz
@@ -32,6 +31,28 @@ MAX_VECTOR_BYTES = 1 << 30  # of the numbers of a stream of an episode
 MAX_IMAGE_BYTES = 8 << 30  # of the images of a stream in a sample
 ROLES = ("observation", "action", "reward")
 _DOT = 8192  # numbers of a dot product that BLAS does not spread over threads
+
+# What the contents of damaged files raise where they are taken for what they should be.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+
+
+@contextmanager
+def refusing(
+    where: str,
+    what: str = "malformed",
+    advice: str = "get the file again",
+    errors: tuple[type[Exception], ...] = MALFORMED,
+) -> Iterator[None]:
+    """Turn errors of reading into a `DatasetError` of `where`, with `what`, the reason and `advice`."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    except RoboCacheError as error:
+        raise DatasetError(str(error)) from None
+    except errors as error:
+        reason = "not there" if isinstance(error, FileNotFoundError) else f"{what} ({printable(error, 60)})"
+        raise DatasetError(f"{where}: {reason}; {advice}") from None
 
 
 class LazyFrames(Protocol):
@@ -247,9 +268,6 @@ def known_names(where: str, given: Iterable[str], known: Sequence[str]) -> tuple
     return tuple(given)
 
 
-# Several sources as one.
-
-
 class ChainedEpisodes:
     """The episodes of several sources, one source after the other."""
 
@@ -280,10 +298,7 @@ class ChainedEpisodes:
         return self.sources[which], index - (self._ends[which - 1] if which else 0)
 
 
-# JSON files of a dataset.
-
-
-JSON_BYTES = 256 << 20  # of the lines that list the episodes of a large dataset
+JSON_BYTES = 512 << 20  # of the lines that list the episodes of a large dataset
 
 
 def read_object(path: DatasetFile) -> dict[str, Any]:
@@ -292,7 +307,7 @@ def read_object(path: DatasetFile) -> dict[str, Any]:
     Errors:
         DatasetError: the file is missing, too large, or not a JSON object.
     """
-    return parse_object(_text(path), printable(path))
+    return parse_object(limited_bytes(path, printable(path)), printable(path))
 
 
 def read_objects(path: DatasetFile) -> list[dict[str, Any]]:
@@ -301,7 +316,7 @@ def read_objects(path: DatasetFile) -> list[dict[str, Any]]:
     Errors:
         DatasetError: the file is missing or too large, or a line is not a JSON object.
     """
-    lines = enumerate(_text(path).splitlines(), start=1)
+    lines = enumerate(limited_bytes(path, printable(path)).splitlines(), start=1)
     return [parse_object(line, f"{printable(path)}: line {number}") for number, line in lines if line.strip()]
 
 
@@ -311,17 +326,30 @@ def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
     Errors:
         DatasetError: the text is not one.
     """
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{where}: not JSON ({printable(error, 60)}); get the file again") from None
+    found = parse_json(text, where)
     if not isinstance(found, dict):
         raise DatasetError(f"{where}: not a JSON object; get the file again")
     return found
 
 
-def _text(path: DatasetFile) -> str:
-    try:
-        return read_text(path, "get the file again", JSON_BYTES)
-    except RoboCacheError as error:
-        raise DatasetError(str(error)) from None
+def parse_json(text: str | bytes, where: str) -> Any:
+    """Return a JSON value.
+
+    Errors:
+        DatasetError: the text is not one.
+    """
+    with refusing(where, "not JSON", errors=(ValueError, RecursionError)):
+        return json.loads(text)
+
+
+def limited_bytes(path: DatasetFile, where: str) -> bytes:
+    """Return the contents of a file of at most `JSON_BYTES`, without a byte order mark.
+
+    Errors:
+        DatasetError: the file is missing or larger.
+    """
+    with refusing(where, "cannot be read", errors=(OSError,)), open_file(path) as file:
+        data = file.read(JSON_BYTES + 1)
+    if len(data) > JSON_BYTES:
+        raise DatasetError(f"{where}: larger than {JSON_BYTES >> 20} MiB; get the file again")
+    return data.removeprefix(codecs.BOM_UTF8)

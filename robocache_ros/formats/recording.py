@@ -24,9 +24,6 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_MS
 
-# The states and ages of the values of each stream, which tell what latency costs a recording.
-
-
 VISIBILITIES = ("ideal", "deployed")
 Totals = dict[str, Any]  # ticks, and by stream the ticks aligned and held, and the sum and the number of ages
 
@@ -85,9 +82,6 @@ def side_by_side(
     return {visibility: coverage([one[visibility] for one in both], names) for visibility in VISIBILITIES}
 
 
-# Thumbnails of a recording: a few images of each camera, evenly spaced, as small JPEG files.
-
-
 COUNT = 8  # per camera
 HEIGHT = 112
 MAX_WIDTH = 1120
@@ -133,9 +127,6 @@ def _jpeg(image: NDArray[np.generic]) -> bytes:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=82)
     return file.getvalue()
-
-
-# The result of the export of one recording, for the report and for the provenance of the dataset.
 
 
 @dataclass(frozen=True)
@@ -227,9 +218,6 @@ def drop_causes(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
 
 
-# Stores the result of a recording in files of its piece: all data for the report and the provenance.
-
-
 RECORDING_JSON, RECORDING_ARRAYS = "recording.json", "recording.npz"
 _OF_TOPICS = ("intervals_ms", "delays_ms")  # arrays of the topic statistics
 StorageFiles = list[dict[str, Any]]  # name, size and SHA-256 of the storage files
@@ -242,7 +230,7 @@ def save_recording(folder: Path, recording: ExportedRecording, files: StorageFil
     for number, stats in enumerate(recording.topics.values()):
         arrays.update({f"{name}_{number}": getattr(stats, name) for name in _OF_TOPICS})
         topics.append({f.name: getattr(stats, f.name) for f in fields(stats) if f.name not in _OF_TOPICS})
-    told = {
+    stated = {
         "files": files,
         "start_ns": recording.start_ns,
         "stop_ns": recording.stop_ns,
@@ -259,7 +247,7 @@ def save_recording(folder: Path, recording: ExportedRecording, files: StorageFil
             for name, images in recording.thumbnails.images.items()
         },
     }
-    (folder / RECORDING_JSON).write_text(json.dumps(told), encoding="utf-8")
+    (folder / RECORDING_JSON).write_text(json.dumps(stated), encoding="utf-8")
     np.savez(folder / RECORDING_ARRAYS, **arrays)  # type: ignore[arg-type]  # no array has the name of an option of savez
 
 
@@ -267,35 +255,35 @@ def load_recording(
     folder: AnyPath, bag: AnyPath, spec: FusionSpec, visibility: str
 ) -> tuple[ExportedRecording, StorageFiles]:
     """Load the result that `save` stored, given the inputs from the plan of the export."""
-    told = json.loads((folder / RECORDING_JSON).read_text(encoding="utf-8"))
+    stated = json.loads((folder / RECORDING_JSON).read_text(encoding="utf-8"))
     with np.load(folder / RECORDING_ARRAYS, allow_pickle=False) as file:
         arrays = dict(file)
     topics = {}
-    for number, raw in enumerate(told["topics"]):
+    for number, raw in enumerate(stated["topics"]):
         gaps = tuple(Gap(*gap) for gap in raw["gaps"])
         of_topic = {name: arrays[f"{name}_{number}"] for name in _OF_TOPICS}
         topics[raw["topic"]] = TopicStats(
             **{**raw, "clock": Clock(*raw["clock"]), "gaps": gaps, "apart": tuple(raw["apart"]), **of_topic}
         )
-    thumbnails = Thumbnails(spec, told["start_ns"], told["stop_ns"])
-    for name, images in told["thumbnails"].items():
+    thumbnails = Thumbnails(spec, stated["start_ns"], stated["stop_ns"])
+    for name, images in stated["thumbnails"].items():
         thumbnails.images[name] = [(tick, base64.b64decode(text)) for tick, text in images]
     recording = ExportedRecording(
         bag=bag,
         spec=spec,
         visibility=visibility,
-        start_ns=told["start_ns"],
-        stop_ns=told["stop_ns"],
+        start_ns=stated["start_ns"],
+        stop_ns=stated["stop_ns"],
         ticks_ns=arrays["ticks_ns"],
         valid=arrays["valid"],
-        episodes=tuple(EpisodeInfo(**episode) for episode in told["episodes"]),
-        reasons=told["reasons"],
-        counters={name: Counter(counts) for name, counts in told["counters"].items()},
+        episodes=tuple(EpisodeInfo(**episode) for episode in stated["episodes"]),
+        reasons=stated["reasons"],
+        counters={name: Counter(counts) for name, counts in stated["counters"].items()},
         topics=topics,
-        notes=tuple(told["notes"]),
-        clocks=told["clocks"],
-        integrity=told["integrity"],
-        visibilities=told["visibilities"],
+        notes=tuple(stated["notes"]),
+        clocks=stated["clocks"],
+        integrity=stated["integrity"],
+        visibilities=stated["visibilities"],
         thumbnails=thumbnails,
     )
-    return recording, told["files"]
+    return recording, stated["files"]

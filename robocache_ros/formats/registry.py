@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
@@ -54,7 +56,7 @@ _ALL = (
 FORMATS = {each.name: each for each in _ALL}
 WRITERS = tuple(name for name, each in FORMATS.items() if each.write)
 READERS = tuple(name for name, each in FORMATS.items() if each.read)
-# Entry points of other packages: a `DatasetFormat`, which may also have a `reader` and a `validator`; a reader alone.
+# Entry points of other packages: a `DatasetFormat`, which may also have a `reader` and a `validator`; only a reader.
 FORMAT_GROUP, READER_GROUP = "robocache_ros.formats", "robocache_ros.datasets"
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 
@@ -199,11 +201,17 @@ def checked_formats() -> list[str]:
 
 def _declared(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of other packages by name."""
+    return _points(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _points(group: str, places: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Find entry points, which takes tens of milliseconds, once for the places where packages are."""
     return {point.name: point for point in reversed([*entry_points(group=group)])}
 
 
 def _declared_parts(part: str) -> dict[str, Any]:
-    """Return what the formats of other packages bring beside a writer, by format; not of those without it."""
+    """Return what the formats of other packages bring in addition to a writer, by format; not of those without it."""
     found = {}
     for name, point in sorted(_declared(FORMAT_GROUP).items()):
         with suppress(RoboCacheError):  # a format that cannot be imported

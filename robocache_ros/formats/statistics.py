@@ -35,33 +35,33 @@ def by_column(column: Callable[[int], NDArray[Any]], shape: Sequence[int], rows:
         rows: N.
     """
     width = math.prod(shape)
-    columns = [_of_column(column(k), alone=width == 1) for k in range(width)]
+    columns = [_of_column(column(k), single=width == 1) for k in range(width)]
     stats = {name: [values[name] for values in columns] for name in ("min", "max", "mean", "std", *QUANTILES)}
     if len(shape) > 1:
         stats = {name: np.reshape(values, shape).tolist() for name, values in stats.items()}
     return {**{name: stats[name] for name in ("min", "max", "mean", "std")}, "count": [rows], **stats}
 
 
-def _of_column(values: NDArray[Any], *, alone: bool) -> Stats:
-    """Statistics of (N,) values; `alone`: sum as for a table of one column, which NumPy sums pairwise."""
+def _of_column(values: NDArray[Any], *, single: bool) -> Stats:
+    """Statistics of (N,) values; `single`: sum as for a table of one column, which NumPy sums pairwise."""
     if values.dtype.kind == "f":
         values = values[~np.isnan(values)] if np.isnan(values).any() else values
         values = values if len(values) else np.zeros(1, values.dtype)
     values = values.astype(np.int64) if values.dtype.kind == "b" else values
     exact = values.astype(np.float64)
-    mean = _sum(exact, alone) / len(exact)
+    mean = _sum(exact, single) / len(exact)
     np.subtract(exact, mean, out=exact)
     np.multiply(exact, exact, out=exact)
-    std = np.sqrt(_sum(exact, alone) / len(exact))
+    std = np.sqrt(_sum(exact, single) / len(exact))
     del exact
     ordered = np.sort(values)
     quantiles = {name: _quantile(ordered, share) for name, share in QUANTILES.items()}
     return {"min": ordered[0].item(), "max": ordered[-1].item(), "mean": float(mean), "std": float(std), **quantiles}
 
 
-def _sum(values: NDArray[np.float64], alone: bool) -> np.float64:
+def _sum(values: NDArray[np.float64], single: bool) -> np.float64:
     # Bitwise equal to `table.sum(axis=0)`: NumPy adds the rows of a wide table sequentially.
-    total: np.float64 = values.sum() if alone else np.cumsum(values)[-1]
+    total: np.float64 = values.sum() if single else np.cumsum(values)[-1]
     return total
 
 

@@ -9,11 +9,9 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.check import Findings, read_json
 from robocache_ros.formats.checksums import check_checksums, sha256
+from robocache_ros.formats.read import MALFORMED
 from robocache_ros.formats.registry import Validator, checked_formats, validators
 from robocache_ros.storage.paths import as_path
-
-# The recordings of a dataset against the checksums in its provenance.
-
 
 PROVENANCE = ("meta/robocache.json", "robocache.json", "*/*/robocache.json")  # of the formats with files for it
 
@@ -26,7 +24,7 @@ def check_recordings(findings: Findings) -> None:
         return
     for path in found:
         name = path.relative_to(findings.dataset).as_posix()
-        with findings.reading(name, KeyError, TypeError, AttributeError):
+        with findings.reading(name):
             for recording in read_json(findings.dataset, name)["recordings"]:
                 _check(findings, Path(recording["bag"]), recording["files"])
 
@@ -36,14 +34,14 @@ def _check(findings: Findings, bag: Path, files: list[dict[str, Any]]) -> None:
     if not bag.exists():
         findings.skip(f"recording {where}: is not on this machine")
         return
-    for told in files:
-        name = Path(told["name"]).name
+    for stated in files:
+        name = Path(stated["name"]).name
         path = bag / name if bag.is_dir() else bag
         if not path.is_file():
             findings.add(where, f"{name}: is missing; the dataset was exported from it")
             continue
         with findings.reading(where):
-            same = path.stat().st_size == told["size"] and sha256(path) == told["sha256"]
+            same = path.stat().st_size == stated["size"] and sha256(path) == stated["sha256"]
             findings.check(same, where, f"{name}: was changed after the export")
             findings.counted["files of recordings"] += 1
 
@@ -90,7 +88,7 @@ def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:
         where, _, what = str(error).partition(": ")
         findings.add(where, what)
         findings.skip("everything else: the error above stops the validation")
-    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         # A value of a type that no format has, where the checks do not expect it.
         findings.add(dataset.name, f"cannot be read further ({type(error).__name__}: {error})")
         findings.skip("everything else: the error above stops the validation")

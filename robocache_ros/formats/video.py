@@ -18,8 +18,6 @@ from robocache_ros.extras import need
 from robocache_ros.spec.dataset import MAX_CRF, PRESETS
 from robocache_ros.untrusted_files import given_file, open_container
 
-# Settings with which x264 encodes equal frames to equal bytes.
-
 
 def x264_repeatable() -> dict[str, str]:
     """Return the options of FFmpeg's libx264 that make its output a function of the frames.
@@ -33,9 +31,6 @@ def x264_repeatable() -> dict[str, str]:
     except OSError:  # not Linux
         return {}
     return {"x264-params": "asm=avx2"} if has_avx512 else {}
-
-
-# Writes images and depth codes to video files, by default with the settings of LeRobot.
 
 
 class Encoder(NamedTuple):
@@ -196,9 +191,6 @@ class VideoFile:
                 packet.dts = int((self._packets - self._early) * self._time_base / packet.time_base)
             self._packets += 1
             self._container.mux(packet)
-
-
-# Joins videos of episodes into a few large files.
 
 
 class VideoPart(NamedTuple):

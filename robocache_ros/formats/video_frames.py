@@ -17,16 +17,13 @@ from robocache_ros.decode.payloads import IMAGE_LIMITS
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.fork import cached_until_fork
-from robocache_ros.formats.read import DatasetError, check_image_bytes
+from robocache_ros.formats.read import DatasetError, check_image_bytes, refusing
 from robocache_ros.storage.paths import AnyPath, keep_for
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_container
 
-# A video file that stays open between reads: a read that follows the last one goes on decoding.
-
-
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
 SKIP_S = 1.0  # of video that is decoded without need rather than sought over
-RECENT_BYTES = 16 << 20  # of images that are kept, because overlapping windows ask for them again
+RECENT_BYTES = 16 << 20  # of images that stay in memory, because overlapping windows ask for them again
 
 
 class OpenVideo:
@@ -129,9 +126,6 @@ def _opened(path: DatasetFile, version: tuple[int, int], user: tuple[int, int]) 
     return OpenVideo(path)
 
 
-# The frames of an episode in a video file.
-
-
 TOLERANCE = 0.25  # of a frame's time, in frames
 
 
@@ -167,19 +161,14 @@ class VideoFrames:
         Errors:
             DatasetError: the file is missing or damaged, or has no frame at the time of a row.
         """
-        av = need("av", "datasets")
-        try:
+        with refusing(
+            printable(self.path), "damaged", errors=(need("av", "datasets").FFmpegError, OSError, ValueError)
+        ):
             video = open_video(file_below(self.root, self.name))
             check_image_bytes(len(rows), (*video.size, 4), printable(self.path))
             found = self._empty(len(rows), video.size)
             for place, row in enumerate(rows.tolist()):
                 found[place] = self._picture(video, row, found.shape[1:])
-        except (av.FFmpegError, OSError, ValueError) as error:
-            if isinstance(error, DatasetError):
-                raise
-            raise DatasetError(
-                f"{printable(self.path)}: damaged ({printable(error, 60)}); get the file again"
-            ) from None
         return found
 
     def _picture(self, video: OpenVideo, row: int, shape: tuple[int, ...]) -> NDArray[Any]:

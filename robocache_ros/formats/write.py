@@ -17,19 +17,17 @@ from numpy.typing import NDArray
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, StreamSpec
-
-# Formats whose files are written by independent tasks, in any process and in any order.
-
+from robocache_ros.spec.dataset import DatasetOptions
 
 GROUP_BYTES = 256 << 20  # of the episodes of a task
-# Bytes of a pixel in each encoding, about: large tasks are begun first.
+# Bytes of a pixel in each encoding, about: large tasks start first.
 _PIXEL_BYTES = {"raw": 3.0, "png": 1.5, "jpeg": 0.5}
 _VIDEO_BYTES = 0.1  # of a pixel of a video
 
 
 @dataclass(frozen=True)
 class FileTask:
-    """Files of a dataset that one process writes, from the pieces of these files alone.
+    """Files of a dataset that one process writes, from the pieces of these files only.
 
     Attributes:
         name: of the files, for people.
@@ -44,21 +42,32 @@ class FileTask:
     write: Callable[[ExportedDataset, Path], Any]
 
 
+RAW = {"video": "raw", "image": "raw"}  # images without loss
+
+
 class WrittenByTasks:
     """A format that is written by tasks, and then by a last step. Equal pieces in equal order give equal bytes."""
 
     needs_stats = False  # whether `finish` uses the statistics of the dataset
+    # The encoding of 8-bit images by the option `media`; none for `none`, and png is lossless.
+    images: Mapping[str, str] = {"video": "jpeg", "image": "png"}
+
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
+        """Refuse a spec or options that the format cannot store; by default none."""
+
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
+        """Return the encoding of a stream's 8-bit images; None to omit them."""
+        return self.images.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> Sequence[FileTask]:
-        """Return the tasks. Their number and their files depend on the dataset alone."""
+        """Return the tasks. Their number and their files depend on the dataset only."""
         raise NotImplementedError
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the other files, given what the tasks returned; the one by which readers recognize a dataset last."""
-        raise NotImplementedError
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset with this process alone."""
+        """Write the dataset in this process only."""
         self.finish(dataset, folder, [task.write(dataset, folder) for task in self.tasks(dataset)])
 
 
@@ -147,11 +156,8 @@ def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[ra
     return found
 
 
-# The images and arrays of an episode as formats store them tick by tick: one that several ticks use is made once.
-
-
 class HeldBytes(Sequence[bytes]):
-    """The bytes of each tick; those of the last sample are kept.
+    """The bytes of each tick; those of the last sample stay in memory.
 
     Args:
         samples: (T,) number of the sample that a tick uses.
@@ -178,9 +184,6 @@ def array_or_zeros(arrays: StoredArrays, tick: int) -> NDArray[Any]:
     if array is None:
         return np.zeros(arrays.info.shape, np.uint8 if arrays.info.dtype == "bits" else arrays.info.dtype)
     return np.ascontiguousarray(array)
-
-
-# The streams of a dataset as dense arrays with one row per tick.
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,7 @@ def media(dataset: ExportedDataset) -> list[MediaArray]:
 
 
 def tick_columns(dataset: ExportedDataset) -> list[VectorArray]:
-    """Return what is known of each tick beside its values: times, validity and ages. N streams in the spec's order."""
+    """Return what is known of each tick besides its values: times, validity and ages. N streams in the spec's order."""
     n = len(dataset.spec.streams)
     columns = [
         VectorArray("tick_ns", (), "int64", lambda episode: episode.ticks_ns),
@@ -263,9 +266,6 @@ def _window_columns(stream: StreamSpec) -> tuple[VectorArray, VectorArray]:
         VectorArray(f"mask.{name}", (stream.rows,), "uint8", lambda e: (e.window_ages_ms(name) >= 0).astype(np.uint8)),
         VectorArray(f"sample_age_ms.{name}", (stream.rows,), "float32", lambda e: e.window_ages_ms(name)),
     )
-
-
-# The JSON files of datasets: metadata, and the provenance.
 
 
 def write_json(path: Path, value: Any) -> None:

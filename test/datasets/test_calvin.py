@@ -90,7 +90,7 @@ def test_annotations_that_would_run_code_are_refused(tmp_path: Path) -> None:
     write_calvin(tmp_path / "training", annotations=np.array({"language": RunsCode(tmp_path / "ran")}, object))
 
     with pytest.raises(
-        DatasetError, match=r"refused: it contains pathlib.*touch|refused: it contains builtins.getattr"
+        DatasetError, match=r"refused .it contains pathlib.*touch|refused .it contains builtins.getattr"
     ):
         CALVINDataset(tmp_path)
     assert not (tmp_path / "ran").exists()
@@ -154,7 +154,7 @@ def test_annotations_with_more_than_plain_values_are_refused(ranges: Any, reason
     told = {**ANNOTATIONS, "info": {"indx": ranges}}
     np.save(folder / "lang_annotations" / "auto_lang_ann.npy", np.array(told, object), allow_pickle=True)
 
-    with pytest.raises(DatasetError, match=f"refused: .*{reason}"):
+    with pytest.raises(DatasetError, match=f"refused .*{reason}"):
         CALVINDataset(tmp_path)
 
 

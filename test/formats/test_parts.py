@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import robocache_ros.formats
@@ -15,17 +17,22 @@ PARTS = ("write", "read", "check", "append")  # and what begins so, as check_v3
 ALLOWED = {("delta.append", "delta.write")}
 
 
-def parts() -> Iterator[Path]:
-    return (path for path in sorted(FOLDER.rglob("*.py")) if path.name != "__init__.py")
+@cache
+def parts() -> tuple[Path, ...]:
+    return tuple(path for path in sorted(FOLDER.rglob("*.py")) if path.name != "__init__.py")
 
 
 def name_of(path: Path) -> str:
     return ".".join(path.relative_to(FOLDER).with_suffix("").parts)
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> tuple[str, ...]:
     """The modules of formats that a module imports, also in functions."""
-    known = {name_of(each) for each in parts()}
+    return tuple(_imported(path, {name_of(each) for each in parts()}))
+
+
+def _imported(path: Path, known: set[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("robocache_ros.formats"):
             module = (node.module or "").removeprefix("robocache_ros.formats").lstrip(".")
@@ -60,3 +67,16 @@ def test_writers_readers_and_checks_share_the_schema_and_not_each_other() -> Non
 def test_every_folder_is_registered() -> None:
     folders = {path.parent.name for path in parts() if path.parent != FOLDER}
     assert {each.folder or each.name for each in FORMATS.values()} == folders
+
+
+def test_readers_and_checks_decode_and_hash_through_the_modules_with_limits() -> None:
+    # `file_limits` refuses parquet that claims too much, `checksums` reads hard links once.
+    direct = re.compile(
+        r"parquet\W.*\.(?:ParquetFile|read_metadata|read_table|ParquetDataset)\b|hashlib|import pickle$", re.M
+    )
+    found = {
+        name_of(path)
+        for path in parts()
+        if part(name_of(path)) in ("read", "check") and direct.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"delta.check"}  # compares the log of a table with the statistics in a footer

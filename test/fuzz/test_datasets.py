@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
 pytest.importorskip("h5py", reason="needs the `datasets` extra")
 pytest.importorskip("pyarrow", reason="needs the `datasets` extra")
 
-from robocache_ros.formats.registry import READERS
-from test.fuzz.datasets import BAD, DAMAGED, EXPORTED, WRITTEN, Judge, cases, outcomes
+from robocache_ros.formats.registry import FORMATS, READERS
+from test.fuzz.datasets import BAD, DAMAGED, EXPORTED, HOW, WRITTEN, Judge, cases, outcomes
 
-SAMPLE = 5 * 5 * len(DAMAGED)  # every kind of damage 5 times for each format
+SAMPLE = 3 * len(HOW) * len(DAMAGED)  # every kind of damage 3 times for each format
 
 
 def test_every_registered_reader_has_a_dataset_that_is_damaged() -> None:
     missing = set(READERS) - {*EXPORTED, *WRITTEN} - ({"delta"} if find_spec("deltalake") is None else set())
 
     assert not missing, f"{missing}: give the format a writer, or add a small dataset to test/fuzz/datasets.py"
+
+
+def test_a_format_that_is_registered_is_damaged_without_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FORMATS, "another", replace(FORMATS["mcap"], name="another", folder="mcap"))
+
+    assert "export: another" in run_path(str(Path(__file__).with_name("datasets.py")))["DAMAGED"]
 
 
 def test_every_format_is_read_undamaged_and_the_same_each_time(tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ import pickletools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.file_limits import IMAGE_RATIO, check_decoded
+from robocache_ros.formats.columns import ArrayRows
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -23,10 +25,10 @@ from robocache_ros.formats.read import (
     DatasetError,
     SourceEpisode,
     Stream,
-    check_image_bytes,
     nominal_span,
     nominal_stamps,
     numbers,
+    refusing,
 )
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below, open_file
@@ -205,25 +207,19 @@ def load_arrays(path: DatasetFile) -> Any:
     Errors:
         DatasetError: the file is missing, too large, damaged, or contains anything else.
     """
-    try:
-        with open_file(path) as file:
-            data = file.read(PICKLE_BYTES + 1)
-    except OSError as error:
-        raise DatasetError(f"{printable(path)}: cannot be read ({error.strerror}); get the file") from None
+    with refusing(printable(path), "cannot be read", errors=(OSError,)), open_file(path) as file:
+        data = file.read(PICKLE_BYTES + 1)
     if len(data) > PICKLE_BYTES:
         raise DatasetError(f"{printable(path)}: more than {PICKLE_BYTES >> 20:,} MiB; check the file")
     stream = io.BytesIO(data)
-    try:
+    # Damaged pickles raise errors of any kind.
+    with refusing(printable(path), "refused", "only arrays and plain values are read", (Exception,)):
         if data.startswith(np.lib.format.MAGIC_PREFIX):
             version = np.lib.format.read_magic(stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             if not read(stream)[2].hasobject:
                 raise _PickleError("it is an array, not a pickle")
         value, _ = _finished(_Machine().run(stream), {}, MAX_DEPTH)
-    except Exception as error:  # damaged pickles raise errors of any kind
-        raise DatasetError(
-            f"{printable(path)}: refused: {printable(error, 80)}; only arrays and plain values are read"
-        ) from None
     return value
 
 
@@ -406,8 +402,8 @@ class CalvinSteps:
                 name, stamps, numbers(_stacked(found[key], f"{where}: {key}"), f"{where}: {key}"), False, role
             )
         for camera in self._cameras:
-            name = f"vision/{camera}"
-            streams[name] = Stream(name, stamps, _Frames(self.folder, steps.first, count, f"rgb_{camera}"), False)
+            name, read = f"vision/{camera}", partial(_image, self.folder, steps.first, f"rgb_{camera}")
+            streams[name] = Stream(name, stamps, ArrayRows(count, read, f"{where}: rgb_{camera}"), False)
         return SourceEpisode(streams, steps.task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -428,14 +424,10 @@ class CalvinSteps:
         everything = list(tasks) == [ALL]
         if everything and not path.exists():
             return None
-        told = load_arrays(file_below(self.folder, LANGUAGE))
-        try:
-            texts, names = list(told["language"]["ann"]), list(told["language"]["task"])
-            ranges = _ranges(np.array(told["info"]["indx"], np.int64), path)
-        except (ArithmeticError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise DatasetError(
-                f"{printable(path)}: not CALVIN's annotations ({printable(error, 60)}); get it again"
-            ) from None
+        stated = load_arrays(file_below(self.folder, LANGUAGE))
+        with refusing(printable(path), "not CALVIN's annotations", "get it again"):
+            texts, names = list(stated["language"]["ann"]), list(stated["language"]["task"])
+            ranges = _ranges(np.array(stated["info"]["indx"], np.int64), path)
         if not len(texts) == len(names) == len(ranges):
             raise DatasetError(f"{printable(path)}: {len(texts)} texts for {len(ranges)} ranges; get the file again")
         if not everything and (unknown := [task for task in tasks if task not in names]):
@@ -447,30 +439,13 @@ class CalvinSteps:
         return [_Steps(*steps, str(text)) for steps, text, name in annotated if everything or name in tasks]
 
 
-@dataclass(frozen=True)
-class _Frames:
-    """The images of a camera, read step by step."""
-
-    folder: AnyPath
-    first: int
-    count: int
-    key: str
-
-    def __len__(self) -> int:
-        return self.count
-
-    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        if len(rows):
-            shape = _read_step(self.folder, self.first + int(rows[0]), (self.key,))[self.key].shape
-            check_image_bytes(len(rows), shape, f"{printable(self.folder, 60)}: {self.key}")
-        images = [_read_step(self.folder, self.first + row, (self.key,))[self.key] for row in rows.tolist()]
-        where = f"{printable(self.folder, 60)}: step {self.first + int(rows[0])}: {self.key}"
-        if images[0].ndim != 3 or images[0].shape[2] != 3 or images[0].dtype != np.uint8:
-            raise DatasetError(
-                f"{where}: {images[0].dtype} {images[0].shape}, not an 8-bit RGB image; choose other cameras"
-            )
-        stacked: NDArray[np.uint8] = _stacked(images, where)
-        return stacked
+def _image(folder: AnyPath, first: int, key: str, row: int) -> NDArray[np.uint8]:
+    """Return an image of a camera, given the first step of the episode."""
+    image = _read_step(folder, first + row, (key,))[key]
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+        where = f"{printable(folder, 60)}: step {first + row}: {key}"
+        raise DatasetError(f"{where}: {image.dtype} {image.shape}, not an 8-bit RGB image; choose other cameras")
+    return image
 
 
 def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
@@ -482,34 +457,30 @@ def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
 
 def _read_step(folder: AnyPath, step: int, keys: Any) -> dict[str, NDArray[Any]]:
     path = file_below(folder, f"episode_{step:07d}.npz")
-    try:
-        with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
-            for key in keys:
-                member, label = arrays.zip.getinfo(f"{key}.npy"), f"{printable(path)}: {printable(key, 40)}"
-                if member.file_size > MAX_STEP_BYTES:
-                    raise DatasetError(f"{label}: {member.file_size:,} bytes; check the file")
-                check_decoded(member.file_size, member.compress_size, label, IMAGE_RATIO)
-            found = {key: arrays[key] for key in keys}
-            if not all(isinstance(value, np.ndarray) for value in found.values()):
-                raise DatasetError(f"{printable(path)}: damaged (a header of an array); get the file again")
-            return found
-    except KeyError as error:
-        raise DatasetError(
-            f"{printable(path)}: {printable(error.args[0], 60)}; choose another camera or get the file again"
-        ) from None
-    except RoboCacheError as error:
-        raise DatasetError(str(error)) from None
-    except Exception as error:  # damaged headers of arrays raise errors of any kind
-        raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
+    where = printable(path)
+    with (
+        refusing(where, "damaged", errors=(Exception,)),
+        open_file(path) as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
+        for key in keys:
+            label = f"{where}: {printable(key, 40)}"
+            if f"{key}.npy" not in arrays.zip.namelist():
+                raise DatasetError(f"{label} is not in it; choose another camera or get the file again")
+            member = arrays.zip.getinfo(f"{key}.npy")
+            if member.file_size > MAX_STEP_BYTES:
+                raise DatasetError(f"{label}: {member.file_size:,} bytes; check the file")
+            check_decoded(member.file_size, member.compress_size, label, IMAGE_RATIO)
+        found = {key: arrays[key] for key in keys}
+        if not all(isinstance(value, np.ndarray) for value in found.values()):
+            raise DatasetError(f"{where}: damaged (a header of an array); get the file again")
+        return found
 
 
 def _array(folder: AnyPath) -> NDArray[Any]:
     path = file_below(folder, RANGES)
-    try:
+    with refusing(printable(path), "damaged", "give the folder of a CALVIN dataset", (Exception,)):
         array: NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), "r")
-    except Exception as error:  # damaged headers of arrays raise errors of any kind
-        reason = f"damaged ({printable(error, 60)})"
-        raise DatasetError(f"{printable(path)}: {reason}; give the folder of a CALVIN dataset") from None
     return array
 
 

@@ -30,9 +30,6 @@ from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE,
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import AnyPath, is_url
 
-# Where the tables of a dataset are: in a folder, or below a URL.
-
-
 WAIT_S = 10.0  # for the lock of a folder, which an append that ends takes for a moment
 
 
@@ -137,13 +134,6 @@ def _locked(path: Path) -> int:
         except OSError:  # a file system without locks
             return handle
         os.close(handle)
-
-
-# Appends a complete dataset of Delta Lake tables to another one, to which other processes may append meanwhile.
-#
-# The numbers of the new episodes are reserved first. Then files are put, and at last committed, the table of episodes
-# after that of ticks: all ticks of an episode that is in it can be read. A killed append is completed by another one of
-# the same dataset: its transaction identifiers state what is done.
 
 
 ROW_FREE = ("spec", "horizon", "delay_ms")  # of a layout: what does not affect the rows
@@ -281,8 +271,8 @@ def _columns(table: Any) -> dict[str, Any]:
         if LAYOUT in described:
             layout = json.loads(described.pop(LAYOUT))
             streams = {
-                stream: {key: value for key, value in told.items() if key not in STREAM_FREE}
-                for stream, told in layout["streams"].items()
+                stream: {key: value for key, value in stated.items() if key not in STREAM_FREE}
+                for stream, stated in layout["streams"].items()
             }
             described["layout"] = {k: v for k, v in layout.items() if k not in ROW_FREE} | {"streams": streams}
         found[field["name"]] = (field["type"], described)

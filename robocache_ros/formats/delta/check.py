@@ -33,9 +33,6 @@ from robocache_ros.formats.delta.log import LOG, RANGE_EPISODES, check_log, inde
 from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, SHARES, TICKS, recording_key
 from robocache_ros.untrusted_files import DatasetFile, open_container, path_below
 
-# The rows of ticks: numbers, times, values, and the files that they name.
-
-
 STATES = 3  # 0 none, 1 aligned, 2 held
 
 
@@ -43,7 +40,6 @@ class TickRowChecks:
     """Checks rows of ticks.
 
     Args:
-        findings: collects what is wrong.
         rate_hz: ticks per second.
         kinds: vector, image or cloud, by stream.
         windows: the streams with several samples in a tick.
@@ -108,23 +104,24 @@ class TickRowChecks:
                 fields = column.flatten() if need("pyarrow", "export").types.is_struct(column.type) else [column]
                 numbers = [field.fill_null(0).to_numpy(zero_copy_only=False) for field in fields]
                 values[stream.name] = np.stack(numbers, axis=1)
-        rows = TickRows(ticks, stamps, valid, ages, values)
+        ages_ms = {}
+        for name in exported.windows:
+            lists = table["sample_age_ms"].combine_chunks().field(name).to_pylist()
+            size = exported.spec.stream(name).rows
+            padded = [[*(of_row or ()), *[-1.0] * (size - len(of_row or ()))] for of_row in lists]
+            ages_ms[name] = np.array(padded)
+        rows = TickRows(ticks, stamps, valid, ages, values, ages_ms=ages_ms)
         exported.check_rows(where, rows)
         counts = np.stack([(valid == state).sum(axis=0) for state in range(STATES)])
         self.states[episode] = self.states.get(episode, 0) + counts
-        for stream in exported.spec.vectors:
-            if stream.rows:
-                lists = table["sample_age_ms"].combine_chunks().field(stream.name).to_pylist()
-                padded = [[*(of_row or ()), *[-1.0] * (stream.rows - len(of_row or ()))] for of_row in lists]
-                exported.check_window(where, rows, stream, np.array(padded))
         for name, kind in self._kinds.items():
             if kind != "vector" and name in table.column_names:
                 self._check_places(where, exported, rows, name, table[name].combine_chunks())
         self._check_outcomes(where, exported, number, rows, table)
 
     def _check_outcomes(self, where: str, exported: ExportedRows, number: int, rows: TickRows, table: Any) -> None:
-        told = exported.episodes[number]
-        rewards, complete = table["next_reward"], len(rows.ticks_ns) == told.frames
+        stated = exported.episodes[number]
+        rewards, complete = table["next_reward"], len(rows.ticks_ns) == stated.frames
         if streams := exported.of_role("reward"):
             off = rewards.fill_null(0).to_numpy() != rows.values[streams[0].name][:, 0]
             text = f"next_reward of row {off.argmax()} is not the value of {streams[0].name}"
@@ -133,7 +130,7 @@ class TickRowChecks:
             exported.check_rewards(where, number, rows, rewards.to_numpy())
         if complete and table["next_success"].null_count == 0:
             last = table["next_success"][len(table) - 1].as_py()
-            exported.check_value(where, "next_success of the last row", last, bool(told.success))
+            exported.check_value(where, "next_success of the last row", last, bool(stated.success))
 
     def _check_places(self, where: str, exported: ExportedRows, rows: TickRows, stream: str, column: Any) -> None:
         """Check the places of images or voxels: a frame per tick of a video, else a row per sample."""
@@ -162,7 +159,7 @@ class TickRowChecks:
     def check_files(self) -> None:
         """Check the files that rows name."""
         for name, last in sorted(self._last.items()):
-            with self._findings.reading(name, ValueError, *_file_errors()):
+            with self._findings.reading(name):
                 path = file_in(self._findings.dataset, name)
                 video = path.suffix == ".mp4"
                 count = self._frames(name, path) if video else self._rows(name, path)
@@ -186,10 +183,10 @@ class TickRowChecks:
                 if "stamp_ns" not in file.schema_arrow.names:
                     return
                 stored = file.read(columns=["stamp_ns"])["stamp_ns"].to_numpy()
-            told = np.concatenate(self._stamps[name])
-            off = stored[told[:, 0]] != told[:, 1]
+            stated = np.concatenate(self._stamps[name])
+            off = stored[stated[:, 0]] != stated[:, 1]
             if off.any():
-                row, stamp = told[off.argmax()].tolist()
+                row, stamp = stated[off.argmax()].tolist()
                 text = f"the stamp of row {row} is {stored[row]}; the ticks that name it have {stamp}"
                 self._findings.add(name, text)
 
@@ -244,13 +241,6 @@ def _leaves(column: Any) -> list[NDArray[Any]]:
     return [field.drop_null().to_numpy(zero_copy_only=False) for field in fields]
 
 
-def _file_errors() -> tuple[type[Exception], ...]:
-    return (need("pyarrow", "export").ArrowException, need("av", "export").FFmpegError)
-
-
-# Validation of datasets of Delta Lake tables that this project exported.
-
-
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
 _EPISODE = (
     *("episode", "length", "start_ns", "stop_ns", "append", "recording", "recording_key", "task", "robot"),
@@ -278,14 +268,14 @@ class DeltaCheck:
         rows = _layout_rows(findings, tables[TICKS])
         listed: list[dict[str, Any]] = []
         for name in files[EPISODES]:
-            with findings.reading(name, *_errors(), KeyError):
+            with findings.reading(name):
                 read = read_table(file_in(findings.dataset, name), name, _EPISODE, distinct=True)
                 values = zip(*map(values_of, read.columns), strict=True)
                 listed += [dict(zip(_EPISODE, row, strict=True), file=name) for row in values]
         appends = _Appends(findings)
         rows.exported = {row["episode"]: found for row in listed if (found := appends.of(row)) is not None}
         for name in files[TICKS]:
-            with findings.reading(name, *_errors()):
+            with findings.reading(name):
                 for episode, table in _by_episode(file_in(findings.dataset, name)):
                     rows.check(name, episode, table)
         _check_episodes(findings, listed, rows)
@@ -301,30 +291,30 @@ def _opened(dataset: Path, name: str) -> Any:
 def _files(findings: Findings, name: str, table: Any) -> list[str]:
     """Check that the files of a table are those in its log; return them, relative to the dataset."""
     found = []
-    for told in need("pyarrow", "export").table(table.get_add_actions(flatten=True)).to_pylist():
-        path = f"{name}/{unquote(told['path'])}"
+    for entry in need("pyarrow", "export").table(table.get_add_actions(flatten=True)).to_pylist():
+        path = f"{name}/{unquote(entry['path'])}"
         with findings.reading(path):
-            path_below(findings.dataset, told["path"])
+            path_below(findings.dataset, entry["path"])
             file = file_in(findings.dataset, path)
             size = file.stat().st_size
-            findings.check(size == told["size_bytes"], path, f"{size} bytes; the log states {told['size_bytes']}")
-            stated = all(told.get(f"{each}.episode") is not None for each in ("min", "max"))
+            findings.check(size == entry["size_bytes"], path, f"{size} bytes; the log states {entry['size_bytes']}")
+            stated = all(entry.get(f"{each}.episode") is not None for each in ("min", "max"))
             findings.check(stated, path, "the log does not state which episodes are in it")
             named = _BY_CONTENTS.fullmatch(file.name)
             if named:
                 changed = not sha256(file).startswith(named[1])
                 findings.check(not changed, path, "its contents are not those of its name: the file was changed")
                 findings.counted["checksums"] += 1
-            _check_logged(findings, name, path, told)
+            _check_logged(findings, name, path, entry)
             found.append(path)
     return sorted(found)
 
 
-def _check_logged(findings: Findings, table: str, path: str, told: dict[str, Any]) -> None:
+def _check_logged(findings: Findings, table: str, path: str, stated: dict[str, Any]) -> None:
     """Compare what the log states of a file, by which queries skip it, with its footer."""
-    with findings.reading(path, *_errors()):
+    with findings.reading(path):
         footer = need("pyarrow.parquet", "export").read_metadata(file_in(findings.dataset, path))
-        count = told.get("num_records")
+        count = stated.get("num_records")
         findings.check(count in (None, footer.num_rows), path, f"{footer.num_rows} rows; the log states {count}")
         for index in range(indexed_columns(footer.schema.to_arrow_schema())):
             name = footer.schema.column(index).name
@@ -333,12 +323,12 @@ def _check_logged(findings: Findings, table: str, path: str, told: dict[str, Any
             if not known or isinstance(known[0].min, datetime):  # times are in the log to the millisecond
                 continue
             for end, value in (("min", min(one.min for one in known)), ("max", max(one.max for one in known))):
-                logged = told.get(f"{end}.{name}")
+                logged = stated.get(f"{end}.{name}")
                 text = f"{end} of {name} is {printable(value, 30)}; the log states {printable(logged, 30)}"
                 findings.check(logged in (None, value), path, text)
             if name == "episode":
                 of_range = {int(one) // RANGE_EPISODES * RANGE_EPISODES for one in (known[0].min, known[-1].max)}
-                logged = told.get(f"partition.{RANGE}")
+                logged = stated.get(f"partition.{RANGE}")
                 text = f"{RANGE} of its episodes is {sorted(of_range)}; the log states {printable(logged, 20)}"
                 findings.check({str(one) for one in of_range} == {str(logged)}, path, text)
 
@@ -357,12 +347,12 @@ class _Appends:
         if append not in self._read:
             self._read[append] = None
             if (self._findings.dataset / name).is_file():
-                with self._findings.reading(name, KeyError, TypeError, IndexError):
+                with self._findings.reading(name):
                     raw = read_json(self._findings.dataset, name)
                     exported = ExportedRows(self._findings, name, raw)
                     keys = [recording_key(recording) for recording in raw["recordings"]]
                     episodes = enumerate(raw["episodes"])
-                    places = {(keys[told["recording"]], told["first_tick_ns"]): k for k, told in episodes}
+                    places = {(keys[stated["recording"]], stated["first_tick_ns"]): k for k, stated in episodes}
                     self._read[append] = exported, places
         found = self._read[append]
         if found is None:
@@ -379,8 +369,8 @@ def _layout_rows(findings: Findings, ticks: Any) -> TickRowChecks:
     fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
     try:
         layout = json.loads(fields["tick_ns"][LAYOUT])
-        kinds = {str(name): str(told["kind"]) for name, told in layout["streams"].items()}
-        windows = {str(name) for name, told in layout["streams"].items() if len(told.get("shape", ())) > 1}
+        kinds = {str(name): str(stated["kind"]) for name, stated in layout["streams"].items()}
+        windows = {str(name) for name, stated in layout["streams"].items() if len(stated.get("shape", ())) > 1}
         return TickRowChecks(findings, int(layout["rate_hz"]), kinds, windows, set(fields))
     except (KeyError, TypeError, ValueError) as error:
         raise RoboCacheError(f"{TICKS}: no layout in its schema ({printable(error, 40)}); export it again") from None
@@ -432,11 +422,11 @@ def _check_episode(
     states: NDArray[np.int64] | None,
 ) -> None:
     """Compare a row of episodes with the provenance, and its shares with (3, N) numbers of ticks by state."""
-    told = exported.episodes[number]
-    exported.check_value(where, "length", row["length"], told.frames)
-    exported.check_value(where, "stop_ns", row["stop_ns"], told.last_tick_ns)
-    exported.check_value(where, "task", row["task"], told.task)
-    exported.check_value(where, "success", row["success"], told.success)
+    stated = exported.episodes[number]
+    exported.check_value(where, "length", row["length"], stated.frames)
+    exported.check_value(where, "stop_ns", row["stop_ns"], stated.last_tick_ns)
+    exported.check_value(where, "task", row["task"], stated.task)
+    exported.check_value(where, "success", row["success"], stated.success)
     exported.check_value(where, "robot", row["robot"], exported.robot)
     exported.check_value(where, "rate_hz", row["rate_hz"], exported.spec.rate_hz)
     for end in ("start", "stop"):
@@ -451,10 +441,6 @@ def _check_episode(
             found = row[share].get(stream)
             text = f"{share}.{stream} is {printable(found, 20)}; the ticks have {wanted:g}"
             findings.check(found is not None and abs(found - wanted) < 1e-9, where, text)
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    return (need("pyarrow", "export").ArrowException, ValueError)
 
 
 DELTA_CHECK = DeltaCheck()

@@ -22,9 +22,6 @@ from robocache_ros.formats.parquet import Table
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import file_below
 
-# The parquet files of a table: in a folder for each range of episodes, and named by their contents.
-
-
 RANGE_EPISODES = 1000  # episodes of a partition
 FILE_MB = 100  # from this size on, the next episode begins another file
 DRAFT = "draft-{chunk_index}-{file_index}.parquet"
@@ -90,11 +87,11 @@ def indexed_columns(schema: Any) -> int:
 
 def _statistics(path: Path) -> str:
     """Return the statistics of a parquet file, by which queries skip files, from its footer."""
-    told = need("pyarrow.parquet", "export").read_metadata(path)
-    found: dict[str, Any] = {"numRecords": told.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
-    for index in range(indexed_columns(told.schema.to_arrow_schema())):
-        stats = [told.row_group(group).column(index).statistics for group in range(told.num_row_groups)]
-        name = told.schema.column(index).name
+    stated = need("pyarrow.parquet", "export").read_metadata(path)
+    found: dict[str, Any] = {"numRecords": stated.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for index in range(indexed_columns(stated.schema.to_arrow_schema())):
+        stats = [stated.row_group(group).column(index).statistics for group in range(stated.num_row_groups)]
+        name = stated.schema.column(index).name
         found["nullCount"][name] = sum(one.null_count for one in stats)
         if known := [one for one in stats if one.has_min_max]:  # all values may be null
             found["minValues"][name] = _plain(min(one.min for one in known))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,16 +18,19 @@ from robocache_ros.file_limits import values_of
 from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
 from robocache_ros.formats.delta.log import check_log, reached, storage_options
 from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT, TICKS
-from robocache_ros.formats.parquet import read_parquet
-from robocache_ros.formats.read import MAX_EPISODES, MAX_STEPS, DatasetError, SourceEpisode, numbers
+from robocache_ros.formats.parquet import read_parquet, row_group
+from robocache_ros.formats.read import (
+    MALFORMED,
+    MAX_EPISODES,
+    MAX_STEPS,
+    DatasetError,
+    SourceEpisode,
+    numbers,
+    refusing,
+)
 from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
-
-# The tables of a Delta Lake dataset that this project exported: what their logs state, and rows of ticks.
-
-
-OPEN_FILES, OPEN_GROUPS = 64, 4
 
 
 class EpisodeRow(NamedTuple):
@@ -97,18 +99,14 @@ def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:
         for file in (*of_episodes, *actions):
             path_below(folder, file["path"])
         fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
-    try:
+    with refusing(where, "not an export", "export it with --format delta"):
         paths = [file_below(folder, f"{EPISODES}/{file['path']}") for file in of_episodes]
         found = [row for path in paths for row in _episode_rows(path)]
         if len(found) > MAX_EPISODES:
             raise DatasetError(f"{where}: {len(found):,} episodes; at most {MAX_EPISODES:,} are read")
         files = [TickFile(file["path"], *(file.get(f"{each}.episode") for each in ("min", "max"))) for file in actions]
         layout = json.loads(fields["tick_ns"][LAYOUT])
-        arrays = {name: json.loads(told[ARRAY]) for name, told in fields.items() if ARRAY in told}
-    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(f"{where}: not an export ({printable(error, 60)}); export it with --format delta") from None
+        arrays = {name: json.loads(stated[ARRAY]) for name, stated in fields.items() if ARRAY in stated}
     return DeltaTables(sorted(found), files, layout, arrays)
 
 
@@ -141,27 +139,11 @@ def blob(path: DatasetFile, row: int) -> bytes:
     """Return the bytes in a row of a file of images or arrays.
 
     Errors:
-        ValueError: there is no such row. Others are those of pyarrow.
+        DatasetError: the file is missing or damaged, or there is no such row.
     """
-    starts = _group_starts(path, os.getpid())
-    if not 0 <= row < starts[-1]:
-        raise ValueError(f"no row {row}")
-    group = int(np.searchsorted(starts, row, "right")) - 1
-    data: bytes = _group(path, group, os.getpid())["data"][row - int(starts[group])].as_py()
+    table, place = row_group(path, row, ("data",))
+    data: bytes = table["data"][place].as_py()
     return data
-
-
-@lru_cache(maxsize=OPEN_FILES)
-def _group_starts(path: DatasetFile, process: int) -> NDArray[np.int64]:
-    """Return the first row of each row group, and the number of rows."""
-    told = need("pyarrow.parquet", "datasets").read_metadata(path)
-    return np.cumsum([0, *(told.row_group(group).num_rows for group in range(told.num_row_groups))])
-
-
-@lru_cache(maxsize=OPEN_GROUPS)
-def _group(path: DatasetFile, group: int, process: int) -> Any:
-    starts = _group_starts(path, process)
-    return read_parquet(path, ["data"], rows=(int(starts[group]), int(starts[group + 1])))
 
 
 @contextmanager
@@ -177,9 +159,6 @@ def _errors(folder: AnyPath) -> Iterator[None]:
         if isinstance(error, RoboCacheError):  # whose parts before and after the reason are those of this one
             reason = reason.removeprefix(f"{where}: ").rpartition("; ")[0]
         raise DatasetError(f"{where}: no Delta Lake dataset is read ({printable(reason, 80)}); check it") from None
-
-
-# Delta Lake tables that this project exported.
 
 
 REWARD = "next_reward"
@@ -220,7 +199,8 @@ class DeltaEpisodes:
         table = tick_rows(self.folder, self._files, episode, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
-        try:
+        errors = (*MALFORMED, need("pyarrow", "datasets").ArrowException)
+        with refusing(where, advice="export it again", errors=errors):
             ticks = table["tick_ns"].to_numpy()
             valid, age_ns = (self._by_stream(table[name].combine_chunks()) for name in ("valid", "age_ns"))
             for name, about in self._columns.streams.items():
@@ -230,17 +210,6 @@ class DeltaEpisodes:
                     column = table[name].combine_chunks()
                     (arrays if name in self._arrays else found)[name] = self._media(name, column, where)
             rewards = table[REWARD].combine_chunks()
-        except (
-            ArithmeticError,
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            need("pyarrow", "datasets").ArrowException,
-        ) as error:
-            if isinstance(error, DatasetError):
-                raise
-            raise DatasetError(f"{where}: malformed ({printable(error, 60)}); export it again") from None
         known = None if rewards.null_count else rewards.to_numpy()
         marks = read_marks(self._columns, valid, age_ns, where)
         streams = self._columns.episode_streams(ticks, marks, found, arrays, known, where)
@@ -273,9 +242,9 @@ class DeltaEpisodes:
             rate_hz = self._columns.rate_hz
             return VideoFrames(self.folder, paths[0], first / rate_hz, rate_hz, len(rows))
         if name in self._arrays:
-            told = self._arrays[name]
-            shape, kind = tuple(map(int, told["shape"])), self._columns.streams[name].kind
-            read = partial(_array, path, rows, shape, str(told["dtype"]), kind)
+            stated = self._arrays[name]
+            shape, kind = tuple(map(int, stated["shape"])), self._columns.streams[name].kind
+            read = partial(_array, path, rows, shape, str(stated["dtype"]), kind)
             return ArrayRows(len(rows), read, f"{where}: {name}")
         return _ImageRows(path, rows)
 
@@ -290,12 +259,7 @@ class _ImageRows:
         return len(self._rows)
 
     def __getitem__(self, row: int) -> bytes:
-        try:
-            return blob(self._path, int(self._rows[row]))
-        except (OSError, ValueError, need("pyarrow", "datasets").ArrowException) as error:
-            raise DatasetError(
-                f"{printable(self._path)}: damaged ({printable(error, 60)}); get the file again"
-            ) from None
+        return blob(self._path, int(self._rows[row]))
 
 
 def _array(

@@ -118,9 +118,6 @@ def done(append: str) -> str:
     return f"{append}/{EPISODES}"
 
 
-# The rows of the table of episodes: what a recording is, and how good its ticks are.
-
-
 SHARES = {"aligned": 1, "held": 2, "invalid": 0}  # column -> state of ticks
 QUALITY = (*SHARES, "complete", "all_aligned")
 DELAYS = ("median", "p95", "max")
@@ -157,7 +154,7 @@ def episode_schema(names: Sequence[str]) -> Any:
     )
 
 
-def recording_key(told: Mapping[str, Any]) -> str:
+def recording_key(stated: Mapping[str, Any]) -> str:
     """Return the key of a recording, given what the provenance of a dataset states of it."""
-    decides = [told["files"], told["start_ns"], told["stop_ns"]]
+    decides = [stated["files"], stated["start_ns"], stated["stop_ns"]]
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()

@@ -51,9 +51,6 @@ from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
-# Images, video, voxels and depth: files that the rows name, because they are too large for a row.
-
-
 BLOBS_PATH = "{kind}/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
 Place = tuple[str, int]  # of an episode: the file, relative to the dataset, and its first frame or row in it
 
@@ -145,9 +142,6 @@ def _numbered(samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     present = samples >= 0
     begins = present & (np.diff(samples, prepend=-1) != 0)
     return np.cumsum(begins) - 1, present
-
-
-# The rows of both tables.
 
 
 PART_BYTES = 16 << 20  # rows that are converted at once
@@ -258,16 +252,16 @@ class OfRecording:
 
 def recording_of(dataset: ExportedDataset, index: int, episode: Episode) -> OfRecording:
     """Return what is known of a recording of a dataset, given its index and one of its episodes."""
-    told = dataset.provenance["recordings"][index]
+    stated = dataset.provenance["recordings"][index]
     loaded, _ = recording_file.load_recording(
         episode.piece, episode.recording, dataset.spec, dataset.options.visibility
     )
     counters = [
         {"stream": stream, "counter": counter, "count": count}
-        for stream, counts in sorted(told["counters"].items())
+        for stream, counts in sorted(stated["counters"].items())
         for counter, count in sorted(counts.items())
     ]
-    return OfRecording(recording_key(told), counters, _delays(dataset.spec, loaded.topics))
+    return OfRecording(recording_key(stated), counters, _delays(dataset.spec, loaded.topics))
 
 
 def episode_row(
@@ -324,9 +318,6 @@ def _delays(spec: FusionSpec, topics: Mapping[str, TopicStats]) -> dict[str, dic
     return found
 
 
-# Writes the files of episodes that become rows of the tables.
-
-
 class NewEpisodes:
     """The episodes of an export that become rows of the tables.
 
@@ -347,14 +338,14 @@ class NewEpisodes:
     def __init__(
         self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path, but: Collection[str] = ()
     ) -> None:
-        told = dataset.provenance
+        stated = dataset.provenance
         self._dataset, self._folder, self._encodings = dataset, folder, encodings
-        self._recordings = [episode["recording"] for episode in told["episodes"]]  # of each episode
-        keys = [recording_key(recording) for recording in told["recordings"]]
+        self._recordings = [episode["recording"] for episode in stated["episodes"]]  # of each episode
+        keys = [recording_key(recording) for recording in stated["recordings"]]
         self.episodes = [index for index, of in enumerate(self._recordings) if keys[of] not in but]
         self.left_out = sum(key in but for key in keys)
         self.id = self._identity(keys)
-        self.time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in told["recordings"]))
+        self.time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in stated["recordings"]))
         self._media = MediaFiles(dataset, encodings, folder, f"{APPENDS}/{self.id}")
         self.tick_schema = tick_schema(dataset.layout, {name: dataset.arrays.get(name) for name in self._media.names})
         self.episode_schema = episode_schema(dataset.layout.names)
@@ -390,10 +381,10 @@ class NewEpisodes:
             yield number, [table.from_pylist([row], schema=self.episode_schema)]
 
     def _identity(self, keys: list[str]) -> str:
-        told = self._dataset.provenance
+        stated = self._dataset.provenance
         options = {name: value for name, value in asdict(self._dataset.options).items() if name != "formats"}
-        episodes = [(keys[self._recordings[index]], told["episodes"][index]) for index in self.episodes]
-        decides = {"layout": told["layout"], "options": options, "device": told["device"], "episodes": episodes}
+        episodes = [(keys[self._recordings[index]], stated["episodes"][index]) for index in self.episodes]
+        decides = {"layout": stated["layout"], "options": options, "device": stated["device"], "episodes": episodes}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
 
 

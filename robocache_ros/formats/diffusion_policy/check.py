@@ -12,14 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
 from robocache_ros.formats.check import ExportedRows, Findings, TickRows, check_finite, check_ticks, file_in, read_json
-from robocache_ros.formats.diffusion_policy.schema import ACTION, CODECS, FOLDER, MAX_CHUNK_BYTES
-from robocache_ros.formats.diffusion_policy.zarr import unpacked
+from robocache_ros.formats.diffusion_policy.schema import ACTION, CODECS, FOLDER
+from robocache_ros.formats.diffusion_policy.zarr import zarr_array
 from robocache_ros.formats.schema import BY_STREAM, TICK, TICK_COLUMNS, VALID
 from robocache_ros.untrusted_files import read_bytes
-
-MAX_CHUNKS = 10_000_000
 
 
 class ZarrCheck:
@@ -44,7 +41,7 @@ class ZarrCheck:
         root = self._root(findings.dataset)
         inner = root.relative_to(findings.dataset).as_posix()
         prefix = "" if inner == "." else f"{inner}/"
-        ends = _Array(findings, f"{prefix}meta/episode_ends").read().reshape(-1)
+        ends = _Array(findings, f"{prefix}meta/episode_ends").rows().reshape(-1)
         rising = len(ends) > 0 and ends[0] > 0 and bool((np.diff(ends) > 0).all())
         if not findings.check(rising, f"{prefix}meta/episode_ends", "is not rising from above 0"):
             return
@@ -52,18 +49,18 @@ class ZarrCheck:
         findings.counted["rows"] += int(ends[-1])
         attributes = read_json(root, "data/.zattrs") if (root / "data" / ".zattrs").is_file() else {}
         absent = self._absent(findings, f"{prefix}data", attributes)
-        with findings.reading(prefix or ".", KeyError, TypeError, ValueError):
+        with findings.reading(prefix or "."):
             _check_own(findings, root, prefix, ends, attributes)
         for path in sorted((root / "data").iterdir()):
             if not path.is_dir():
                 continue
             name = f"{prefix}data/{path.name}"
-            with findings.reading(name, ValueError, TypeError, KeyError):
+            with findings.reading(name):
                 array = _Array(findings, name)
                 text = f"{array.shape[0]} rows; the episodes have {ends[-1]}"
                 findings.check(array.shape[0] == ends[-1], name, text)
                 if array.check_chunks(absent.get(path.name, set())) and path.name == TICK and "rate_hz" in attributes:
-                    for episode, part in enumerate(np.split(array.read().reshape(-1), ends[:-1])):
+                    for episode, part in enumerate(np.split(array.rows().reshape(-1), ends[:-1])):
                         check_ticks(findings, f"{name}, episode {episode}", part, int(attributes["rate_hz"]))
 
     def _absent(self, findings: Findings, folder: str, attributes: dict[str, Any]) -> dict[str, set[int]]:
@@ -71,7 +68,7 @@ class ZarrCheck:
         streams = (attributes.get("columns") or {}).get(VALID)
         if not isinstance(streams, list) or not (findings.dataset / folder / VALID).is_dir():
             return {}
-        valid = _Array(findings, f"{folder}/{VALID}").read()
+        valid = _Array(findings, f"{folder}/{VALID}").rows()
         return {name: set(np.flatnonzero(column == 0).tolist()) for name, column in zip(streams, valid.T, strict=False)}
 
 
@@ -106,26 +103,30 @@ def _check_own(findings: Findings, root: Path, prefix: str, ends: NDArray[Any], 
         where = f"{prefix}data, episode {number}"
         found = {name: array.rows(start, stop) for name, array in arrays.items()}
         ticks, *tables = (found.pop(f"robocache.{name}") for name in TICK_COLUMNS)
-        actions = exported.parts("action", found.pop(ACTION, None))
-        windows = {stream.name for stream in exported.spec.vectors if stream.rows}
-        values = {name: table for name, table in found.items() if name not in windows}
-        rows = TickRows(ticks.reshape(-1), tables[0], tables[1], tables[2], {**values, **actions})
-        exported.check_episode(where, number, rows)
-        if rows.valid.shape[1:] != (len(exported.spec.streams),):
+        actions = exported.split({"action": found.pop(ACTION, None)})
+        ages_ms, masks = (
+            {
+                name: _Array(findings, f"{prefix}data/robocache.{kind}.{name}").rows(start, stop)
+                for name in exported.windows
+            }
+            for kind in ("sample_age_ms", "mask")
+        )
+        rows = TickRows(
+            ticks.reshape(-1),
+            tables[0],
+            tables[1],
+            tables[2],
+            {name: table for name, table in {**found, **actions}.items() if name not in exported.windows},
+            ages_ms=ages_ms,
+            masks=masks,
+            repeated={
+                stream.name: same
+                for stream in media
+                if (same := pictures[stream.name].repeated(start, stop)) is not None
+            },
+        )
+        if not exported.check_episode(where, number, rows):
             return
-        for stream in exported.spec.vectors:
-            if stream.rows:
-                ages, mask = (
-                    _Array(findings, f"{prefix}data/robocache.{name}.{stream.name}").rows(start, stop)
-                    for name in ("sample_age_ms", "mask")
-                )
-                exported.check_window(where, rows, stream, ages)
-                same = np.array_equal(mask != 0, ages >= 0)
-                findings.check(same, where, f"robocache.mask.{stream.name} is not where sample_age_ms is 0 or more")
-        for stream in media:
-            same_as_before = pictures[stream.name].repeated(start, stop)
-            if same_as_before is not None:
-                exported.check_media(where, rows, stream, same_as_before)
     _check_episodes(findings, exported, root, prefix)
 
 
@@ -134,7 +135,7 @@ def _check_episodes(findings: Findings, exported: ExportedRows, root: Path, pref
     tasks = read_json(root, "meta/.zattrs").get("tasks")
     exported.check_value(f"{prefix}meta/.zattrs", "the list of tasks", tasks, exported.tasks)
     for name in ("task_index", "success"):
-        values = _Array(findings, f"{prefix}meta/{name}").read().reshape(-1).tolist()
+        values = _Array(findings, f"{prefix}meta/{name}").rows().reshape(-1).tolist()
         exported.check_count(len(values), f"{prefix}meta/{name}")
         for number, (value, episode) in enumerate(zip(values, exported.episodes, strict=False)):
             wanted = exported.tasks.index(episode.task)
@@ -152,27 +153,9 @@ class _Array:
 
     def __init__(self, findings: Findings, name: str) -> None:
         self._findings, self._name, self._path = findings, name, findings.dataset / name
-        raw = read_json(findings.dataset, f"{name}/.zarray")
-        try:
-            self.shape = tuple(int(side) for side in raw["shape"])
-            self._chunks = tuple(int(side) for side in raw["chunks"])
-            self._dtype = np.dtype(raw["dtype"])
-            self._codec = (raw.get("compressor") or {}).get("id", "")
-            self._filters = raw.get("filters") or []
-            self._separator = str(raw.get("dimension_separator", "."))
-        except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RoboCacheError(f"{name}/.zarray: is not of Zarr format 2 ({printable(error, 60)})") from None
-        counts = [-(-side // max(chunk, 1)) for side, chunk in zip(self.shape, self._chunks, strict=False)]
-        usable = len(self.shape) == len(self._chunks) > 0 and min(self._chunks) > 0 and self._dtype.kind in "biuf"
-        usable = usable and self._separator in (".", "/")
-        if not usable or math.prod(counts) > MAX_CHUNKS or self._chunk_bytes > MAX_CHUNK_BYTES:
-            raise RoboCacheError(f"{name}/.zarray: its shape, chunks or dtype cannot be read")
-        self._counts = counts
-        self._last: tuple[int, NDArray[Any], int] | None = None  # number, values and stored bytes of the last chunk
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return math.prod(self._chunks) * int(self._dtype.itemsize)
+        self._stored = zarr_array(read_json(findings.dataset, f"{name}/.zarray"), findings.dataset, name, name)
+        self.shape = self._stored.shape
+        self._whole_chunks: tuple[int, NDArray[Any]] = (0, np.zeros((0, *self.shape[1:]), self._stored.dtype))
 
     def check_chunks(self, absent: set[int]) -> bool:
         """Read every chunk; return whether all of them are there and can be decoded.
@@ -180,114 +163,80 @@ class _Array:
         Args:
             absent: rows whose chunk may be missing, in an array with one row per chunk.
         """
-        damaged = 0
-        found = dict.fromkeys(absent if self._chunks[0] == 1 else (), 0)
+        stored, findings, damaged = self._stored, self._findings, 0
+        found = dict.fromkeys(absent if stored.chunks[0] == 1 else (), 0)
         names = (path.relative_to(self._path).as_posix() for path in self._path.rglob("*") if path.is_file())
         chunks = sorted(index for index in map(self._index, names) if index is not None)
         for index in chunks:
             if index[0] in found:
                 found[index[0]] += 1
-            path = self._path / self._separator.join(map(str, index))
-            try:
-                chunk = self._chunk(path)
-            except ValueError as error:
-                damaged += 1
-                where = f"{self._name}/{path.name}"
-                self._findings.add(where, str(error).removeprefix(f"{where}: "))
+            if not self._is_read():
                 continue
-            if chunk is not None:
-                check_finite(self._findings, f"{self._name}/{path.name}", chunk)
-                self._findings.counted["chunks"] += 1
+            name = f"{self._name}/{stored.separator.join(map(str, index))}"
+            before = len(findings.found)
+            with findings.reading(name):
+                check_finite(findings, name, stored.chunk(name.removeprefix(f"{self._name}/"))[0])
+                findings.counted["chunks"] += 1
+            damaged += len(findings.found) > before
         files = (file for file in self._path.iterdir() if file.is_file() and not file.name.startswith("."))
         extra = [file.name for file in files if self._index(file.name) is None]
-        self._findings.check(not extra, self._name, f"{extra[:1]} is not a chunk of its {list(self.shape)} values")
-        missing = math.prod(self._counts) - len(chunks)
-        missing -= sum(math.prod(self._counts[1:]) - count for row, count in found.items() if row < self._counts[0])
+        findings.check(not extra, self._name, f"{extra[:1]} is not a chunk of its {list(self.shape)} values")
+        missing = math.prod(stored.counts) - len(chunks)
+        missing -= sum(math.prod(stored.counts[1:]) - count for row, count in found.items() if row < stored.counts[0])
         text = f"{missing:,} chunks are missing: readers take zeros for them"
-        return self._findings.check(missing == 0, self._name, text) and damaged == 0
+        return findings.check(missing == 0, self._name, text) and damaged == 0
+
+    def _is_read(self) -> bool:
+        known = self._stored.codec in CODECS
+        if not known:
+            self._findings.skip(f"values with the compression {printable(self._stored.codec, 30)}")
+        return known
 
     def _index(self, name: str) -> tuple[int, ...] | None:
         """Return the place of the chunk of a file in the folder; None if it is not a chunk."""
-        parts = name.split(self._separator)
-        if len(parts) != len(self._counts) or not all(part.isdecimal() and part.isascii() for part in parts):
+        parts = name.split(self._stored.separator)
+        if len(parts) != len(self.shape) or not all(part.isdecimal() and part.isascii() for part in parts):
             return None
         index = tuple(map(int, parts))
-        named = self._separator.join(map(str, index)) == name
-        inside = all(k < count for k, count in zip(index, self._counts, strict=True))
+        named = self._stored.separator.join(map(str, index)) == name
+        inside = all(k < count for k, count in zip(index, self._stored.counts, strict=True))
         return index if named and inside else None
 
     def repeated(self, start: int, stop: int) -> NDArray[np.bool_] | None:
         """Return in which rows of [start, stop) the chunk is that of the row before; None if chunks have more rows."""
-        if self._chunks[0] != 1 or self._counts[1:] != [1] * (len(self.shape) - 1):
+        if self._stored.chunks[0] != 1 or math.prod(self._stored.counts[1:]) != 1:
             return None
         same = np.zeros(stop - start, np.bool_)
         last: tuple[os.stat_result, bytes | None] | None = None
         for row in range(start, stop):
-            path = self._path / self._separator.join([str(row)] + ["0"] * (len(self.shape) - 1))
+            path = self._path / self._stored.file_of(row)
             if not path.is_file():
                 last = None
                 continue
-            told = path.stat()
-            if last is not None and os.path.samestat(last[0], told):
+            stated = path.stat()
+            if last is not None and os.path.samestat(last[0], stated):
                 same[row - start] = True
                 continue
             data = read_bytes(file_in(self._findings.dataset, path.relative_to(self._findings.dataset)))
             same[row - start] = last is not None and data == last[1]
-            last = told, data
+            last = stated, data
         return same
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the values of rows [start, stop) of an array that is chunked in its first axis alone.
-
-        Errors:
-            RoboCacheError: as of `read`.
-        """
-        size = self._chunks[0]
-        numbers = range(start // size, -(-stop // size))
-        chunks = [self._rows_of_chunk(number)[0] for number in numbers]
-        if not chunks:
-            return np.zeros((0, *self.shape[1:]), self._dtype)
-        return np.concatenate(chunks)[start - numbers[0] * size : stop - numbers[0] * size]
-
-    def read(self) -> NDArray[Any]:
-        """Return all values of an array that is chunked in its first axis alone.
+    def rows(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Return the values of rows [start, stop) of an array that is chunked in its first axis only.
 
         Errors:
             RoboCacheError: a chunk is missing, or cannot be decoded.
         """
-        parts: list[NDArray[Any]] = []
-        stored = 0
-        for number in range(self._counts[0]):
-            chunk, size = self._rows_of_chunk(number)
-            parts.append(chunk)
-            stored += size
-            check_decoded(len(parts) * self._chunk_bytes, stored, self._name)
-        return np.concatenate(parts)[: self.shape[0]] if parts else np.zeros(self.shape, self._dtype)
-
-    def _rows_of_chunk(self, number: int) -> tuple[NDArray[Any], int]:
-        """Return a chunk, and the size of its file."""
-        if self._last is not None and self._last[0] == number:
-            return self._last[1:]
-        path = self._path / self._separator.join([str(number)] + ["0"] * (len(self.shape) - 1))
-        try:
-            chunk = self._chunk(path) if path.is_file() else None
-        except ValueError as error:
-            where = f"{self._name}/{path.name}"
-            raise RoboCacheError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
-        if chunk is None:
-            raise RoboCacheError(f"{self._name}/{path.name}: is missing, or has a compression that is not known")
-        self._last = number, chunk, path.stat().st_size
-        return self._last[1:]
-
-    def _chunk(self, path: Path) -> NDArray[Any] | None:
-        """Return a chunk; None if its compression is not known. ValueError: it is damaged."""
-        if self._filters or self._codec not in CODECS:
-            self._findings.skip(f"values with the compression {printable(self._codec, 30)}")
-            return None
-        data = read_bytes(file_in(self._findings.dataset, path.relative_to(self._findings.dataset)))
-        ratio = IMAGE_RATIO if len(self.shape) > 2 else RATIO
-        check_decoded(self._chunk_bytes, len(data), f"{self._name}/{path.name}", ratio)
-        return np.frombuffer(unpacked(self._codec, data, self._chunk_bytes), self._dtype).reshape(self._chunks)
+        if not self._is_read() or self._stored.chunks[1:] != self.shape[1:]:
+            raise RoboCacheError(f"{self._name}: is not compared: its chunks or its compression are not known")
+        stop, size = self.shape[0] if stop is None else stop, self._stored.chunks[0]
+        first, values = self._whole_chunks
+        if start < first or stop > first + len(values):  # the next episode is often in the same chunk
+            first = start // size * size
+            values = self._stored.read(first, min(-(-stop // size) * size, self.shape[0]))
+            self._whole_chunks = first, values
+        return values[start - first : stop - first]
 
 
 ZARR_CHECK = ZarrCheck()

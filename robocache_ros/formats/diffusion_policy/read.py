@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import printable
 from robocache_ros.formats.columns import ArrayRows, export_columns, read_marks
-from robocache_ros.formats.diffusion_policy.schema import ACTION, FOLDER, REWARD
-from robocache_ros.formats.diffusion_policy.zarr import ZarrRows, open_zarr
+from robocache_ros.formats.diffusion_policy.schema import ACTION, CODECS, FOLDER, REWARD
+from robocache_ros.formats.diffusion_policy.zarr import ZarrRows, zarr_array
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -61,7 +61,7 @@ class ReplayBufferEpisodes:
         self._arrays: dict[str, ZarrRows] = {}
         for name in (*MARKS, *self._columns.names, ACTION, REWARD):
             if path_below(self.folder, f"data/{name}/.zarray").is_file():
-                self._arrays[name] = open_zarr(self.folder, f"data/{name}")
+                self._arrays[name] = _opened(self.folder, f"data/{name}")
         total = self._ends[-1] if self._ends else 0
         for name in {*MARKS, *self._arrays}:
             if name not in self._arrays or self._arrays[name].count != total:
@@ -117,7 +117,7 @@ class ReplayBufferEpisodes:
 
     def _rows(self, name: str, start: int, stop: int, where: str) -> NDArray[Any]:
         stored = self._arrays[name]
-        nbytes = (stop - start) * int(np.prod(stored.shape)) * stored.dtype.itemsize
+        nbytes = (stop - start) * int(np.prod(stored.shape[1:])) * stored.dtype.itemsize
         if nbytes > MAX_VECTOR_BYTES:
             raise DatasetError(
                 f"{where}: {printable(name, 40)}: {nbytes:,} bytes; at most {MAX_VECTOR_BYTES:,} are read"
@@ -125,9 +125,18 @@ class ReplayBufferEpisodes:
         return stored.read(start, stop)
 
 
+def _opened(root: AnyPath, name: str) -> ZarrRows:
+    where = printable(root / name)
+    stored = zarr_array(read_object(file_below(root, f"{name}/.zarray")), root, name, where)
+    whole_rows = stored.chunks[1:] == stored.shape[1:] and (stored.order, stored.separator) == ("C", ".")
+    if not whole_rows or stored.codec not in CODECS or not stored.chunk_bytes:
+        raise DatasetError(f"{where}: its chunks or its compression are not those of an export; export it again")
+    return stored
+
+
 def _all(root: AnyPath, name: str) -> NDArray[np.int64]:
-    stored = open_zarr(root, name)
-    if stored.count > MAX_EPISODES or stored.shape:
+    stored = _opened(root, name)
+    if stored.count > MAX_EPISODES or len(stored.shape) > 1:
         raise DatasetError(f"{printable(root / name)}: more than {MAX_EPISODES:,} episodes; split the dataset")
     return stored.read(0, stored.count).astype(np.int64)
 

@@ -15,8 +15,8 @@ from robocache_ros.formats.dataset import ExportedDataset
 from robocache_ros.formats.diffusion_policy.schema import ACTION, FOLDER, REWARD
 from robocache_ros.formats.diffusion_policy.zarr import ZarrArray, write_group
 from robocache_ros.formats.schema import BY_STREAM
-from robocache_ros.formats.write import FileTask, VectorArray, WrittenByTasks, group_tasks, row_bytes
-from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.formats.write import RAW, FileTask, VectorArray, WrittenByTasks, group_tasks, row_bytes
+from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
 
@@ -26,6 +26,7 @@ class DiffusionPolicyFormat(WrittenByTasks):
     name = "diffusion_policy"
     title = "Diffusion Policy ReplayBuffer (Zarr format 2)"
     entry = FOLDER
+    images = RAW
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse an observation with the name of the array of actions or rewards."""
@@ -35,10 +36,6 @@ class DiffusionPolicyFormat(WrittenByTasks):
                     f"streams.{name}: {self.name} stores the {name} under this name; rename the stream, or give it "
                     f"role {name}"
                 )
-
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images without loss."""
-        return None if options.media == "none" else "raw"
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the arrays of numbers, and each array of images or voxels in groups of episodes."""

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.storage.codecs import decompress
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
-from robocache_ros.formats.diffusion_policy.schema import CODECS, MAX_CHUNK_BYTES
-from robocache_ros.formats.read import DatasetError, read_object
+from robocache_ros.formats.diffusion_policy.schema import MAX_CHUNK_BYTES, MAX_CHUNKS
+from robocache_ros.formats.read import DatasetError, refusing
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import file_below, path_below, read_bytes
 
@@ -141,23 +141,44 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=4, sort_keys=True), encoding="utf-8")
 
 
-# Arrays of a Zarr folder of format 2 that are chunked along their first axis, read row by row.
-
-
 _ZLIB = ("zlib", "gzip")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ZarrRows:
-    """An array of `count` rows."""
+    """An array that is stored in chunks; `read` and `row` need one that is chunked along its first axis only.
 
-    root: AnyPath  # of the dataset
+    Attributes:
+        root: of the dataset.
+        name: below the root.
+        where: for errors.
+        codec: of chunks; those that are not in `CODECS` are not read.
+    """
+
+    root: AnyPath
     name: str
-    count: int
-    shape: tuple[int, ...]  # of a row
+    where: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
     dtype: np.dtype[Any]
-    chunk_rows: int
     codec: str
+    order: str
+    separator: str
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of chunks along each axis."""
+        return tuple(-(-side // chunk) for side, chunk in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of a chunk."""
+        return math.prod(self.chunks) * int(self.dtype.itemsize)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows [start, stop).
@@ -165,14 +186,14 @@ class ZarrRows:
         Errors:
             DatasetError: a chunk is missing or damaged. Zarr takes zeros for a missing one; exports leave out none.
         """
-        found = np.zeros((stop - start, *self.shape), self.dtype)
+        found = np.zeros((stop - start, *self.shape[1:]), self.dtype)
         nbytes = stored = 0
-        for number in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
-            first = number * self.chunk_rows
-            low, high = max(first, start), min(first + self.chunk_rows, stop)
-            chunk, size = self._chunk(self._chunk_name(number))
+        for number in range(start // self.chunks[0], -(-stop // self.chunks[0])):
+            first = number * self.chunks[0]
+            low, high = max(first, start), min(first + self.chunks[0], stop)
+            chunk, size = self.chunk(self.file_of(number))
             nbytes, stored = nbytes + chunk.nbytes, stored + size
-            self._check(nbytes, stored, self.root / self.name)
+            self._check(nbytes, stored, self.where)
             found[low - start : high - start] = chunk[low - first : high - first]
         return found
 
@@ -182,37 +203,35 @@ class ZarrRows:
         Errors:
             DatasetError: its chunk is missing or damaged.
         """
-        if absent and self.chunk_rows == 1 and not path_below(self.root, self._chunk_name(row)).exists():
-            return np.zeros(self.shape, self.dtype)
+        if absent and self.chunks[0] == 1 and not path_below(self.root, f"{self.name}/{self.file_of(row)}").exists():
+            return np.zeros(self.shape[1:], self.dtype)
         array: NDArray[Any] = self.read(row, row + 1)[0]
         return array
 
-    def _chunk_name(self, number: int) -> str:
-        return f"{self.name}/{'.'.join(map(str, (number, *[0] * len(self.shape))))}"
+    def file_of(self, number: int) -> str:
+        """Return the name of the file of a chunk of rows."""
+        return self.separator.join(map(str, (number, *[0] * (len(self.shape) - 1))))
 
-    def _chunk(self, name: str) -> tuple[NDArray[Any], int]:
-        """Return a chunk, and the size of its file."""
-        path = file_below(self.root, name)
-        nbytes = self.chunk_rows * math.prod(self.shape) * self.dtype.itemsize
-        try:
-            data: Any = read_bytes(path)
-            size = len(data)
-            self._check(nbytes, size, path)
-            data = unpacked(self.codec, data, nbytes)
-        except DatasetError:
-            raise
-        except (OSError, ValueError, RoboCacheError) as error:
-            raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
-        return np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.shape), size
+    def chunk(self, file: str) -> tuple[NDArray[Any], int]:
+        """Return a chunk, and the size of its file.
 
-    def _check(self, nbytes: int, stored: int, path: AnyPath) -> None:
-        try:
-            check_decoded(nbytes, stored, printable(path), IMAGE_RATIO if len(self.shape) > 1 else RATIO)
-        except RoboCacheError as error:
-            raise DatasetError(str(error)) from None
+        Errors:
+            DatasetError: it is missing or damaged.
+        """
+        where, path = f"{self.where}/{file}", path_below(self.root, f"{self.name}/{file}")
+        if not path.exists():
+            raise DatasetError(f"{where}: not there; get the file again")
+        with refusing(where, "damaged"):
+            data = read_bytes(file_below(self.root, f"{self.name}/{file}"))
+            self._check(self.chunk_bytes, len(data), where)
+            values = np.frombuffer(_unpacked(self.codec, data, self.chunk_bytes), self.dtype)
+            return values.reshape(self.chunks), len(data)
+
+    def _check(self, nbytes: int, stored: int, where: str) -> None:
+        check_decoded(nbytes, stored, where, IMAGE_RATIO if len(self.shape) > 2 else RATIO)
 
 
-def unpacked(codec: str, data: Any, nbytes: int) -> Any:
+def _unpacked(codec: str, data: Any, nbytes: int) -> Any:
     """Return the bytes of a chunk of `nbytes`, given those of its file.
 
     Errors:
@@ -224,34 +243,27 @@ def unpacked(codec: str, data: Any, nbytes: int) -> Any:
         elif codec:
             data = decompress(codec, data, nbytes)
     except (RoboCacheError, zlib.error) as error:
-        raise ValueError(f"is damaged ({printable(error, 60)})") from None
+        raise ValueError(str(error)) from None
     if len(data) != nbytes:
         raise ValueError(f"has {len(data):,} bytes; a chunk has {nbytes:,}")
     return data
 
 
-def open_zarr(root: AnyPath, name: str) -> ZarrRows:
-    """Read the description of an array, by its name below the root of a dataset.
+def zarr_array(stated: Any, root: AnyPath, name: str, where: str) -> ZarrRows:
+    """Return an array by its description, the contents of .zarray.
 
     Errors:
-        DatasetError: it is missing or malformed, or the array has chunks, a dtype or a compression that are not read.
+        DatasetError: the description is malformed, or the array has chunks or a dtype that are not read.
     """
-    path = file_below(root, f"{name}/.zarray")
-    where, told = printable(path), read_object(path)
-    try:
-        shape, chunks = (tuple(int(size) for size in told[key]) for key in ("shape", "chunks"))
-        dtype, codec = np.dtype(told["dtype"]), (told.get("compressor") or {}).get("id", "")
-        nbytes = math.prod(chunks) * dtype.itemsize
-        if told.get("filters") or told.get("order") != "C" or codec not in CODECS or dtype.kind not in "iufb":
-            raise ValueError(f"compressor {codec}, dtype {dtype}")
-        if (
-            not shape
-            or min(chunks) < 1
-            or min(shape) < 0
-            or chunks[1:] != shape[1:]
-            or not 0 < nbytes <= MAX_CHUNK_BYTES
-        ):
-            raise ValueError(f"shape {shape}, chunks {chunks}")
-    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DatasetError(f"{where}: not an array of an export ({printable(error, 60)}); export it again") from None
-    return ZarrRows(root, name, shape[0], shape[1:], dtype, chunks[0], codec)
+    with refusing(f"{where}/.zarray", "not an array of Zarr format 2", "export it again"):
+        shape, chunks = (tuple(int(size) for size in stated[key]) for key in ("shape", "chunks"))
+        dtype, codec = np.dtype(stated["dtype"]), str((stated.get("compressor") or {}).get("id", ""))
+        order, separator = str(stated.get("order", "C")), str(stated.get("dimension_separator", "."))
+        usable = len(shape) == len(chunks) > 0 and min(chunks) > 0 and min(shape) >= 0 and dtype.kind in "biuf"
+        codec = "filters" if stated.get("filters") else codec
+        found = ZarrRows(root, name, where, shape, chunks, dtype, codec, order, separator)
+        if not usable or separator not in (".", "/"):
+            raise ValueError(f"shape {shape}, chunks {chunks}, {dtype}")
+        if math.prod(found.counts) > MAX_CHUNKS or found.chunk_bytes > MAX_CHUNK_BYTES:
+            raise ValueError(f"{math.prod(found.counts):,} chunks of {found.chunk_bytes:,} bytes")
+    return found

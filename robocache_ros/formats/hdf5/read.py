@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import check_hdf5
 from robocache_ros.fork import cached_until_fork
@@ -34,6 +34,7 @@ from robocache_ros.formats.read import (
     Stream,
     known_names,
     numbers,
+    refusing,
 )
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
@@ -91,7 +92,7 @@ class Hdf5Trajectories:
         self.path, self._roles = given_file(path), {"actions": "action", "rewards": "reward", **(roles or {})}
         self.name, self._where = self.path.stem, printable(self.path)
         file, where = _file(self.path, os.getpid()), self._where
-        try:
+        with refusing(where, "damaged"):
             root = file[group] if group else file
             names = sorted(root)
             if len(names) > MAX_EPISODES:
@@ -102,8 +103,6 @@ class Hdf5Trajectories:
             streams = {stream.name for each in self._trajectories for stream in each.streams}
             known_names("roles", roles or (), sorted(streams))
             self._maps = any(array.offset >= 0 for array in arrays)
-        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
-            raise _refusal(where, error) from None
 
     @property
     def files(self) -> tuple[AnyPath, ...]:
@@ -117,7 +116,7 @@ class Hdf5Trajectories:
         """Return a trajectory."""
         label, task, stored_streams = self._trajectories[index]
         where, streams = f"{self._where}: {label}", {}
-        try:
+        with refusing(where, "damaged"):
             file = self._mapped_file()
             for name, stream_label, stored_values, stored_stamps in stored_streams:
                 stamps, values = self._stamps(stored_stamps, file), self._array(stored_values, file)
@@ -127,20 +126,16 @@ class Hdf5Trajectories:
                     continue
                 values = numbers(values, f"{where}: {stream_label}")
                 streams[name] = Stream(name, stamps, values, True, self._roles.get(name, "observation"))
-        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
-            raise _refusal(where, error) from None
         return SourceEpisode(streams, task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of a trajectory."""
         trajectory = self._trajectories[index]
-        try:
+        with refusing(f"{self._where}: {trajectory.label}", "damaged"):
             file = self._mapped_file()
             stamps = [self._stamps(stored.stamps, file) for stored in trajectory.streams]
             if not all(map(len, stamps)):
                 raise DatasetError(f"{self._where}: {trajectory.label}: 0 steps; leave the episode out")
-        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
-            raise _refusal(f"{self._where}: {trajectory.label}", error) from None
         return min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
 
     def _mapped_file(self) -> mmap.mmap | None:
@@ -226,9 +221,3 @@ def _mapped(path: DatasetFile, process: int) -> mmap.mmap:
     """The bytes of a file. A change of them stays in this process."""
     with open_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-
-
-def _refusal(where: str, error: Exception) -> DatasetError:
-    if isinstance(error, RoboCacheError):
-        return DatasetError(str(error))
-    return DatasetError(f"{where}: damaged ({printable(error, 60)}); get the file again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -16,12 +15,11 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.lerobot.schema import PROVENANCE
-from robocache_ros.formats.parquet import Table, column
+from robocache_ros.formats.parquet import Table, column, read_parquet
 from robocache_ros.formats.pieces import ArrayInfo, runs
+from robocache_ros.formats.read import read_object
 from robocache_ros.formats.write import FileTask, array_bytes
-from robocache_ros.untrusted_files import file_below, files_below, folder_below, read_bytes
-
-# Voxel grids as the coordinates and values of their voxels that are not empty.
+from robocache_ros.untrusted_files import file_below, files_below, folder_below
 
 
 def coordinate_type(shape: tuple[int, ...]) -> str:
@@ -54,9 +52,6 @@ def to_dense(coordinates: NDArray[Any], values: NDArray[Any], shape: tuple[int, 
     return grids.reshape(shape)
 
 
-# Storage of voxels and depth images: array tables in addition to the tables of LeRobot.
-
-
 ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
 ARRAYS_FILE_MB = 100
 
@@ -70,13 +65,12 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
     Errors:
         RoboCacheError: the dataset has no arrays of this stream.
     """
-    parquet = need("pyarrow.parquet", "export")
-    told = json.loads(read_bytes(file_below(Path(dataset), PROVENANCE)))["arrays"]
-    if stream not in told:
-        raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
-    info = ArrayInfo(tuple(told[stream]["shape"]), told[stream]["dtype"])
+    stated = read_object(file_below(Path(dataset), PROVENANCE))["arrays"]
+    if stream not in stated:
+        raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(stated) or 'none'}")
+    info = ArrayInfo(tuple(stated[stream]["shape"]), stated[stream]["dtype"])
     files = files_below(folder_below(Path(dataset), f"arrays/{stream}"), "chunk-*/file-*.parquet")
-    tables = [parquet.read_table(file, filters=[("episode_index", "=", episode)]) for file in files]
+    tables = [read_parquet(file, equal=("episode_index", episode)) for file in files]
     arrays = [_array(table, row, info) for table in tables for row in range(len(table))]
     frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]
     empty = np.zeros((0, *info.shape), info.numpy_dtype)

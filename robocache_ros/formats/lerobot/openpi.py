@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.extras import need
 from robocache_ros.formats.checksums import update_checksum
 from robocache_ros.formats.lerobot.schema import NORM_STATS, OPENPI_KEYS, OPENPI_STATS
+from robocache_ros.formats.parquet import column_array, read_parquet
 from robocache_ros.formats.schema import ACTION, STATE
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.untrusted_files import files_below
@@ -50,7 +50,7 @@ def write_chunk_norm_stats(dataset: str | Path, horizon: int, delta: Sequence[bo
     """
     dataset = Path(dataset)
     columns = _columns(dataset)
-    episodes, state, action = columns["episode_index"], columns[STATE], columns[ACTION]
+    episodes, state, action = columns["episode_index"][:, 0], columns[STATE], columns[ACTION]
     if horizon < 1 or len(delta) > min(state.shape[1], action.shape[1]):
         raise RoboCacheError(
             f"{printable(dataset)}: horizon {horizon} and {len(delta)} deltas do not fit {state.shape[1]} states and "
@@ -71,26 +71,13 @@ def write_chunk_norm_stats(dataset: str | Path, horizon: int, delta: Sequence[bo
 
 
 def _columns(dataset: Path) -> dict[str, NDArray[Any]]:
-    parquet = need("pyarrow.parquet", "export")
+    """Return the (T, D) values of the columns that openpi uses."""
     files = files_below(dataset, "data/*/*.parquet")
-    wanted = ["episode_index", STATE, ACTION]
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
-    for file in files:
-        with parquet.ParquetFile(file) as opened:
-            missing = [name for name in wanted if name not in opened.schema_arrow.names]
-            if missing:
-                raise RoboCacheError(f"{printable(file)}: has no column {missing[0]}; openpi needs states and actions")
-            table = opened.read(columns=wanted)
-        for name in wanted:
-            parts[name].append(_values(table[name]))
     if not files:
         raise RoboCacheError(f"{printable(dataset)}: has no data/*/*.parquet; give the folder of a LeRobot dataset")
-    episodes = np.concatenate(parts.pop("episode_index")).reshape(-1)
-    return {"episode_index": episodes, **{name: np.concatenate(values) for name, values in parts.items()}}
-
-
-def _values(column: Any) -> NDArray[Any]:
-    """Return a column as (T, D)."""
-    flat = [chunk.flatten() if chunk.type.num_fields else chunk for chunk in column.chunks]
-    values = [chunk.to_numpy(zero_copy_only=False) for chunk in flat]
-    return np.concatenate(values).reshape(len(column), -1) if values else np.zeros((0, 1))
+    parts: dict[str, list[NDArray[Any]]] = {"episode_index": [], STATE: [], ACTION: []}
+    for file in files:
+        table = read_parquet(file, list(parts))
+        for name, values in parts.items():
+            values.append(column_array(table[name], f"{printable(file)}: {name}").reshape(len(table), -1))
+    return {name: np.concatenate(values) for name, values in parts.items()}

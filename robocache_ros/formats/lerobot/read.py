@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,20 +29,9 @@ from robocache_ros.formats.columns import (
     successes,
 )
 from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
+from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import sparse_grid
-from robocache_ros.formats.lerobot.schema import (
-    DEPTH_CODES,
-    DEPTH_PIXELS,
-    EPISODES_V21,
-    INFO,
-    PROVENANCE,
-    REWARD,
-    TASKS,
-    TASKS_V21,
-    VERSION_V3,
-    VERSION_V21,
-)
-from robocache_ros.formats.parquet import column_names, parquet_errors, read_parquet
+from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet, row_group
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     DatasetError,
@@ -54,16 +43,14 @@ from robocache_ros.formats.read import (
     numbers,
     read_object,
     read_objects,
+    refusing,
 )
 from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled, path_below
 
-# Where the rows, the videos and the tasks of the episodes of a LeRobot dataset are: v3.0 and v2.1.
-
-
-VERSIONS = (VERSION_V3, VERSION_V21, "v2.0")
+VERSIONS = (schema.VERSION_V3, schema.VERSION_V21, "v2.0")
 MAX_SECONDS = 1e7  # of a video
 META_BYTES = 4 << 30  # of the tables of episodes
 BATCH_ROWS = 1 << 14  # of the table of episodes, that are Python objects at once
@@ -105,12 +92,12 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
     Errors:
         DatasetError: a file is missing or damaged, or the version is not known.
     """
-    path = folder / INFO
+    path = folder / schema.INFO
     if not path.exists():
         raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
-    info = read_object(file_below(folder, INFO))
+    info = read_object(file_below(folder, schema.INFO))
     where = printable(path)
-    try:
+    with refusing(where, advice="get the folder meta again"):
         version, fps, features = str(info["codebase_version"]), float(info["fps"]), dict(info["features"])
         if version not in VERSIONS:
             raise DatasetError(
@@ -118,13 +105,9 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
             )
         layout = LeRobotLayout(fps, features, [], {})
         videos = [*layout.videos, *layout.depth_videos]
-        read = _episodes_v3 if version == VERSION_V3 else _episodes_v2
+        read = _episodes_v3 if version == schema.VERSION_V3 else _episodes_v2
         episodes = read(folder, info, videos)
-        tasks = _tasks_v3(folder) if version == VERSION_V3 else _tasks_v2(folder)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the folder meta again") from None
+        tasks = _tasks_v3(folder) if version == schema.VERSION_V3 else _tasks_v2(folder)
     listed = info.get("total_episodes", len(episodes))
     if isinstance(listed, int) and len(episodes) < listed:
         raise DatasetError(f"{where}: meta has {len(episodes):,} of {listed:,} episodes; get the folder meta again")
@@ -192,7 +175,7 @@ def _episodes_v2(folder: AnyPath, info: Mapping[str, Any], videos: list[str]) ->
     found, chunk = [], int(info.get("chunks_size", 1000))
     if chunk < 1:
         raise ValueError(f"chunks_size is {chunk}")
-    for row in read_objects(file_below(folder, EPISODES_V21)):
+    for row in read_objects(file_below(folder, schema.EPISODES_V21)):
         index = int(row["episode_index"])
         values = {"episode_index": index, "episode_chunk": index // chunk}
         files = {name: (filled(info["video_path"], video_key=name, **values), 0.0) for name in videos}
@@ -207,7 +190,7 @@ def _seconds(value: Any) -> float:
 
 
 def _tasks_v3(folder: AnyPath) -> dict[int, str]:
-    path = file_below(folder, TASKS)
+    path = file_below(folder, schema.TASKS)
     names = column_names(path)
     text = "task" if "task" in names else "__index_level_0__"
     table = read_parquet(path, ["task_index", text], distinct=True)
@@ -217,13 +200,10 @@ def _tasks_v3(folder: AnyPath) -> dict[int, str]:
 
 
 def _tasks_v2(folder: AnyPath) -> dict[int, str]:
-    return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, TASKS_V21))}
+    return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, schema.TASKS_V21))}
 
 
-# Voxels and depth images that an export stores beside the tables of LeRobot: in parquet, or as depth videos.
-
-
-OPEN_FILES, OPEN_GROUPS = 32, 2
+OPEN_FILES = 32
 
 
 @dataclass(frozen=True)
@@ -243,13 +223,11 @@ class StoredArrays:
 
     def _read(self, episode: int, valid: NDArray[np.uint8], row: int) -> NDArray[Any]:
         for path in _files(self.root, self.name, os.getpid()):
-            index = _index(path, os.getpid())
-            of_episode = index.episodes == episode
-            found = np.flatnonzero(of_episode & (index.starts <= row) & (row < index.stops))
+            episodes, starts, stops = _index(path, os.getpid())
+            found = np.flatnonzero((episodes == episode) & (starts <= row) & (row < stops))
             if len(found):
-                group = int(np.searchsorted(index.groups, found[0], "right")) - 1
-                table = _group(path, group, self.is_sparse, os.getpid())
-                return channels_last(self._array(table, int(found[0] - index.groups[group])), self.kind)
+                table, place = row_group(path, int(found[0]), ("coords", "values") if self.is_sparse else ("data",))
+                return channels_last(self._array(table, place), self.kind)
         if valid[row]:
             folder = printable(self.root / "arrays" / self.name)
             raise DatasetError(f"{folder}: no file has row {row} of episode {episode}; get its files again")
@@ -263,7 +241,7 @@ class StoredArrays:
 
 
 def stored_arrays(
-    folder: AnyPath, told: Mapping[str, Any], kinds: Mapping[str, str], where: str
+    folder: AnyPath, stated: Mapping[str, Any], kinds: Mapping[str, str], where: str
 ) -> dict[str, StoredArrays]:
     """Return the arrays of a dataset by stream, as its provenance describes them.
 
@@ -271,16 +249,14 @@ def stored_arrays(
         DatasetError: the provenance is malformed.
     """
     found = {}
-    try:
-        for name, about in told.items():
+    with refusing(where, "arrays are malformed", "export it again"):
+        for name, about in stated.items():
             shape, dtype = tuple(int(n) for n in about["shape"]), str(about["dtype"])
             stored = np.dtype("u1" if dtype == "bits" else dtype)
             if not 0 < math.prod(shape) * stored.itemsize <= MAX_BYTES or min(shape) < 1 or Path(name).name != name:
                 raise ValueError(f"{name}: {shape} {dtype}")
             is_sparse = about.get("layout") == "sparse"
             found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
-    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DatasetError(f"{where}: arrays are malformed ({printable(error, 60)}); export it again") from None
     return found
 
 
@@ -294,8 +270,8 @@ class DepthFrames(VideoFrames):
         return np.empty((count, *size, 1), np.float32)
 
     def _pixels(self, frame: Any) -> NDArray[Any]:
-        if frame.format.name != DEPTH_PIXELS:
-            raise ValueError(f"frames of {frame.format.name}, not {DEPTH_PIXELS}")
+        if frame.format.name != schema.DEPTH_PIXELS:
+            raise ValueError(f"frames of {frame.format.name}, not {schema.DEPTH_PIXELS}")
         plane = frame.planes[0]  # PyAV 12 makes no array of this format
         codes = np.frombuffer(plane, "<u2").reshape(frame.height, plane.line_size // 2)[:, : frame.width, None]
         depths: NDArray[np.float32] = _depths(self.unit)[np.minimum(codes, CODES - 1)]
@@ -305,7 +281,9 @@ class DepthFrames(VideoFrames):
 def depth_unit(info: Mapping[str, Any]) -> str | None:
     """Return the unit of a depth video, given what info.json states of it; None if its codes are not those known."""
     unit = info.get("depth_unit")
-    return unit if unit in UNITS and all(info.get(name) == value for name, value in DEPTH_CODES.items()) else None
+    return (
+        unit if unit in UNITS and all(info.get(name) == value for name, value in schema.DEPTH_CODES.items()) else None
+    )
 
 
 @lru_cache(maxsize=len(UNITS))
@@ -316,38 +294,17 @@ def _depths(unit: str) -> NDArray[np.float32]:
     return depths
 
 
-class _Index(NamedTuple):
-    """The rows of a file of arrays, and the first row of each of its row groups."""
-
-    episodes: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    groups: NDArray[np.int64]
-
-
 @lru_cache(maxsize=OPEN_FILES)
 def _files(root: AnyPath, name: str, process: int) -> tuple[DatasetFile, ...]:
     return tuple(files_below(root, f"arrays/{glob.escape(name)}/chunk-*/file-*.parquet"))
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _index(path: DatasetFile, process: int) -> _Index:
-    table = read_parquet(path, ["episode_index", "frame_from", "frame_to"])
-    columns = (table.column(name).to_numpy() for name in ("episode_index", "frame_from", "frame_to"))
-    episodes, starts, stops = (column.astype(np.int64) for column in columns)
-    told = need("pyarrow.parquet", "datasets").read_metadata(path)
-    counts = [told.row_group(group).num_rows for group in range(told.num_row_groups)]
-    return _Index(episodes, starts, stops, np.cumsum([0, *counts[:-1]]))
-
-
-@lru_cache(maxsize=OPEN_GROUPS)
-def _group(path: DatasetFile, group: int, is_sparse: bool, process: int) -> Any:
-    starts = _index(path, process).groups
-    stop = int(starts[group + 1]) if group + 1 < len(starts) else len(_index(path, process).episodes)
-    return read_parquet(path, ["coords", "values"] if is_sparse else ["data"], rows=(int(starts[group]), stop))
-
-
-# LeRobot datasets, v3.0 and v2.1, of other writers and of this project's exports.
+def _index(path: DatasetFile, process: int) -> tuple[NDArray[np.int64], ...]:
+    """(K,) the episode of each array of a file, its first row, and the row after its last one."""
+    names = ("episode_index", "frame_from", "frame_to")
+    table = read_parquet(path, list(names))
+    return tuple(table.column(name).to_numpy().astype(np.int64) for name in names)
 
 
 OPEN_TABLES = 2
@@ -385,18 +342,18 @@ class LeRobotEpisodes:
             known = ", ".join(images) or "none"
             raise DatasetError(f"cameras: no {printable(missing[0], 40)}; there are {printable(known)}")
         self._cameras = images if cameras is None else {camera: images[camera] for camera in cameras}
-        provenance = self.folder / PROVENANCE
+        provenance = self.folder / schema.PROVENANCE
         self._export: ExportColumns | None = None
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
         if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
-            told, where = read_object(file_below(self.folder, PROVENANCE)), printable(provenance)
+            stated, where = read_object(file_below(self.folder, schema.PROVENANCE)), printable(provenance)
             if lacking := [name for name in (VALID, AGE) if name not in features]:
                 raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
-            self._export = export_columns(told, where)
-            self._success = successes(told, len(self), where)
+            self._export = export_columns(stated, where)
+            self._success = successes(stated, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
-            self._arrays = stored_arrays(self.folder, told.get("arrays", {}), kinds, where)
+            self._arrays = stored_arrays(self.folder, stated.get("arrays", {}), kinds, where)
         if episodes is not None:
             chosen = _chosen(episodes, [place.index for place in self._layout.episodes])
             self._layout = replace(self._layout, episodes=[self._layout.episodes[row] for row in chosen])
@@ -404,14 +361,16 @@ class LeRobotEpisodes:
         vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
         self._proprio = [STATE] if STATE in features else vectors
         windows = [name for name in vectors if name.startswith(WINDOW)] if self._export else []
-        others = [name for name in (ACTION, REWARD, *((TICK, VALID, AGE) if self._export else ())) if name in features]
+        others = [
+            name for name in (ACTION, schema.REWARD, *((TICK, VALID, AGE) if self._export else ())) if name in features
+        ]
         self._columns = tuple(dict.fromkeys((*self._proprio, *windows, *others, "episode_index", "task_index")))
 
     @property
     def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed."""
         return (
-            self.folder / INFO,
+            self.folder / schema.INFO,
             *sorted({path_below(self.folder, place.rows) for place in self._layout.episodes}),
         )
 
@@ -428,7 +387,7 @@ class LeRobotEpisodes:
             self._compare(path)
         if table.num_rows != place.length:
             raise DatasetError(f"{where}: {table.num_rows:,} rows, not {place.length:,}; get the file again")
-        columns = {name: _values(table.column(name), f"{where}: {name}") for name in table.column_names}
+        columns = {name: column_array(table.column(name), f"{where}: {name}") for name in table.column_names}
         images: dict[str, Values] = {}
         for camera, name in self._cameras.items():
             if name in place.videos:
@@ -465,16 +424,16 @@ class LeRobotEpisodes:
         path = file_below(self.folder, place.rows)
         table, _ = _rows(path, self._columns, place.index, os.getpid())
         where = f"{printable(path)}: episode {place.index}: {TICK}"
-        ticks = _values(table.column(TICK), where).reshape(-1)
+        ticks = column_array(table.column(TICK), where).reshape(-1)
         if ticks.dtype.kind not in "iu":
             raise DatasetError(f"{where}: {ticks.dtype}, not int64; export it again")
         return int(ticks[0]), int(ticks[-1])
 
     def _compare(self, path: DatasetFile) -> None:
         """Warn if a file has columns that info.json does not list: damaged names look like this too."""
-        names = [name for name in column_names(path) if name.startswith(("observation.", ACTION, REWARD))]
+        names = [name for name in column_names(path) if name.startswith(("observation.", ACTION, schema.REWARD))]
         if names := [name for name in names if name not in self._layout.features]:
-            where, name = printable(self.folder / INFO, 80), printable(names[0], 40)
+            where, name = printable(self.folder / schema.INFO, 80), printable(names[0], 40)
             warnings.warn(f"{where}: does not list {name}, which the files have; check the file", stacklevel=2)
 
     def _task(self, columns: dict[str, NDArray[Any]], where: str) -> str:
@@ -489,7 +448,7 @@ class LeRobotEpisodes:
         stamps = nominal_stamps(len(columns["task_index"]), self._layout.fps)
         streams: dict[str, Stream] = {}
         named = [(name, "observation", "proprio" if name == STATE else name) for name in self._proprio]
-        for name, role, label in (*named, (ACTION, "action", "actions"), (REWARD, "reward", "rewards")):
+        for name, role, label in (*named, (ACTION, "action", "actions"), (schema.REWARD, "reward", "rewards")):
             if name in columns:
                 table = numbers(columns[name], f"{where}: {name}")
                 named_columns = column_labels(self._layout.features[name], table.shape[1])
@@ -523,7 +482,7 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD), where)
+        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(schema.REWARD), where)
 
 
 def _chosen(episodes: Sequence[int], numbers: list[int]) -> list[int]:
@@ -544,7 +503,7 @@ def _camera(name: str) -> str:
 @lru_cache(maxsize=OPEN_TABLES)
 def _table(path: DatasetFile, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
     table = read_parquet(path, list(columns))
-    return table, _values(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
+    return table, column_array(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
 
 
 def _rows(path: DatasetFile, columns: tuple[str, ...], episode: int, process: int) -> tuple[Any, int]:
@@ -554,26 +513,6 @@ def _rows(path: DatasetFile, columns: tuple[str, ...], episode: int, process: in
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         raise DatasetError(f"{printable(path)}: episode {episode} is not in adjacent rows; get the file again")
     return table.slice(int(rows[0]), len(rows)), int(rows[0])
-
-
-def _values(column: Any, where: str) -> NDArray[Any]:
-    """Return (T,) or (T, ...) numbers of a column of numbers, or of lists of one length."""
-    column = column.combine_chunks()
-    shape: list[int] = [len(column)]
-    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
-        count, inner = len(column), column.flatten()
-        if column.null_count or (count and len(inner) % count):
-            raise DatasetError(f"{where}: its rows are not of one length; get the file again")
-        shape.append(len(inner) // count if count else 0)
-        column = inner
-    if hasattr(column, "dictionary"):
-        raise DatasetError(f"{where}: texts, not numbers; get the file again")
-    if column.null_count:
-        raise DatasetError(
-            f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
-        )
-    values: NDArray[Any] = column.to_numpy(zero_copy_only=False).reshape(shape)
-    return values
 
 
 def _image_files(path: DatasetFile, name: str, first: int, count: int, where: str) -> list[bytes]:

@@ -15,60 +15,35 @@ from numpy.typing import NDArray
 
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset import Episode, ExportedDataset
+from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.formats.lerobot.openpi import write_norm_stats
-from robocache_ros.formats.lerobot.schema import (
-    ANNOTATION,
-    ANNOTATION_COLUMN,
-    CHUNK_EPISODES,
-    DATA_PATH_V21,
-    DEPTH_CODES,
-    DEPTH_PIXELS,
-    DONE,
-    EPISODES_STATS,
-    EPISODES_V3,
-    EPISODES_V21,
-    GR00T_STATS,
-    INFO,
-    MODALITY,
-    OUTCOMES,
-    PROVENANCE,
-    REWARD,
-    SHORT_ANNOTATION,
-    STANDARD,
-    STATS,
-    SUCCESS,
-    TASKS,
-    TASKS_V21,
-    VERSION_V3,
-    VERSION_V21,
-    VIDEO_PATH_V21,
-)
 from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES, Table, column
 from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
 from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, row_bytes, video_bytes
-from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
-
-# The rows of LeRobot datasets of both versions, as pyarrow tables.
-
 
 PART_BYTES = 16 << 20  # rows that are read at once
 
 
 def _outcome_dtypes(dataset: ExportedDataset) -> dict[str, str]:
     """Return the types of the columns of LeRobot that say how episodes went; none if nothing is known of it."""
-    known = {REWARD: "reward", DONE: "reward", SUCCESS: "success"}
-    return {name: dtype for name, dtype in OUTCOMES.items() if known[name] in dataset.outcomes}
+    known = {schema.REWARD: "reward", schema.DONE: "reward", schema.SUCCESS: "success"}
+    return {name: dtype for name, dtype in schema.OUTCOMES.items() if known[name] in dataset.outcomes}
 
 
 def standard_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, NDArray[Any]]:
     """Return the columns that LeRobot defines for an episode."""
     rows = np.arange(episode.length)
-    outcomes = {REWARD: episode.rewards, DONE: rows == episode.length - 1, SUCCESS: episode.successes}
+    outcomes = {
+        schema.REWARD: episode.rewards,
+        schema.DONE: rows == episode.length - 1,
+        schema.SUCCESS: episode.successes,
+    }
     return {
         **{name: outcomes[name] for name in _outcome_dtypes(dataset)},
         "timestamp": (rows / dataset.rate_hz).astype(np.float32),
@@ -128,9 +103,6 @@ class RowTables:
         return pyarrow.table(table).replace_schema_metadata(self._metadata)
 
 
-# The files in a LeRobot dataset's meta/ folder.
-
-
 def _write_tasks(folder: Path, tasks: Sequence[str]) -> None:
     """Write the file that names the task of every frame."""
     pyarrow = need("pyarrow", "export")
@@ -145,7 +117,7 @@ def _write_tasks(folder: Path, tasks: Sequence[str]) -> None:
         ],
     }
     table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
-    need("pyarrow.parquet", "export").write_table(table, folder / TASKS)
+    need("pyarrow.parquet", "export").write_table(table, folder / schema.TASKS)
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -161,7 +133,7 @@ def _write_provenance(
     stored = {name: dataset.stored(name, encodings.get(name)) for name in names if name not in arrays}
     stored.update(dict.fromkeys(arrays, "arrays, lossless"))
     images = image_contract(dataset.spec, stored)
-    _write_json(folder / PROVENANCE, {**dataset.provenance, "images": images, "arrays": arrays})
+    _write_json(folder / schema.PROVENANCE, {**dataset.provenance, "images": images, "arrays": arrays})
 
 
 def _features(
@@ -179,7 +151,7 @@ def _features(
         found[IMAGES + name] = _picture(dataset, name, encoding)
     found.update({IMAGES + name: _depth(dataset, name) for name in depth_videos})
     found.update({name: engine[name] for name in own})
-    for key, dtype in {**_outcome_dtypes(dataset), **STANDARD}.items():
+    for key, dtype in {**_outcome_dtypes(dataset), **schema.STANDARD}.items():
         found[key] = {"dtype": dtype, "shape": [1], "names": None}
     return found
 
@@ -188,19 +160,19 @@ def _depth(dataset: ExportedDataset, stream: str) -> dict[str, Any]:
     """Return the feature of a depth video. LeRobot computes depths from codes with these parameters."""
     info = dataset.arrays[stream]
     _, height, width = info.shape
-    told = {
+    stated = {
         "video.height": height,
         "video.width": width,
         "video.codec": DEPTH_VIDEO,
-        "video.pix_fmt": DEPTH_PIXELS,
+        "video.pix_fmt": schema.DEPTH_PIXELS,
         "video.fps": dataset.rate_hz,
         "video.channels": 1,
         "has_audio": False,
         "is_depth_map": True,
         "depth_unit": info.depth_unit,
-        **DEPTH_CODES,
+        **schema.DEPTH_CODES,
     }
-    return {"dtype": "video", "shape": [height, width, 1], "names": ["height", "width", "channels"], "info": told}
+    return {"dtype": "video", "shape": [height, width, 1], "names": ["height", "width", "channels"], "info": stated}
 
 
 def _picture(dataset: ExportedDataset, stream: str, encoding: str) -> dict[str, Any]:
@@ -221,9 +193,6 @@ def _picture(dataset: ExportedDataset, stream: str, encoding: str) -> dict[str, 
     return feature
 
 
-# LeRobot datasets, v2.1, with the files that GR00T reads: meta/modality.json and meta/stats.json.
-
-
 EPISODE_STATS = ("min", "max", "mean", "std", "count")  # that LeRobot v2.1 has
 
 
@@ -235,9 +204,6 @@ class LeRobotV21Format(WrittenByTasks):
     entry = "meta"
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
-
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as H.264 video, because GR00T's decoders do not read AV1, or as PNG."""
         return {"video": copied_or(stream, options, "h264"), "image": "png"}.get(options.media)
@@ -245,24 +211,26 @@ class LeRobotV21Format(WrittenByTasks):
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the rows and the videos of some episodes each, and the arrays of each stream."""
         of_row = row_bytes(dataset, _ContentsV21(dataset).encodings)
-        return [*group_tasks(dataset, of_row, _write_episodes_v21), *array_tasks(dataset, CHUNK_EPISODES)]
+        return [*group_tasks(dataset, of_row, _write_episodes_v21), *array_tasks(dataset, schema.CHUNK_EPISODES)]
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
         contents, meta = _ContentsV21(dataset), folder / "meta"
         meta.mkdir()
-        _write_lines(folder / TASKS_V21, ({"task_index": k, "task": task} for k, task in enumerate(dataset.tasks)))
         _write_lines(
-            folder / EPISODES_V21,
+            folder / schema.TASKS_V21, ({"task_index": k, "task": task} for k, task in enumerate(dataset.tasks))
+        )
+        _write_lines(
+            folder / schema.EPISODES_V21,
             ({"episode_index": e.index, "tasks": [e.task], "length": e.length} for e in dataset.episodes),
         )
         stats = (_episode_stats(contents, episode) for episode in dataset.episodes)
-        _write_lines(folder / EPISODES_STATS, ({"episode_index": k, "stats": of} for k, of in enumerate(stats)))
-        _write_json(folder / MODALITY, contents.modality())
-        _write_json(folder / STATS, contents.gr00t_stats())
+        _write_lines(folder / schema.EPISODES_STATS, ({"episode_index": k, "stats": of} for k, of in enumerate(stats)))
+        _write_json(folder / schema.MODALITY, contents.modality())
+        _write_json(folder / schema.STATS, contents.gr00t_stats())
         write_norm_stats(folder, dataset.stats)
         _write_provenance(folder, dataset, contents.encodings, described_arrays(dataset))
-        _write_json(folder / INFO, contents.info())
+        _write_json(folder / schema.INFO, contents.info())
 
 
 def _write_episodes_v21(dataset: ExportedDataset, folder: Path, group: range) -> None:
@@ -272,21 +240,21 @@ def _write_episodes_v21(dataset: ExportedDataset, folder: Path, group: range) ->
     # GR00T expects a list also where a vector has one value.
     tables = RowTables(dataset, images, lists=(STATE, ACTION), image_types=True)
     for episode in map(dataset.episodes.__getitem__, group):
-        place = {"episode_chunk": episode.index // CHUNK_EPISODES, "episode_index": episode.index}
-        with closing(Table(folder, DATA_PATH_V21.format(**place))) as table:
+        place = {"episode_chunk": episode.index // schema.CHUNK_EPISODES, "episode_index": episode.index}
+        with closing(Table(folder, schema.DATA_PATH_V21.format(**place))) as table:
             for rows in tables.parts(episode, _own_columns(dataset, episode)):
                 table.append(rows)
             table.end_episode()
         for name, encoding in encodings.items():
             if encoding in VIDEO:
-                path = folder / VIDEO_PATH_V21.format(video_key=IMAGES + name, **place)
+                path = folder / schema.VIDEO_PATH_V21.format(video_key=IMAGES + name, **place)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(episode.video(name, encoding), path)
 
 
 def _own_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, NDArray[Any]]:
     """Return the columns that LeRobot and GR00T define."""
-    return {**standard_columns(dataset, episode), ANNOTATION_COLUMN: np.full(episode.length, episode.task_index)}
+    return {**standard_columns(dataset, episode), schema.ANNOTATION_COLUMN: np.full(episode.length, episode.task_index)}
 
 
 def _episode_stats(contents: _ContentsV21, episode: Episode) -> dict[str, Stats]:
@@ -310,8 +278,8 @@ class _ContentsV21:
         stats = {name: self.dataset.stats[name] for name, f in self.dataset.features.items() if f.dtype == "float32"}
         stats["timestamp"] = of_columns(*timestamps)
         if "reward" in self.dataset.outcomes:
-            stats[REWARD] = of_columns(*(episode.rewards for episode in self.dataset.episodes))
-        return {name: {key: values[key] for key in GR00T_STATS} for name, values in stats.items()}
+            stats[schema.REWARD] = of_columns(*(episode.rewards for episode in self.dataset.episodes))
+        return {name: {key: values[key] for key in schema.GR00T_STATS} for name, values in stats.items()}
 
     def modality(self) -> dict[str, Any]:
         """Return the streams in the vectors, the cameras and the annotations, under the names that GR00T uses."""
@@ -321,7 +289,7 @@ class _ContentsV21:
             "state": _spans(dataset.state),
             "action": self._actions(),
             "video": {name: {"original_key": IMAGES + name} for name in videos},
-            "annotation": {ANNOTATION: {}, SHORT_ANNOTATION: {"original_key": "task_index"}},
+            "annotation": {schema.ANNOTATION: {}, schema.SHORT_ANNOTATION: {"original_key": "task_index"}},
         }
 
     def _actions(self) -> dict[str, dict[str, Any]]:
@@ -337,20 +305,20 @@ class _ContentsV21:
         dataset = self.dataset
         episodes = len(dataset.episodes)
         features = _features(dataset, self.encodings)
-        features[ANNOTATION_COLUMN] = {"dtype": "int64", "shape": [1], "names": None}
+        features[schema.ANNOTATION_COLUMN] = {"dtype": "int64", "shape": [1], "names": None}
         return {
-            "codebase_version": VERSION_V21,
+            "codebase_version": schema.VERSION_V21,
             "robot_type": dataset.options.robot_type,
             "total_episodes": episodes,
             "total_frames": dataset.frames,
             "total_tasks": len(dataset.tasks),
             "total_videos": episodes * sum(encoding in VIDEO for encoding in self.encodings.values()),
-            "total_chunks": -(-episodes // CHUNK_EPISODES),
-            "chunks_size": CHUNK_EPISODES,
+            "total_chunks": -(-episodes // schema.CHUNK_EPISODES),
+            "chunks_size": schema.CHUNK_EPISODES,
             "fps": dataset.rate_hz,
             "splits": {"train": f"0:{episodes}"},
-            "data_path": DATA_PATH_V21,
-            "video_path": VIDEO_PATH_V21,
+            "data_path": schema.DATA_PATH_V21,
+            "video_path": schema.VIDEO_PATH_V21,
             "features": features,
         }
 
@@ -372,10 +340,6 @@ def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
 
 LEROBOT21 = LeRobotV21Format()
 
-
-# LeRobot datasets, v3.0 (https://github.com/huggingface/lerobot), written with pyarrow and PyAV.
-
-
 DataPlace = tuple[int, int]  # chunk and file of an episode
 VideoPlace = tuple[int, int, int]  # chunk, file and first frame in it of an episode
 
@@ -387,9 +351,6 @@ class LeRobotFormat(WrittenByTasks):
     title = "LeRobot v3.0"
     entry = "meta"
     needs_stats = True
-
-    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
 
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as video, AV1 by default as LeRobot does, or as PNG."""
@@ -426,8 +387,8 @@ class LeRobotFormat(WrittenByTasks):
         arrays = described_arrays(dataset, dataset.depth_videos)
         _write_provenance(folder, dataset, contents.encodings, arrays)
         write_norm_stats(folder, dataset.stats)
-        _write_json(folder / STATS, {**dataset.stats, **_own_stats(dataset)})
-        _write_json(folder / INFO, _info(contents))
+        _write_json(folder / schema.STATS, {**dataset.stats, **_own_stats(dataset)})
+        _write_json(folder / schema.INFO, _info(contents))
 
 
 class _ContentsV3:
@@ -481,7 +442,7 @@ def _write_episodes_v3(
 ) -> None:
     """Write the table of the episodes."""
     dataset = contents.dataset
-    with closing(Table(folder, EPISODES_V3)) as table:
+    with closing(Table(folder, schema.EPISODES_V3)) as table:
         for episode in dataset.episodes:
             entry = _episode(episode, places[episode.index])
             for name, parts in videos.items():
@@ -524,7 +485,7 @@ def _place_in_video(stream: str, place: VideoPlace, length: int, rate_hz: int) -
 def _info(contents: _ContentsV3) -> dict[str, Any]:
     dataset = contents.dataset
     return {
-        "codebase_version": VERSION_V3,
+        "codebase_version": schema.VERSION_V3,
         "robot_type": dataset.options.robot_type,
         "total_episodes": len(dataset.episodes),
         "total_frames": dataset.frames,

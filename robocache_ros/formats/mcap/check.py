@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,75 +28,26 @@ from robocache_ros.formats.check import (
     read_json,
     stamps_disagree,
 )
-from robocache_ros.formats.mcap import schema as messages
-from robocache_ros.formats.mcap.schema import (
-    CLOUD_TYPE,
-    COMPRESSED_TYPE,
-    EPISODE_TYPES,
-    IMAGE_TYPE,
-    LAYOUT,
-    PREFIX,
-    REWARD,
-    TASK,
-    episode_folder,
-    message_dtype,
-    values_of,
-    values_topic,
-)
+from robocache_ros.formats.mcap import schema
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
 
-# The messages of one stream of a recording of the fused stream: stamps, validity, ages and values.
 
-
-class StreamMessages(NamedTuple):
-    """The messages of a stream, one per tick."""
-
-    stamps_ns: NDArray[np.int64]  # (T,) 0 where there is no value
-    valid: NDArray[np.uint8]  # (T,)
-    age_ms: NDArray[np.float32]  # (T,)
-    values: NDArray[np.float32]  # (T, K); of a window the ages of its samples, and then the samples by component
-
-
-def check_stream(
-    findings: Findings, where: str, stream: StreamSpec, messages: Sequence[bytes]
-) -> StreamMessages | None:
-    """Check the messages of a vector stream, or of the status of an image or voxel stream.
-
-    Args:
-        findings: collects what is wrong.
-        where: the recording and the topic.
-        stream: the stream.
-        messages: one per tick.
-
-    Returns:
-        What they contain; None if the messages cannot be read.
-    """
-    components = len(stream.components) if stream.kind == "vector" else 0
-    dtype = message_dtype(values_of(stream))
-    wrong = [row for row, message in enumerate(messages) if len(message) != dtype.itemsize]
-    text = f"{len(wrong)} messages have not {dtype.itemsize} bytes, the first is row {wrong[:1]}"
-    if not findings.check(not wrong, where, text):
-        return None
-    table = np.frombuffer(b"".join(messages), dtype)
-    valid = table["valid"]
-    stamps: NDArray[np.int64] = table["sec"].astype(np.int64) * NS_PER_S + table["nanosec"]
+def _check_stream(findings: Findings, where: str, stream: StreamSpec, rows: schema.StreamRows) -> None:
+    """Check the messages of a vector stream, or of the status of an image or voxel stream."""
+    valid: Any = rows.valid
+    values: Any = rows.values
     _none(findings, where, ~np.isin(valid, (0, 1, 2)), "valid is not 0, 1 or 2")
-    _none(findings, where, stamps_disagree(stamps, valid), "valid and the stamp disagree")
-    _none(findings, where, ~np.isfinite(table["age_ms"]), "age_ms is NaN or infinite")
+    _none(findings, where, stamps_disagree(rows.stamps_ns, valid), "valid and the stamp disagree")
+    _none(findings, where, ~np.isfinite(rows.age_ms), "age_ms is NaN or infinite")
     if stream.kind == "vector":
-        values = table["values"]
-        has = valid > 0
-        if stream.rows:
-            has = values[:, : stream.rows] >= 0  # the ages of the samples; padding is negative
-            has = np.broadcast_to(has[:, None], (len(table), components, stream.rows)).reshape(len(table), -1)
+        has: NDArray[np.bool_] = np.broadcast_to(valid[:, None] > 0, values.shape)
+        if stream.rows:  # the ages of the samples, negative for padding, and then the samples by component
+            has = np.tile(values[:, : stream.rows] >= 0, (1, len(stream.components)))
             values = values[:, stream.rows :]
-        else:
-            has = np.broadcast_to(has[:, None], values.shape)
         _none(findings, where, (has & ~np.isfinite(values)).any(axis=1), "a value is NaN or infinite")
         _none(findings, where, (~has & ~np.isnan(values)).any(axis=1), "a value that is missing is not NaN")
-    return StreamMessages(stamps, valid, table["age_ms"], table["values"])
 
 
 def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -> None:
@@ -104,14 +55,10 @@ def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -
     findings.check(not wrong.any(), where, f"{what} in {int(wrong.sum())} rows, the first is row {wrong.argmax()}")
 
 
-# The images or clouds of one stream of a recording of the fused stream.
-
-
 class MediaMessages:
     """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid.
 
     Args:
-        findings: collects what is wrong.
         where: the recording and the topic.
         stream: the stream.
         kind: the type of the messages.
@@ -122,17 +69,17 @@ class MediaMessages:
 
     def __init__(self, findings: Findings, where: str, stream: StreamSpec, kind: str) -> None:
         self._findings, self._where, self._type = findings, where, kind
-        self.accepted = kind in ((CLOUD_TYPE,) if stream.voxels else (COMPRESSED_TYPE, IMAGE_TYPE))
+        self.accepted = kind in ((schema.CLOUD_TYPE,) if stream.voxels else (schema.COMPRESSED_TYPE, schema.IMAGE_TYPE))
         self._stamps: dict[int, int] = {}  # tick -> stamp of the header
         self._shape: tuple[Any, ...] = ()  # of the first image
 
     def add(self, log_ns: int, data: Data) -> None:
         """Check the contents of a message."""
         where = f"{self._where}, tick {log_ns}"
-        with self._findings.reading(where, ValueError):
+        with self._findings.reading(where):
             message = read_message(message_type(self._type), data)
             self._stamps[log_ns] = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
-            if self._type == CLOUD_TYPE:
+            if self._type == schema.CLOUD_TYPE:
                 self._check_cloud(where, message)
             else:
                 self._check_image(where, message)
@@ -151,7 +98,7 @@ class MediaMessages:
         self._findings.check(not differ, self._where, text)
 
     def _check_image(self, where: str, message: Any) -> None:
-        if self._type == COMPRESSED_TYPE:
+        if self._type == schema.COMPRESSED_TYPE:
             shape: tuple[Any, ...] = image_size(message.data.tobytes(), decode=self._findings.decode)
         else:
             shape = (message.height, message.width, message.encoding, message.step)
@@ -172,14 +119,10 @@ class MediaMessages:
         self._findings.counted["clouds"] += 1
 
 
-# The messages of one recording of the fused stream, against its layout and against robocache.json.
-
-
 class EpisodeMessages:
     """Checks the recording of one episode.
 
     Args:
-        findings: collects what is wrong.
         number: of the episode.
         bag: the recording.
         episode: its `frames`, `first_tick_ns`, `last_tick_ns` and `task`.
@@ -197,7 +140,7 @@ class EpisodeMessages:
         exported: ExportedRows,
     ) -> None:
         self._findings, self._bag, self._episode, self._index = findings, bag, episode, index
-        self._number, self._name, self._exported = number, episode_folder(number), exported
+        self._number, self._name, self._exported = number, schema.episode_folder(number), exported
         self._spec = exported.spec
         self._times: dict[str, list[int]] = defaultdict(list)  # log times by topic
         self._kept: dict[str, list[bytes]] = defaultdict(list)  # messages by topic, but for images and clouds
@@ -217,21 +160,23 @@ class EpisodeMessages:
                 media[topic].add(log_ns, data)
             else:
                 self._kept[topic].append(bytes(data))
-        ticks = np.array(self._times[REWARD], np.int64)
-        if not self._findings.check(len(ticks) > 0, self._where(REWARD), "has no messages, which show the ticks"):
+        ticks = np.array(self._times[schema.REWARD], np.int64)
+        if not self._findings.check(
+            len(ticks) > 0, self._where(schema.REWARD), "has no messages, which show the ticks"
+        ):
             return
         before = len(self._findings.found)  # what is wrong with one stream is not repeated for all
         rewards = self._check_episode(ticks)
-        found: dict[str, StreamMessages] = {}
+        found: dict[str, schema.StreamRows] = {}
         for topic, stream in values.items():
             times = np.array(self._times[topic], np.int64)
             if topic in readable and self._check_times(topic, times, ticks):
-                messages = check_stream(self._findings, self._where(topic), stream, self._kept[topic])
-                pictures = media.get(f"{PREFIX}/{stream.name}")
-                if messages is not None:
-                    found[stream.name] = messages
-                    if pictures:
-                        pictures.check(ticks, messages.stamps_ns, messages.valid)
+                with self._findings.reading(self._where(topic)):
+                    rows = schema.stream_rows(self._kept[topic], schema.values_of(stream))
+                    found[stream.name] = rows
+                    _check_stream(self._findings, self._where(topic), stream, rows)
+                    if pictures := media.get(f"{schema.PREFIX}/{stream.name}"):
+                        pictures.check(ticks, rows.stamps_ns, rows.valid)
         if len(found) == len(self._spec.streams) and len(self._findings.found) == before:
             self._check_rows(ticks, found, rewards)
         for topic, count in read_metadata(self._findings.dataset / self._name).counts.items():
@@ -248,10 +193,10 @@ class EpisodeMessages:
         """Return the stream of each topic with values or status, and the topics of images and clouds."""
         values, media = {}, {}
         for stream in self._spec.streams:
-            values[values_topic(stream)] = stream
+            values[schema.values_topic(stream)] = stream
             if stream.kind == "vector":
                 continue
-            topic = f"{PREFIX}/{stream.name}"
+            topic = f"{schema.PREFIX}/{stream.name}"
             found = self._bag.topics.get(topic)
             if found or self._index["images"].get(stream.name, {}).get("stored") != "not stored":
                 kind = found.type if found else ""
@@ -262,23 +207,23 @@ class EpisodeMessages:
         """Check topics, types and definitions; return the topics whose messages can be read."""
         readable = set()
         found = self._bag.topics
-        for topic in (*EPISODE_TYPES, *values, *media):
+        for topic in (*schema.EPISODE_TYPES, *values, *media):
             if not self._findings.check(topic in found, self._name, f"has no topic {topic}"):
                 continue
             kind = found[topic].type
             shown = printable(kind, 60)
             if topic in values:
-                definition = messages.definition(values[topic])
+                definition = schema.definition(values[topic])
                 declared = message_type(kind, self._bag.definitions).fields
                 same = declared == message_type(kind, {kind: definition}).fields
                 text = f"the definition of {shown} is not that of the stream {values[topic].name}"
             elif topic in media:
                 same, text = media[topic].accepted, f"is {shown}, which is no type of its stream"
             else:
-                same, text = kind == EPISODE_TYPES[topic], f"is {shown}, not {EPISODE_TYPES[topic]}"
+                same, text = kind == schema.EPISODE_TYPES[topic], f"is {shown}, not {schema.EPISODE_TYPES[topic]}"
             if self._findings.check(same, self._where(topic), text):
                 readable.add(topic)
-        for topic in sorted(set(found) - {*EPISODE_TYPES, *values, *media}):
+        for topic in sorted(set(found) - {*schema.EPISODE_TYPES, *values, *media}):
             self._findings.add(self._name, f"{printable(topic, 60)} is a topic of no stream in {PROVENANCE}")
         return readable
 
@@ -292,7 +237,7 @@ class EpisodeMessages:
         return False
 
     def _check_rows(
-        self, ticks: NDArray[np.int64], found: Mapping[str, StreamMessages], rewards: NDArray[np.float64]
+        self, ticks: NDArray[np.int64], found: Mapping[str, schema.StreamRows], rewards: NDArray[np.float64]
     ) -> None:
         """Compare the streams with each other and with the provenance."""
         exported, order = self._exported, [found[name] for name in self._exported.layout.names]
@@ -308,56 +253,51 @@ class EpisodeMessages:
             if off.any():
                 row = int(off.argmax())
                 text = f"age_ms is {age_ms[row, n]:g} in row {row}; tick - stamp is {ages[row, n] / 1e6:g}"
-                self._findings.add(self._where(f"{PREFIX}/{name}"), f"{text}, wrong in {int(off.sum())} rows")
+                self._findings.add(self._where(f"{schema.PREFIX}/{name}"), f"{text}, wrong in {int(off.sum())} rows")
         vectors = {s.name: found[s.name].values for s in exported.spec.vectors if not s.rows}
-        rows = TickRows(ticks, stamps, valid, ages, vectors, missing=np.nan)
+        windows = {name: found[name].values[:, : exported.spec.stream(name).rows] for name in exported.windows}
+        rows = TickRows(ticks, stamps, valid, ages, vectors, missing=np.nan, ages_ms=windows)
         exported.check_episode(self._name, self._number, rows)
-        for stream in exported.spec.vectors:
-            if stream.rows:
-                exported.check_window(self._name, rows, stream, found[stream.name].values[:, : stream.rows])
         if streams := exported.of_role("reward"):
             of_stream = found[streams[0].name]
             off = rewards != np.where(of_stream.valid > 0, of_stream.values[:, 0], 0)
             text = f"row {off.argmax()} is {rewards[off.argmax()]:g}, not the value of {streams[0].name}"
-            self._findings.check(not off.any(), self._where(REWARD), text)
+            self._findings.check(not off.any(), self._where(schema.REWARD), text)
         else:
-            exported.check_rewards(self._where(REWARD), self._number, rows, rewards)
+            exported.check_rewards(self._where(schema.REWARD), self._number, rows, rewards)
 
     def _check_episode(self, ticks: NDArray[np.int64]) -> NDArray[np.float64]:
         """Check the ticks, the task, the layout and the rewards; return the rewards."""
         wanted = self._episode
         self._findings.check(
             len(ticks) == wanted["frames"],
-            self._where(REWARD),
+            self._where(schema.REWARD),
             f"{len(ticks)} ticks; {PROVENANCE} says {wanted['frames']}",
         )
         for end, place in (("first_tick_ns", 0), ("last_tick_ns", -1)):
             same = int(ticks[place]) == wanted[end]
-            self._findings.check(same, self._where(REWARD), f"{end} is not {wanted[end]}, as in {PROVENANCE}")
-        check_ticks(self._findings, self._where(REWARD), ticks, self._spec.rate_hz)
+            self._findings.check(same, self._where(schema.REWARD), f"{end} is not {wanted[end]}, as in {PROVENANCE}")
+        check_ticks(self._findings, self._where(schema.REWARD), ticks, self._spec.rate_hz)
         first = ticks[:1].tolist()
-        for topic, expected in ((TASK, wanted["task"]), (LAYOUT, self._index["layout"])):
+        for topic, expected in ((schema.TASK, wanted["task"]), (schema.LAYOUT, self._index["layout"])):
             texts = [self._read(topic, data) for data in self._kept[topic]]
             text = "is not one message at the first tick"
             if self._findings.check(self._times[topic] == first, self._where(topic), text):
-                with self._findings.reading(self._where(topic), ValueError, RecursionError, TypeError):
-                    found = json.loads(texts[0]) if topic == LAYOUT else texts[0]
+                with self._findings.reading(self._where(topic)):
+                    found = json.loads(texts[0]) if topic == schema.LAYOUT else texts[0]
                     self._findings.check(found == expected, self._where(topic), f"is not that of {PROVENANCE}")
-        rewards = [self._read(REWARD, data) for data in self._kept[REWARD]]
+        rewards = [self._read(schema.REWARD, data) for data in self._kept[schema.REWARD]]
         bad = [number for number, reward in enumerate(rewards) if reward is None or not np.isfinite(reward)]
         self._findings.check(
-            not bad, self._where(REWARD), f"{len(bad)} are NaN or infinite, the first is row {bad[:1]}"
+            not bad, self._where(schema.REWARD), f"{len(bad)} are NaN or infinite, the first is row {bad[:1]}"
         )
         return np.array([np.nan if reward is None else reward for reward in rewards], float)
 
     def _read(self, topic: str, data: bytes) -> Any:
         """Return the `data` of a message; None if it cannot be read."""
         with self._findings.reading(self._where(topic)):
-            return read_message(message_type(EPISODE_TYPES[topic]), data).data
+            return read_message(message_type(schema.EPISODE_TYPES[topic]), data).data
         return None
-
-
-# Validation of recordings (mcap) of the fused stream, as the format `mcap` writes them.
 
 
 class FusedRecordingsCheck:
@@ -375,16 +315,16 @@ class FusedRecordingsCheck:
         Errors:
             RoboCacheError: robocache.json cannot be used.
         """
-        told = read_json(findings.dataset, PROVENANCE)
-        exported = ExportedRows(findings, PROVENANCE, told)
-        episodes = {episode_folder(index): about for index, about in enumerate(told["episodes"])}
+        stated = read_json(findings.dataset, PROVENANCE)
+        exported = ExportedRows(findings, PROVENANCE, stated)
+        episodes = {schema.episode_folder(index): about for index, about in enumerate(stated["episodes"])}
         for folder in _folders(findings.dataset):
             findings.check(folder.name in episodes, folder.name, f"is not in {PROVENANCE}")
         for number, (name, about) in enumerate(episodes.items()):
-            recording = told["recordings"][about["recording"]]
+            recording = stated["recordings"][about["recording"]]
             wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
             with findings.reading(name):
-                _check_recording(findings, number, wanted, told, exported)
+                _check_recording(findings, number, wanted, stated, exported)
                 findings.counted["episodes"] += 1
 
 
@@ -393,9 +333,9 @@ def _folders(dataset: Path) -> list[Path]:
 
 
 def _check_recording(
-    findings: Findings, number: int, wanted: dict[str, Any], told: dict[str, Any], exported: ExportedRows
+    findings: Findings, number: int, wanted: dict[str, Any], stated: dict[str, Any], exported: ExportedRows
 ) -> None:
-    name = episode_folder(number)
+    name = schema.episode_folder(number)
     folder = findings.dataset / name
     if not folder.is_dir():
         raise RoboCacheError(f"{name}: is missing; it is in {PROVENANCE}")
@@ -406,7 +346,7 @@ def _check_recording(
     except RoboCacheError as error:
         raise RoboCacheError(f"{name}: {str(error).removeprefix(f'{folder}: ')}") from None
     with bag:
-        EpisodeMessages(findings, number, bag, wanted, told, exported).check()
+        EpisodeMessages(findings, number, bag, wanted, stated, exported).check()
         for note in bag.notes:  # complete after all messages have been read
             findings.add(name, note.removeprefix(f"{name}: "))
         findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +17,10 @@ from robocache_ros.bags.storage.mcap import McapFile
 from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.engine.backends.media import tensor_format
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.formats.columns import MAX_BYTES, Marks, export_columns, read_marks
 from robocache_ros.formats.images import decode_image
-from robocache_ros.formats.mcap.schema import (
-    CLOUD_TYPE,
-    COMPRESSED_TYPE,
-    ENCODINGS,
-    IMAGE_TYPE,
-    LITTLE_ENDIAN,
-    NUMBER_TYPE,
-    PREFIX,
-    REWARD,
-    STRING_TYPE,
-    TASK,
-    episode_folder,
-    message_dtype,
-    values_of,
-    values_topic,
-)
+from robocache_ros.formats.mcap import schema
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -44,40 +29,14 @@ from robocache_ros.formats.read import (
     check_image_bytes,
     numbers,
     read_object,
+    refusing,
 )
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 from robocache_ros.storage.paths import AnyPath, as_path
-from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetFile, file_below
 
-# The messages of exported recordings as arrays: the inverse of `formats.mcap.schema`.
-
-
-_DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in ENCODINGS.items()}
-
-
-class Rows(NamedTuple):
-    """A stream at T ticks."""
-
-    stamps_ns: NDArray[np.int64]  # (T,)
-    valid: NDArray[np.uint8]  # (T,)
-    values: NDArray[np.float32]  # (T, K) in the order of the fields; NaN where there is none
-
-
-def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
-    """Return the messages of the values, or of the status, of a stream.
-
-    Errors:
-        ValueError: a message has another size or byte order.
-    """
-    kind = message_dtype(columns)
-    for message in messages:
-        if len(message) != kind.itemsize or bytes(message[:4]) != LITTLE_ENDIAN:
-            raise ValueError(f"a message of {len(message):,} bytes, not of {kind.itemsize:,}")
-    rows = np.frombuffer(b"".join(messages), kind)
-    stamps = rows["sec"].astype(np.int64) * NS_PER_S + rows["nanosec"]
-    return Rows(stamps, rows["valid"].copy(), rows["values"])
+_DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in schema.ENCODINGS.items()}
 
 
 def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[np.float32]:
@@ -87,24 +46,9 @@ def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[n
     return by_sample
 
 
-def read_text(message: bytes | memoryview) -> str:
-    """Return the text of a std_msgs/String."""
-    return str(_read(STRING_TYPE, message).data)
-
-
-def read_number(message: bytes | memoryview) -> float:
-    """Return the number of a std_msgs/Float32."""
-    return float(_read(NUMBER_TYPE, message).data)
-
-
-def read_compressed(message: bytes | memoryview) -> bytes:
-    """Return the file in a sensor_msgs/CompressedImage."""
-    return bytes(_read(COMPRESSED_TYPE, message).data)
-
-
 def read_image(message: bytes | memoryview) -> NDArray[Any]:
     """Return the (H, W, C) pixels of a sensor_msgs/Image."""
-    image = _read(IMAGE_TYPE, message)
+    image = _read(schema.IMAGE_TYPE, message)
     name = image.encoding.rstrip("0123456789")
     dtype, channels = _DTYPES[name], int(image.encoding[len(name) :])
     return np.frombuffer(bytes(image.data), dtype).reshape(image.height, image.width, channels)
@@ -116,7 +60,7 @@ def read_voxels(message: bytes | memoryview, stream: StreamSpec) -> NDArray[Any]
     Errors:
         ValueError: a point is outside of the grid.
     """
-    cloud = _read(CLOUD_TYPE, message)
+    cloud = _read(schema.CLOUD_TYPE, message)
     grid, form = stream.voxels, tensor_format(stream)
     assert grid is not None
     points = np.frombuffer(bytes(cloud.data), "<f4").reshape(cloud.width, -1)
@@ -132,16 +76,11 @@ def read_voxels(message: bytes | memoryview, stream: StreamSpec) -> NDArray[Any]
     return found.reshape(shape)
 
 
-@cache
-def _type(name: str) -> Any:
-    return message_type(name)
-
-
 def _read(name: str, message: bytes | memoryview) -> Any:
     return read_message(_type(name), message)
 
 
-# Recordings (mcap) of the fused stream that this project exported, one per episode.
+_type = cache(message_type)
 
 
 _LAST_NS = 2**63 - 1
@@ -166,13 +105,9 @@ class McapEpisodes:
             printable(self.folder / PROVENANCE),
         )
         self._columns = export_columns(provenance, where)
-        try:
+        with refusing(where, "has no spec or no episodes", "export the dataset again"):
             self._spec: FusionSpec = load_spec(provenance["layout"]["spec"])
             self._count = len(provenance["episodes"])  # not that of the files, of which some may be missing
-        except (KeyError, TypeError, RoboCacheError) as error:
-            raise DatasetError(
-                f"{where}: has no spec or no episodes ({printable(error, 60)}); export the dataset again"
-            ) from None
         if not 0 < self._count <= MAX_EPISODES:
             raise DatasetError(f"{where}: lists {self._count:,} episodes; 1 to {MAX_EPISODES:,} are read")
 
@@ -188,30 +123,32 @@ class McapEpisodes:
         """Return an episode. Images and arrays are read when they are asked for."""
         path = file_below(self.folder, self._name(index))
         where = printable(path)
-        topics = {stream.name: values_topic(stream) for stream in self._spec.streams}
+        topics = {stream.name: schema.values_topic(stream) for stream in self._spec.streams}
         with _reading(path) as file:
             stored = {topic.name: topic.type for topic in file.topics if topic.count}
-            read = _messages(file, {*topics.values(), TASK, REWARD}, 0, _LAST_NS)
-            ticks = np.array([at for at, _ in read[REWARD]], np.int64)
+            read = _messages(file, {*topics.values(), schema.TASK, schema.REWARD}, 0, _LAST_NS)
+            ticks = np.array([at for at, _ in read[schema.REWARD]], np.int64)
             counts = {len(read[topic]) for topic in topics.values()}
-            if not 0 < len(ticks) <= MAX_STEPS or counts - {len(ticks)} or not read[TASK]:
+            if not 0 < len(ticks) <= MAX_STEPS or counts - {len(ticks)} or not read[schema.TASK]:
                 raise ValueError("its topics do not have a message per tick")
             rows = {
-                stream.name: stream_rows([data for _, data in read[topics[stream.name]]], values_of(stream))
+                stream.name: schema.stream_rows(
+                    [data for _, data in read[topics[stream.name]]], schema.values_of(stream)
+                )
                 for stream in self._spec.streams
             }
-            rewards = np.array([read_number(data) for _, data in read[REWARD]], np.float32)
-            task = read_text(read[TASK][0][1])
+            rewards = np.array([_read(schema.NUMBER_TYPE, data).data for _, data in read[schema.REWARD]], np.float32)
+            task = str(_read(schema.STRING_TYPE, read[schema.TASK][0][1]).data)
         marks = self._marks(ticks, rows, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
         for stream in self._spec.streams:
-            topic = f"{PREFIX}/{stream.name}"
+            topic = f"{schema.PREFIX}/{stream.name}"
             if stream.kind == "vector":
                 if stream.role in ("observation", "action"):
                     found[stream.name] = numbers(_values(stream, rows[stream.name]), f"{where}: {stream.name}")
             elif topic in stored:
-                is_image = stored[topic] == COMPRESSED_TYPE
+                is_image = stored[topic] == schema.COMPRESSED_TYPE
                 convert = _picture if is_image else partial(_array, stream)
                 (found if is_image else arrays)[stream.name] = TopicRows(
                     path, topic, _first_ticks(ticks, rows[stream.name]), convert
@@ -226,9 +163,9 @@ class McapEpisodes:
             return min(group.first_ns for group in groups), max(group.last_ns for group in groups)
 
     def _name(self, index: int) -> str:
-        return f"{episode_folder(index)}/{episode_folder(index)}.mcap"
+        return f"{schema.episode_folder(index)}/{schema.episode_folder(index)}.mcap"
 
-    def _marks(self, ticks: NDArray[np.int64], rows: dict[str, Rows], where: str) -> Marks:
+    def _marks(self, ticks: NDArray[np.int64], rows: dict[str, schema.StreamRows], where: str) -> Marks:
         names = self._columns.names
         if missing := [name for name in names if name not in rows]:
             raise DatasetError(f"{where}: has no {printable(missing[0], 40)}; export the dataset again")
@@ -285,16 +222,11 @@ class TopicRows:
 def _reading(path: DatasetFile) -> Iterator[McapFile]:
     """Open a file; a damaged message in it is an error."""
     where = printable(path)
-    try:
-        with closing(McapFile(path)) as file:
-            yield file
-            if file.notes:
-                raise DatasetError(f"{where}: {printable(file.notes[0], 100)}; get the file again")
-    except DatasetError:
-        raise
-    except Exception as error:  # damaged messages raise errors of any kind
-        reason = f"damaged ({printable(error, 80)})" if path.exists() else "not there"
-        raise DatasetError(f"{where}: {reason}; get the file again") from None
+    # Damaged messages raise errors of any kind.
+    with refusing(where, "damaged", errors=(Exception,)), closing(McapFile(path)) as file:
+        yield file
+        if file.notes:
+            raise DatasetError(f"{where}: {printable(file.notes[0], 100)}; get the file again")
 
 
 def _messages(file: McapFile, topics: set[str], start_ns: int, stop_ns: int) -> dict[str, Messages]:
@@ -304,21 +236,21 @@ def _messages(file: McapFile, topics: set[str], start_ns: int, stop_ns: int) -> 
     return found
 
 
-def _values(stream: StreamSpec, rows: Rows) -> NDArray[np.float32]:
+def _values(stream: StreamSpec, rows: schema.StreamRows) -> NDArray[np.float32]:
     """Return the values of a stream; 0 where its marks say that there is none, so that any other NaN is refused."""
     if stream.rows:
         return window_values(rows.values, stream.rows, stream.dim)
     return np.where(rows.valid[:, None] > 0, rows.values, np.float32(0))
 
 
-def _first_ticks(ticks: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
+def _first_ticks(ticks: NDArray[np.int64], rows: schema.StreamRows) -> NDArray[np.int64]:
     """(T,) the first tick that uses the sample of each tick, -1 where there is none."""
     _, first, sample = np.unique(rows.stamps_ns + (rows.valid == 0) * -_LAST_NS, return_index=True, return_inverse=True)
     return np.where(rows.valid > 0, ticks[first[sample.reshape(-1)]], -1)
 
 
 def _picture(data: Data, where: str) -> NDArray[Any]:
-    return decode_image(read_compressed(data), where)
+    return decode_image(bytes(_read(schema.COMPRESSED_TYPE, data).data), where)
 
 
 def _array(stream: StreamSpec, data: Data, where: str) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,31 @@ def stream_messages(
     messages["age_ms"] = status_columns(valid[:, None], age_ns[:, None], None)[:, 1]
     messages["values"] = values
     return messages
+
+
+class StreamRows(NamedTuple):
+    """What the messages of `values_topic` contain, one per tick."""
+
+    stamps_ns: NDArray[np.int64]  # (T,) 0 where there is no value
+    valid: NDArray[np.uint8]  # (T,)
+    age_ms: NDArray[np.float32]  # (T,)
+    values: NDArray[np.float32]  # (T, K) in the order of the fields; NaN where there is none
+
+
+def stream_rows(messages: Sequence[bytes | memoryview], values: int) -> StreamRows:
+    """Return what messages contain, the inverse of `stream_messages`, given the number of values in each.
+
+    Errors:
+        ValueError: a message has another size or byte order.
+    """
+    kind = message_dtype(values)
+    wrong = [row for row, m in enumerate(messages) if len(m) != kind.itemsize or bytes(m[:4]) != LITTLE_ENDIAN]
+    if wrong:
+        text = f"{len(wrong)} messages have not {kind.itemsize} bytes in little endian, the first is row {wrong[0]}"
+        raise ValueError(text)
+    rows = np.frombuffer(b"".join(messages), kind)
+    stamps = rows["sec"].astype(np.int64) * NS_PER_S + rows["nanosec"]
+    return StreamRows(stamps, rows["valid"].copy(), rows["age_ms"], rows["values"])
 
 
 def text_message(text: str) -> bytes:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
 from robocache_ros.formats.dataset import Episode, ExportedDataset
-from robocache_ros.formats.mcap import schema as messages
-from robocache_ros.formats.mcap.schema import EPISODE_TYPES, LAYOUT, PREFIX, REWARD, TASK, episode_folder, values_topic
+from robocache_ros.formats.mcap import schema
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.formats.write import (
     FileTask,
@@ -35,8 +34,7 @@ from robocache_ros.formats.write import (
     row_bytes,
     write_provenance,
 )
-from robocache_ros.spec import FusionSpec, StreamSpec
-from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec import StreamSpec
 
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one
 
@@ -47,13 +45,6 @@ class McapFormat(WrittenByTasks):
     name = "mcap"
     title = "recordings (mcap) of the fused stream, for Foxglove and PlotJuggler"
     entry = PROVENANCE
-
-    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
-
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images as jpeg, or as png, which is lossless."""
-        return {"video": "jpeg", "image": "png"}.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the recordings of some episodes each. Memory: the vectors of an episode, and one image."""
@@ -70,11 +61,11 @@ def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> Non
     types, definitions = _types(dataset)
     for episode in map(dataset.episodes.__getitem__, group):
         bag = write_bag(
-            folder / episode_folder(episode.index),
+            folder / schema.episode_folder(episode.index),
             types,
             _messages(dataset, episode),
             compression="storage",
-            latched=(TASK, LAYOUT),
+            latched=(schema.TASK, schema.LAYOUT),
             definitions=definitions,
         )
         add_checksums(bag / f"{bag.name}.mcap")
@@ -82,36 +73,36 @@ def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> Non
 
 def _types(dataset: ExportedDataset) -> tuple[dict[str, str], dict[str, str]]:
     """Return the message type of each topic, and the definitions of the types that are not those of ROS."""
-    types = dict(EPISODE_TYPES)
+    types = dict(schema.EPISODE_TYPES)
     definitions: dict[str, str] = {}
     for stream in dataset.spec.streams:
         name = "robocache/msg/" + "".join(part.capitalize() for part in stream.name.split("_"))
         while name in definitions:  # a_1 and a1
             name += "2"
-        definitions[name] = messages.definition(stream)
-        types[values_topic(stream)] = name
+        definitions[name] = schema.definition(stream)
+        types[schema.values_topic(stream)] = name
         if stream.kind == "vector":
             continue
         if stream.voxels:
-            types[f"{PREFIX}/{stream.name}"] = messages.CLOUD_TYPE
+            types[f"{schema.PREFIX}/{stream.name}"] = schema.CLOUD_TYPE
         elif stream.name in dataset.arrays:
-            types[f"{PREFIX}/{stream.name}"] = messages.IMAGE_TYPE
+            types[f"{schema.PREFIX}/{stream.name}"] = schema.IMAGE_TYPE
         elif MCAP.encoding(stream, dataset.options):
-            types[f"{PREFIX}/{stream.name}"] = messages.COMPRESSED_TYPE
+            types[f"{schema.PREFIX}/{stream.name}"] = schema.COMPRESSED_TYPE
     return types, definitions
 
 
 def _messages(dataset: ExportedDataset, episode: Episode) -> Iterator[tuple[str, int, bytes]]:
     """Yield the messages of an episode, by tick."""
     ticks = episode.ticks_ns.tolist()
-    yield LAYOUT, ticks[0], messages.text_message(dataset.layout.to_json())
-    yield TASK, ticks[0], messages.text_message(episode.task)
+    yield schema.LAYOUT, ticks[0], schema.text_message(dataset.layout.to_json())
+    yield schema.TASK, ticks[0], schema.text_message(episode.task)
     rewards = episode.rewards.tolist()
-    topics: dict[str, Message] = {REWARD: lambda tick: messages.number_message(rewards[tick])}
+    topics: dict[str, Message] = {schema.REWARD: lambda tick: schema.number_message(rewards[tick])}
     for stream in dataset.spec.streams:
-        topics[values_topic(stream)] = _values(dataset, episode, stream)
+        topics[schema.values_topic(stream)] = _values(dataset, episode, stream)
         if stream.kind != "vector" and (media := _media(dataset, episode, stream)):
-            topics[f"{PREFIX}/{stream.name}"] = media
+            topics[f"{schema.PREFIX}/{stream.name}"] = media
     for tick, tick_ns in enumerate(ticks):
         for topic, message_of in topics.items():
             message = message_of(tick)
@@ -129,7 +120,7 @@ def _values(dataset: ExportedDataset, episode: Episode, stream: StreamSpec) -> M
     if stream.rows:  # a field for the ages, and then for each component, with all samples of the tick
         by_component = values.transpose(0, 2, 1).reshape(episode.length, -1)
         values = np.concatenate([episode.window_ages_ms(stream.name), by_component], axis=1)
-    made = messages.stream_messages(episode.stamps_ns[:, row], valid, episode.age_ns[:, row], values)
+    made = schema.stream_messages(episode.stamps_ns[:, row], valid, episode.age_ns[:, row], values)
     return lambda tick: made[tick].tobytes()
 
 
@@ -154,15 +145,15 @@ def _media(dataset: ExportedDataset, episode: Episode, stream: StreamSpec) -> Me
         def message_of(tick: int) -> bytes:
             array = array_or_zeros(arrays, tick)
             if grid:
-                return messages.voxel_message(stamps[tick], frame, array, grid)
-            return messages.image_message(stamps[tick], frame, array)
+                return schema.voxel_message(stamps[tick], frame, array, grid)
+            return schema.image_message(stamps[tick], frame, array)
 
     elif encoding and stream.name in dataset.pictures:
         images = episode.images(stream.name, encoding)
         samples = images.samples
 
         def message_of(tick: int) -> bytes:
-            return messages.compressed_message(stamps[tick], frame, encoding, images[tick])
+            return schema.compressed_message(stamps[tick], frame, encoding, images[tick])
 
     else:
         return None

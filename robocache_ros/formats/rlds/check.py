@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import math
-import tempfile
 import zlib
 from contextlib import closing
 from pathlib import Path
@@ -27,30 +27,9 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
-from robocache_ros.formats.rlds.schema import (
-    ACTION,
-    AGE,
-    EPISODE_INDEX,
-    FEATURES,
-    INFO,
-    LANGUAGE,
-    OBSERVATION,
-    OWN,
-    REWARD,
-    ROLES,
-    SAMPLE_AGES,
-    STAMP,
-    STATE,
-    STATISTICS,
-    STEPS,
-    SUCCESS,
-    TEMPLATE,
-    TICK,
-    VALID,
-)
+from robocache_ros.formats.rlds import schema
 from robocache_ros.formats.rlds.tfrecord import Values, parse_example, read_records
 from robocache_ros.formats.schema import PROVENANCE
-from robocache_ros.untrusted_files import filled
 
 ARRAY_BYTES = 256 << 20
 
@@ -67,8 +46,8 @@ class RldsCheck:
         return bool(self._folders(dataset))
 
     def _folders(self, dataset: Path) -> list[Path]:
-        found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + INFO)]
-        return [folder for folder in found if (folder / FEATURES).is_file()]
+        found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + schema.INFO)]
+        return [folder for folder in found if (folder / schema.FEATURES).is_file()]
 
     def check(self, findings: Findings) -> None:
         """Report everything that is wrong.
@@ -78,113 +57,107 @@ class RldsCheck:
         """
         for folder in self._folders(findings.dataset):
             inner = "" if folder == findings.dataset else f"{folder.relative_to(findings.dataset).as_posix()}/"
-            info = read_json(findings.dataset, inner + INFO)
-            features = _features(read_json(findings.dataset, inner + FEATURES))
-            listed = set()
-            with tempfile.TemporaryDirectory(prefix="robocache-validate-") as values:
-                own = None
-                with findings.reading(inner + PROVENANCE):
-                    own = _OwnEpisodes.of(findings, inner, info, features, Path(values))
-                for split in info.get("splits") or []:
-                    listed |= self._check_split(findings, inner, info, split, features, own)
-                if own is not None:
-                    with findings.reading(inner + STATISTICS, KeyError, TypeError, ValueError), closing(own.columns):
-                        own.check_dataset()
-            for path in sorted(folder.glob("*tfrecord*")):
-                findings.check(path.name in listed, inner + path.name, f"no split of {INFO} has this file")
+            with closing(ColumnFiles()) as columns:
+                _Records(findings, inner, columns).check()
 
-    def _check_split(
-        self,
-        findings: Findings,
-        inner: str,
-        info: dict[str, Any],
-        split: dict[str, Any],
-        features: Features,
-        own: _OwnEpisodes | None,
-    ) -> set[str]:
+
+class _Records:
+    """Checks the records of a dataset, and of one that this package wrote its own features.
+
+    Args:
+        inner: the folder of the dataset, with a slash.
+        columns: for the values whose statistics are stored.
+
+    Errors:
+        RoboCacheError: one of the JSON files cannot be used.
+    """
+
+    def __init__(self, findings: Findings, inner: str, columns: ColumnFiles) -> None:
+        self.findings, self._inner, self._columns = findings, inner, columns
+        self._info: dict[str, Any] = read_json(findings.dataset, inner + schema.INFO)
+        self._features = _features(read_json(findings.dataset, inner + schema.FEATURES))
+        self._exported: ExportedRows | None = None
+        self._episodes = self._rows = 0  # of those that this package wrote
+
+    def check(self) -> None:
+        """Report everything that is wrong."""
+        findings, inner = self.findings, self._inner
+        if (findings.dataset / inner / PROVENANCE).is_file():
+            with findings.reading(inner + PROVENANCE):
+                raw = read_json(findings.dataset, inner + PROVENANCE)
+                self._exported = ExportedRows(findings, inner + PROVENANCE, raw)
+                self._check_described(self._exported)
+        else:
+            own = any(key.startswith(schema.OWN) for key in self._features)
+            text = "is missing; without it readers do not know the streams"
+            findings.check(not own, inner + PROVENANCE, text)
+        listed = [inner + name for split in self._info.get("splits") or [] for name in self._check_split(split)]
+        if self._exported is not None:
+            with findings.reading(inner + schema.STATISTICS):
+                self._check_dataset(self._exported)
+        findings.check_listed(f"{glob.escape(inner)}*tfrecord*", listed, f"no split of {schema.INFO} has this file")
+
+    def _check_split(self, split: dict[str, Any]) -> list[str]:
         """Check the files of a split; return their names."""
         lengths = [int(length) for length in split.get("shardLengths") or []]
-        where = f"{inner}{INFO}, split {printable(split.get('name'), 30)}"
-        findings.check(bool(lengths), where, "has no files")
-        names = set()
-        total: int | None = 0
-        for index, length in enumerate(lengths):
-            name = filled(
-                split.get("filepathTemplate") or TEMPLATE,
-                DATASET=info.get("name"),
-                SPLIT=split.get("name"),
-                FILEFORMAT=info.get("fileFormat", "tfrecord"),
-                SHARD_INDEX=f"{index:05d}",
-                NUM_SHARDS=f"{len(lengths):05d}",
-                SHARD_X_OF_Y=f"{index:05d}-of-{len(lengths):05d}",
-            )
-            names.add(name)
-            size = self._check_shard(findings, inner + name, length, features, own)
-            total = None if total is None or size is None else total + size
-        told = split.get("numBytes")
-        if total is not None:
-            findings.check(
-                str(told) == str(total), where, f"numBytes is {printable(told, 20)}; the records have {total}"
-            )
+        where = f"{self._inner}{schema.INFO}, split {printable(split.get('name'), 30)}"
+        self.findings.check(bool(lengths), where, "has no files")
+        template, kind = split.get("filepathTemplate"), self._info.get("fileFormat", "tfrecord")
+        names = [
+            schema.file_name(template, self._info.get("name"), split.get("name"), kind, index, len(lengths))
+            for index in range(len(lengths))
+        ]
+        sizes = [self._check_shard(self._inner + name, of_name) for name, of_name in zip(names, lengths, strict=True)]
+        if None not in sizes:
+            stated, total = split.get("numBytes"), sum(filter(None, sizes))
+            text = f"numBytes is {printable(stated, 20)}; the records have {total}"
+            self.findings.check(str(stated) == str(total), where, text)
         return names
 
-    def _check_shard(
-        self, findings: Findings, name: str, length: int, features: Features, own: _OwnEpisodes | None
-    ) -> int | None:
+    def _check_shard(self, name: str, length: int) -> int | None:
         """Check a file of records; return the bytes of its records, None if it cannot be read to its end."""
         records = size = 0
         try:
-            for record in read_records(file_in(findings.dataset, name)):
-                self._check_episode(findings, f"{name}, record {records}", parse_example(record), features, own)
+            for record in read_records(file_in(self.findings.dataset, name)):
+                self._check_episode(f"{name}, record {records}", parse_example(record))
                 records += 1
                 size += len(record)
         except RoboCacheError as error:
-            findings.add(name, str(error).rpartition(f"{Path(name).name}: ")[2])
+            self.findings.add(name, str(error).rpartition(f"{Path(name).name}: ")[2])
             return None
-        findings.check(records == length, name, f"{records} records; {INFO} says {length}")
-        findings.counted["episodes"] += records
+        self.findings.check(records == length, name, f"{records} records; {schema.INFO} says {length}")
+        self.findings.counted["episodes"] += records
         return size
 
-    def _check_episode(
-        self,
-        findings: Findings,
-        where: str,
-        record: dict[str, Values],
-        features: Features,
-        own: _OwnEpisodes | None,
-    ) -> None:
-        for key in sorted(set(record) - set(features)):
-            findings.add(where, f"{printable(key, 60)} is not in {FEATURES}")
+    def _check_episode(self, where: str, record: dict[str, Values]) -> None:
+        findings = self.findings
+        for key in sorted(set(record) - set(self._features)):
+            findings.add(where, f"{printable(key, 60)} is not in {schema.FEATURES}")
         steps: set[int] = set()
         arrays: dict[str, NDArray[Any]] = {}
-        for key, feature in features.items():
+        for key, feature in self._features.items():
             if key not in record:
                 findings.add(where, f"{printable(key, 60)} is missing")
                 continue
-            values = record[key]
-            with findings.reading(f"{where}, {key}", ValueError, TypeError):
-                count = self._check_feature(findings, f"{where}, {key}", feature, values, arrays, key)
-                if key.startswith(STEPS):
+            with findings.reading(f"{where}, {key}"):
+                count = self._check_feature(f"{where}, {key}", feature, record[key], arrays, key)
+                if key.startswith(schema.STEPS):
                     steps.add(count)
         if not findings.check(len(steps) <= 1, where, f"its features have different numbers of steps: {sorted(steps)}"):
             return
         findings.counted["rows"] += sum(steps)
-        flags = {n: arrays[STEPS + n].reshape(-1) != 0 for n in ("is_first", "is_last") if STEPS + n in arrays}
-        check_first_and_last(findings, where, flags)
-        if own is not None:
-            with findings.reading(where, KeyError, ValueError, TypeError, UnicodeDecodeError):
-                own.check_episode(where, record, arrays)
-        elif TICK in arrays:
-            self._check_grid(findings, where, arrays[TICK].reshape(-1))
-
-    def _check_grid(self, findings: Findings, where: str, ticks: NDArray[np.int64]) -> None:
-        if len(ticks) > 1:
+        flags = {name: schema.STEPS + name for name in ("is_first", "is_last")}
+        found = {name: arrays[key].reshape(-1) != 0 for name, key in flags.items() if key in arrays}
+        check_first_and_last(findings, where, found)
+        if self._exported is not None:
+            with findings.reading(where):
+                self._check_own(self._exported, where, record, arrays)
+        elif len(ticks := arrays.get(schema.TICK, np.zeros(0)).reshape(-1)) > 1:
             rate_hz = round((len(ticks) - 1) * 1e9 / max(int(ticks[-1] - ticks[0]), 1))
             check_ticks(findings, f"{where}, tick_ns", ticks, max(rate_hz, 1))
 
     def _check_feature(
         self,
-        findings: Findings,
         where: str,
         feature: dict[str, Any],
         values: Values,
@@ -194,10 +167,10 @@ class RldsCheck:
         """Check the values of a feature; return their number of steps."""
         if isinstance(values, list):
             if "image" in feature:
-                self._check_images(findings, where, feature["image"], values)
+                self._check_images(where, feature["image"], values)
             if (feature.get("tensor") or {}).get("encoding") == "zlib":
-                self._check_arrays(findings, where, feature, values)
-            findings.counted["byte strings"] += len(values)
+                self._check_arrays(where, feature, values)
+            self.findings.counted["byte strings"] += len(values)
             return len(values)
         shape = _shape(feature)
         size = math.prod(shape)
@@ -206,17 +179,19 @@ class RldsCheck:
         table = values.reshape(-1, *shape)
         dtype = str((feature.get("tensor") or {}).get("dtype", ""))
         same = not dtype or (table.dtype.kind == "f") == ("float" in dtype)
-        findings.check(same, where, f"has {table.dtype.name} numbers; {FEATURES} says {printable(dtype, 20)}")
-        check_finite(findings, where, table)
-        findings.counted["arrays"] += 1
+        self.findings.check(
+            same, where, f"has {table.dtype.name} numbers; {schema.FEATURES} says {printable(dtype, 20)}"
+        )
+        check_finite(self.findings, where, table)
+        self.findings.counted["arrays"] += 1
         arrays[key] = table
         return len(table)
 
-    def _check_arrays(self, findings: Findings, where: str, feature: dict[str, Any], values: list[memoryview]) -> None:
+    def _check_arrays(self, where: str, feature: dict[str, Any], values: list[memoryview]) -> None:
         """Check that each array has the bytes of its shape."""
         size = math.prod(_shape(feature)) * np.dtype(feature["tensor"]["dtype"]).itemsize
         if size > ARRAY_BYTES:
-            findings.skip(f"{where}: its arrays have more than {ARRAY_BYTES >> 20} MiB")
+            self.findings.skip(f"{where}: its arrays have more than {ARRAY_BYTES >> 20} MiB")
             return
         last: memoryview | bytes = b""
         for step, data in enumerate(values):
@@ -227,129 +202,92 @@ class RldsCheck:
                 complete = len(unpacker.decompress(data, size + 1)) == size and unpacker.eof
             except zlib.error:
                 complete = False
-            if not findings.check(complete, where, f"step {step} is not {size} bytes, compressed with zlib"):
+            if not self.findings.check(complete, where, f"step {step} is not {size} bytes, compressed with zlib"):
                 return
 
-    def _check_images(self, findings: Findings, where: str, image: dict[str, Any], values: list[memoryview]) -> None:
+    def _check_images(self, where: str, image: dict[str, Any], values: list[memoryview]) -> None:
         dimensions = [int(side) for side in (image.get("shape") or {}).get("dimensions", [])]
         last: memoryview | bytes = b""
         for step, data in enumerate(values):
             if data == last:
                 continue
             last = data
-            found = image_size(bytes(data), decode=findings.decode)
+            found = image_size(bytes(data), decode=self.findings.decode)
             if len(dimensions) == 3 and min(dimensions) > 0 and found != tuple(dimensions[:2]):
-                findings.add(where, f"step {step} is {found[0]}x{found[1]}; {FEATURES} says {dimensions[:2]}")
+                self.findings.add(
+                    where, f"step {step} is {found[0]}x{found[1]}; {schema.FEATURES} says {dimensions[:2]}"
+                )
                 return
-        findings.counted["images"] += len(values)
+        self.findings.counted["images"] += len(values)
 
-
-class _OwnEpisodes:
-    """Checks the episodes of a dataset that this package wrote.
-
-    Args:
-        findings: collects what is wrong.
-        inner: the folder of the dataset, with a slash.
-        info: the contents of dataset_info.json.
-        features: of a record.
-        exported: what the provenance states.
-        values: an empty folder, for the values whose statistics are stored.
-    """
-
-    def __init__(
-        self,
-        findings: Findings,
-        inner: str,
-        info: dict[str, Any],
-        features: Features,
-        exported: ExportedRows,
-        values: Path,
-    ) -> None:
-        self._findings, self._inner, self._exported = findings, inner, exported
-        self.columns = ColumnFiles(values)
-        self._episodes = self._rows = 0
-        for key, role in ROLES.items():
+    def _check_described(self, exported: ExportedRows) -> None:
+        """Compare what the metadata state of the dataset with the provenance."""
+        for key, role in schema.ROLES.items():
             if labels := exported.labels(role):
-                told = str(features.get(key, {}).get("description")).split(", ")
-                exported.check_names(key, told, labels, where=inner + FEATURES)
-        for key in (STAMP, VALID, AGE):
-            names = str(features.get(key, {}).get("description")).rpartition(": ")[2].rstrip(".").split(", ")
-            exported.check_names(key, names, exported.layout.names, where=inner + FEATURES)
+                stated = str(self._features.get(key, {}).get("description")).split(", ")
+                exported.check_names(key, stated, labels, where=self._inner + schema.FEATURES)
+        for key in (schema.STAMP, schema.VALID, schema.AGE):
+            names = str(self._features.get(key, {}).get("description")).rpartition(": ")[2].rstrip(".").split(", ")
+            exported.check_names(key, names, exported.layout.names, where=self._inner + schema.FEATURES)
         described = f"Robot {exported.robot}: {'; '.join(exported.tasks[:20])}"
-        exported.check_value(inner + INFO, "description", info.get("description"), described)
+        exported.check_value(self._inner + schema.INFO, "description", self._info.get("description"), described)
 
-    @classmethod
-    def of(
-        cls, findings: Findings, inner: str, info: dict[str, Any], features: Features, values: Path
-    ) -> _OwnEpisodes | None:
-        """Return the checks; None for a dataset of another tool."""
-        if not (findings.dataset / inner / PROVENANCE).is_file():
-            own = any(key.startswith(OWN) for key in features)
-            text = "is missing; without it readers do not know the streams"
-            findings.check(not own, inner + PROVENANCE, text)
-            return None
-        exported = ExportedRows(findings, inner + PROVENANCE, read_json(findings.dataset, inner + PROVENANCE))
-        return cls(findings, inner, info, features, exported, values)
-
-    def check_episode(self, where: str, record: dict[str, Values], arrays: dict[str, NDArray[Any]]) -> None:
-        """Check the next episode."""
-        exported, number = self._exported, self._episodes
-        self._episodes += 1
-        ticks, stamps, valid, ages = (arrays[key] for key in (TICK, STAMP, VALID, AGE))
-        tables = {key: arrays.get(key) for key in ROLES}
-        values = {name: part for key, role in ROLES.items() for name, part in exported.parts(role, tables[key]).items()}
-        rows = TickRows(ticks.reshape(-1), stamps, valid, ages, values)
-        exported.check_episode(where, number, rows)
-        if rows.valid.shape != (len(ticks), len(exported.layout.names)):
-            return
-        for key, role in ROLES.items():
-            if (table := tables[key]) is not None and table.shape == (filled := exported.filled(rows, role)).shape:
-                self.columns.append({key: np.where(filled, table, np.float32(np.nan))})
-        self._rows += len(ticks)
-        for stream in exported.spec.vectors:
-            if stream.rows:
-                of_samples = arrays[SAMPLE_AGES + stream.name]
-                exported.check_window(where, rows, stream, of_samples)
-        for stream in exported.spec.media:
-            images = record.get(OBSERVATION + stream.name)
-            if isinstance(images, list) and len(images) == len(ticks):
-                same = [False, *(one == other for one, other in itertools.pairwise(images))]
-                exported.check_media(where, rows, stream, np.array(same))
-        self._check_outcome(where, number, rows, record, arrays)
-
-    def _check_outcome(
-        self, where: str, number: int, rows: TickRows, record: dict[str, Values], arrays: dict[str, NDArray[Any]]
+    def _check_own(
+        self, exported: ExportedRows, where: str, record: dict[str, Values], arrays: dict[str, NDArray[Any]]
     ) -> None:
-        exported = self._exported
-        exported.check_rewards(where, number, rows, arrays[REWARD])
-        self._findings.check(bool((arrays[STEPS + "discount"] == 1).all()), where, "discount is not 1 in each step")
-        told = int(arrays[EPISODE_INDEX].reshape(-1)[0])
-        exported.check_value(where, EPISODE_INDEX, told, number)
+        """Check an episode that this package wrote."""
+        number = self._episodes
+        self._episodes += 1
+        ticks, stamps, valid, ages = (arrays[key] for key in (schema.TICK, schema.STAMP, schema.VALID, schema.AGE))
+        tables = {role: arrays.get(key) for key, role in schema.ROLES.items()}
+        images = {stream.name: record.get(schema.OBSERVATION + stream.name) for stream in exported.spec.media}
+        repeated = {
+            name: np.array([False, *(one == other for one, other in itertools.pairwise(of_stream))])
+            for name, of_stream in images.items()
+            if isinstance(of_stream, list) and len(of_stream) == len(ticks)
+        }
+        ages_ms = {name: arrays[schema.SAMPLE_AGES + name] for name in exported.windows}
+        rows = TickRows(
+            ticks.reshape(-1),
+            stamps,
+            valid,
+            ages,
+            exported.split(tables),
+            ages_ms=ages_ms,
+            repeated=repeated,
+            rewards=arrays[schema.REWARD],
+        )
+        if not exported.check_episode(where, number, rows):
+            return
+        self._columns.append(exported.with_nan(rows, tables))
+        self._rows += len(ticks)
+        discount = bool((arrays[schema.STEPS + "discount"] == 1).all())
+        self.findings.check(discount, where, "discount is not 1 in each step")
+        stated = int(arrays[schema.EPISODE_INDEX].reshape(-1)[0])
+        exported.check_value(where, schema.EPISODE_INDEX, stated, number)
         if number < len(exported.episodes):
             task, success = exported.episodes[number].task, exported.episodes[number].success
-            texts = {bytes(text).decode() for text in record[LANGUAGE]}
-            wrong = min(texts - {task}, default=task)
-            exported.check_value(where, "language_instruction", wrong, task)
-            code = int(arrays[SUCCESS].reshape(-1)[0])
-            exported.check_value(where, SUCCESS, code, -1 if success is None else int(success))
-            ends = arrays[STEPS + "is_terminal"].reshape(-1) != 0
-            wanted = (np.arange(len(ends)) == len(ends) - 1) & bool(success)
-            off = ends != wanted
+            texts = {bytes(text).decode() for text in record[schema.LANGUAGE]}
+            exported.check_value(where, "language_instruction", min(texts - {task}, default=task), task)
+            code = int(arrays[schema.SUCCESS].reshape(-1)[0])
+            exported.check_value(where, schema.SUCCESS, code, -1 if success is None else int(success))
+            ends = arrays[schema.STEPS + "is_terminal"].reshape(-1) != 0
+            off = ends != ((np.arange(len(ends)) == len(ends) - 1) & bool(success))
             text = f"is_terminal is {ends[off.argmax()]} in step {off.argmax()}; it marks the last one of a success"
-            self._findings.check(not off.any(), where, text)
+            self.findings.check(not off.any(), where, text)
 
-    def check_dataset(self) -> None:
+    def _check_dataset(self, exported: ExportedRows) -> None:
         """Compare the number of episodes and the statistics."""
-        where, exported = self._inner + STATISTICS, self._exported
-        exported.check_count(self._episodes, self._inner + INFO)
-        stored = read_json(self._findings.dataset, where)
+        where = self._inner + schema.STATISTICS
+        exported.check_count(self._episodes, self._inner + schema.INFO)
+        stored = read_json(self.findings.dataset, where)
         exported.check_value(where, "num_transitions", stored["num_transitions"], self._rows)
         exported.check_value(where, "num_trajectories", stored["num_trajectories"], self._episodes)
-        for name, key, role in (("action", ACTION, "action"), ("proprio", STATE, "observation")):
+        for name, role in (("action", "action"), ("proprio", "observation")):
             if exported.labels(role) and self._rows:
-                values = self.columns.stats(key)
+                values = self._columns.stats(role)
                 values |= {"p01": values["q01"], "p99": values["q99"]}
-                compare(self._findings, f"{where}: {name}", stored.get(name), values, exact=True)
+                compare(self.findings, f"{where}: {name}", stored.get(name), values, exact=True)
 
 
 def _features(raw: dict[str, Any], prefix: str = "") -> Features:
@@ -368,7 +306,7 @@ def _features(raw: dict[str, Any], prefix: str = "") -> Features:
                 found[prefix + name] = feature
         return found
     except (KeyError, TypeError, AttributeError) as error:
-        raise RoboCacheError(f"{FEATURES}: not the features of TFDS ({printable(error, 40)})") from None
+        raise RoboCacheError(f"{schema.FEATURES}: not the features of TFDS ({printable(error, 40)})") from None
 
 
 def _shape(feature: dict[str, Any]) -> tuple[int, ...]:

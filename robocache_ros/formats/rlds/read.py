@@ -28,22 +28,10 @@ from robocache_ros.formats.read import (
     nominal_stamps,
     numbers,
     read_object,
+    refusing,
 )
+from robocache_ros.formats.rlds import schema
 from robocache_ros.formats.rlds.open_x import rate_of
-from robocache_ros.formats.rlds.schema import (
-    ACTION,
-    AGE,
-    FEATURES,
-    INFO,
-    LANGUAGE,
-    OBSERVATION,
-    REWARD,
-    STATE,
-    STEPS,
-    SUCCESS,
-    TICK,
-    VALID,
-)
 from robocache_ros.formats.rlds.tfds import CompressedArrays, TfdsDataset, TfdsFeature, unlisted, values_of
 from robocache_ros.formats.rlds.tfrecord import RecordFile, parse_example
 from robocache_ros.formats.schema import PROVENANCE
@@ -63,7 +51,7 @@ from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below
 
 _PROPRIO = ("proprio", "state", "robot_state")
 _LANGUAGE = (
-    LANGUAGE,
+    schema.LANGUAGE,
     "steps/observation/natural_language_instruction",
     "steps/observation/language_instruction",
 )
@@ -99,28 +87,38 @@ def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) 
     Errors:
         DatasetError: the mapping names a feature that there is not.
     """
-    steps = {feature.path: feature for feature in features if feature.path.startswith(STEPS) and feature.levels == 1}
+    steps = {
+        feature.path: feature for feature in features if feature.path.startswith(schema.STEPS) and feature.levels == 1
+    }
     found = {
-        "vision": [p for p, f in steps.items() if p.startswith(OBSERVATION) and f.kind == "image" and "depth" not in p],
+        "vision": [
+            p for p, f in steps.items() if p.startswith(schema.OBSERVATION) and f.kind == "image" and "depth" not in p
+        ],
         "proprio": _proprio(steps),
-        "actions": [p for p, f in steps.items() if p == ACTION or (p.startswith(ACTION + "/") and _floating(f))],
+        "actions": [
+            p for p, f in steps.items() if p == schema.ACTION or (p.startswith(schema.ACTION + "/") and _floating(f))
+        ],
         "language": [p for p in _LANGUAGE if p in steps and steps[p].kind == "text"],
     }
     for kind, paths in mapping.items():
         if kind not in KINDS:
             raise DatasetError(f"features: {printable(kind, 40)} is not one of {', '.join(KINDS)}; choose one of them")
         given = [paths] if isinstance(paths, str) else list(paths)
-        found[kind] = [path if path in steps else STEPS + path for path in given]
+        found[kind] = [path if path in steps else schema.STEPS + path for path in given]
         missing = [path for path in found[kind] if path not in steps]
         if missing:
             raise DatasetError(f"{where}: has no feature {printable(missing[0], 60)}; features.json has the names")
-    reward = tuple(path for path in (REWARD,) if path in steps)
+    reward = tuple(path for path in (schema.REWARD,) if path in steps)
     vision, proprio, actions, language = (tuple(found[kind]) for kind in KINDS)
     return RldsFeatures(vision, proprio, actions, language, reward)
 
 
 def _proprio(steps: Mapping[str, TfdsFeature]) -> list[str]:
-    vectors = {p.removeprefix(OBSERVATION): p for p, f in steps.items() if p.startswith(OBSERVATION) and _floating(f)}
+    vectors = {
+        p.removeprefix(schema.OBSERVATION): p
+        for p, f in steps.items()
+        if p.startswith(schema.OBSERVATION) and _floating(f)
+    }
     for name in _PROPRIO:
         if name in vectors:
             return [vectors[name]]
@@ -132,12 +130,9 @@ def _floating(feature: TfdsFeature) -> bool:
     return is_vector and feature.dtype.startswith("float")
 
 
-# RLDS datasets in TFRecord files (TFDS), as those of Open X-Embodiment and those that this project exports.
-
-
 RECORD_BYTES = 1 << 30  # of an episode
-OPEN_FILES = 64  # whose offsets are kept
-_MARKS = (TICK, VALID, AGE)
+OPEN_FILES = 64  # whose offsets stay in memory
+_MARKS = (schema.TICK, schema.VALID, schema.AGE)
 
 
 class RldsEpisodes:
@@ -182,9 +177,11 @@ class RldsEpisodes:
         self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
         wanted = {*self._paths.all, *(_MARKS if self._export else ())}
         if self._export:
-            wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == SUCCESS}
+            wanted |= {
+                f.path for f in dataset.features if f.path.startswith(schema.OBSERVATION) or f.path == schema.SUCCESS
+            }
         # Only what is used is parsed further. `is_first` counts the steps.
-        first = {"steps/is_first", TICK}
+        first = {"steps/is_first", schema.TICK}
         self._listed = dataset.features
         self._features = tuple(f for f in dataset.features if f.path in wanted)
         self._counting = tuple(f for f in dataset.features if f.path in first) or self._features
@@ -201,7 +198,7 @@ class RldsEpisodes:
         """Return an episode."""
         where, values = self._values(index, self._features)
         task = next((v[0] for v in (values[path] for path in self._paths.language) if v and v[0]), "")
-        counts = {path: len(each) for path, each in values.items() if path.startswith(STEPS)}
+        counts = {path: len(each) for path, each in values.items() if path.startswith(schema.STEPS)}
         if odd := [path for path, count in counts.items() if count != next(iter(counts.values()))]:
             first, count = next(iter(counts.items()))
             raise DatasetError(
@@ -209,32 +206,32 @@ class RldsEpisodes:
                 "get features.json again"
             )
         streams = self._exported(values, where) if self._export else self._nominal(values, where)
-        success = int(values[SUCCESS]) if SUCCESS in values else -1
+        success = int(values[schema.SUCCESS]) if schema.SUCCESS in values else -1
         return SourceEpisode(streams, task, self.name, where, None if success < 0 else success > 0)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode. Its record is read, but its images are not."""
         where, values = self._values(index, self._counting)
-        if TICK in values:
-            ticks = values[TICK]
+        if schema.TICK in values:
+            ticks = values[schema.TICK]
             if not len(ticks):
                 raise DatasetError(f"{where}: no steps; leave the episode out")
             return int(ticks[0]), int(ticks[-1])
-        return nominal_span(max(len(each) for path, each in values.items() if path.startswith(STEPS)), self._rate_hz)
+        return nominal_span(
+            max(len(each) for path, each in values.items() if path.startswith(schema.STEPS)), self._rate_hz
+        )
 
     def _values(self, index: int, features: Sequence[Any]) -> tuple[str, dict[str, Any]]:
         file = bisect_right(self._ends, index)
         record = index - (self._ends[file - 1] if file else 0)
         where = f"{printable(self._files[file])}: record {record}"
-        try:
+        with refusing(where):
             opened = _record_file(file_below(self._folder, self._files[file].name), os.getpid())
             if opened.records is not None and opened.records > self._lengths[file]:
                 raise DatasetError(
                     f"{where}: the file has {opened.records:,} records, not {self._lengths[file]:,}; get it again"
                 )
             data = opened.read(record)
-        except RoboCacheError as error:
-            raise DatasetError(str(error)) from None
         try:
             stored = parse_example(data)
             if record == 0:
@@ -246,23 +243,23 @@ class RldsEpisodes:
     def _compare(self, stored: Mapping[str, Any]) -> None:
         """Warn if records have features that features.json does not list: damaged names look like this too."""
         if names := unlisted(stored, self._listed):
-            path, name = printable(self._files[0].with_name(FEATURES), 80), printable(names[0], 40)
+            path, name = printable(self._files[0].with_name(schema.FEATURES), 80), printable(names[0], 40)
             warnings.warn(f"{path}: does not list {name}, which the records have; check the file", stacklevel=2)
 
     def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}
-        alone = {"observation": len(self._paths.proprio) == 1, "action": len(self._paths.actions) == 1}
+        single = {"observation": len(self._paths.proprio) == 1, "action": len(self._paths.actions) == 1}
         for role, paths, name in (
             ("observation", self._paths.proprio, "proprio"),
             ("action", self._paths.actions, "actions"),
             ("reward", self._paths.reward, "rewards"),
         ):
             for path in paths:
-                label = name if alone.get(role, True) else path.removeprefix(STEPS)
+                label = name if single.get(role, True) else path.removeprefix(schema.STEPS)
                 table = numbers(np.asarray(values[path]), f"{where}: {path}")
                 streams[label] = Stream(label, self._stamps(len(table)), table, False, role)
         for path in self._paths.vision:
-            camera = path.removeprefix(OBSERVATION)
+            camera = path.removeprefix(schema.OBSERVATION)
             label = f"vision/{camera}"
             streams[label] = Stream(label, self._stamps(len(values[path])), values[path], False)
         return streams
@@ -277,12 +274,12 @@ class RldsEpisodes:
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
-        for path, role in ((STATE, "observation"), (ACTION, "action")):
+        for path, role in ((schema.STATE, "observation"), (schema.ACTION, "action")):
             if path in values:
                 table = numbers(values[path], f"{where}: {path}")
                 found.update(columns.split(table, role, f"{where}: {path}"))
         for name, about in columns.streams.items():
-            path = OBSERVATION + name
+            path = schema.OBSERVATION + name
             if path not in values:
                 continue
             if about.kind == "vector":  # a window
@@ -292,7 +289,7 @@ class RldsEpisodes:
                 arrays[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
             elif path in self._paths.vision:
                 found[name] = values[path]
-        return columns.episode_streams(ticks, marks, found, arrays, values.get(REWARD), where)
+        return columns.episode_streams(ticks, marks, found, arrays, values.get(schema.REWARD), where)
 
 
 def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
@@ -307,9 +304,6 @@ def _record_file(path: DatasetFile, process: int) -> RecordFile:
 def _read_export(folder: AnyPath) -> ExportColumns | None:
     path = folder / PROVENANCE
     return export_columns(read_object(file_below(folder, path.name)), printable(path)) if path.exists() else None
-
-
-# Folders of TFDS datasets: a dataset, its versions, or several datasets.
 
 
 MAX_DATASETS = 10_000  # in a folder
@@ -333,9 +327,9 @@ def open_rlds(path: str | AnyPath, **options: Any) -> EpisodeSource:
 
 def _tfds_folders(path: AnyPath) -> list[AnyPath]:
     """Return the folders of datasets: itself, its newest version, or those of each dataset in it."""
-    if (path / INFO).exists():
+    if (path / schema.INFO).exists():
         return [path]
-    if versions := [folder for folder in _folders(path) if (folder / INFO).exists()]:
+    if versions := [folder for folder in _folders(path) if (folder / schema.INFO).exists()]:
         return [max(versions, key=lambda folder: [int(n) for n in folder.name.split(".") if n.isdecimal()])]
     found = [_tfds_folders(folder)[0] for folder in _folders(path) if any(folder.glob("*/dataset_info.json"))]
     if not found:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.read import read_object, refusing
+from robocache_ros.formats.rlds.schema import FEATURES, INFO, file_name
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, Values, parse_example, read_records
 from robocache_ros.storage.paths import AnyPath
-from robocache_ros.untrusted_files import file_below, filled, path_below, read_bytes
-
-# The features of a TFDS dataset (features.json), and the values of a record by them.
-
+from robocache_ros.untrusted_files import file_below, path_below
 
 MAX_FEATURES, MAX_DEPTH = 10_000, 32
 ARRAY_BYTES = 1 << 30  # limit of a compressed array
@@ -88,29 +87,22 @@ def features_of(tree: Mapping[str, Any]) -> tuple[TfdsFeature, ...]:
     Errors:
         RoboCacheError: the tree is malformed, too large, or has features of a type that is not supported.
     """
-    features = []
-    for feature in _walk(tree, "", ()):
-        features.append(feature)
-        if len(features) > MAX_FEATURES:
-            raise RoboCacheError(f"features.json: more than {MAX_FEATURES:,} features; check the file")
-    return tuple(features)
+    features = tuple(islice(_walk(tree, "", ()), MAX_FEATURES + 1))
+    if len(features) > MAX_FEATURES:
+        raise RoboCacheError(f"features.json: more than {MAX_FEATURES:,} features; check the file")
+    return features
 
 
-def read_example(record: bytes, features: Sequence[TfdsFeature]) -> dict[str, Any]:
-    """Return the values of a record, by the path of the feature.
+def values_of(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> dict[str, Any]:
+    """Return the values of a record that was parsed with `parse_example`, by the path of the feature.
 
     Numbers are arrays of all steps, (T, *shape). Texts are lists of str, images lists of views of their files' bytes,
     compressed arrays `CompressedArrays`; outside of sequences, each is one value. A feature of sequences in the steps
     is a list with an array for each step.
 
     Errors:
-        RoboCacheError: the record is damaged, lacks a feature, or does not match its shape.
+        RoboCacheError: the record lacks a feature, or does not match its shape.
     """
-    return values_of(parse_example(record), features)
-
-
-def values_of(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> dict[str, Any]:
-    """As `read_example`, of a record that was parsed with `parse_example`."""
     found: dict[str, Any] = {}
     for feature in features:
         try:
@@ -131,7 +123,7 @@ def _walk(node: Any, path: str, outer: tuple[int, ...], depth: int = 0) -> Itera
     where = printable(path or "features.json", 60)
     if not isinstance(node, dict) or depth > MAX_DEPTH:
         raise RoboCacheError(f"{where}: not a feature of TFDS; check features.json")
-    try:
+    with refusing(where, advice="check features.json"):
         if "featuresDict" in node:
             for name, child in node["featuresDict"]["features"].items():
                 yield from _walk(child, f"{path}/{name}" if path else name, outer, depth + 1)
@@ -149,17 +141,15 @@ def _walk(node: Any, path: str, outer: tuple[int, ...], depth: int = 0) -> Itera
         else:
             kind = printable(node.get("pythonClassName", "?"), 80)
             raise RoboCacheError(f"{where}: features of type {kind} are not read; leave the feature out")
-    except RoboCacheError:
-        raise
-    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RoboCacheError(f"{where}: malformed ({printable(error, 60)}); check features.json") from None
 
 
-def _tensor(told: Mapping[str, Any], path: str, outer: tuple[int, ...]) -> TfdsFeature:
-    dims = (*outer, *(int(size) for size in told["shape"].get("dimensions", ())))
-    if told["dtype"] in ("string", "object"):
+def _tensor(stated: Mapping[str, Any], path: str, outer: tuple[int, ...]) -> TfdsFeature:
+    dims = (*outer, *(int(size) for size in stated["shape"].get("dimensions", ())))
+    if stated["dtype"] in ("string", "object"):
         return TfdsFeature(path, "text", dims, "", "none", len(outer))
-    return TfdsFeature(path, "tensor", dims, _TYPES[told["dtype"]], told.get("encoding", "none").lower(), len(outer))
+    return TfdsFeature(
+        path, "tensor", dims, _TYPES[stated["dtype"]], stated.get("encoding", "none").lower(), len(outer)
+    )
 
 
 def _value(feature: TfdsFeature, stored: Mapping[str, Values]) -> Any:
@@ -198,10 +188,6 @@ def _ragged(feature: TfdsFeature, stored: Mapping[str, Values]) -> list[NDArray[
     return np.split(flat, np.cumsum(lengths.astype(np.int64))[:-1])
 
 
-# TFDS datasets of TFRecord files, such as those of Open X-Embodiment (RLDS), read without TensorFlow.
-
-
-JSON_BYTES = 64 << 20  # limit of dataset_info.json and of features.json
 MAX_SHARDS = 100_000
 
 
@@ -228,23 +214,19 @@ class TfdsDataset:
 
     def __init__(self, folder: str | AnyPath) -> None:
         self.folder = Path(folder) if isinstance(folder, str) else folder
-        info = _json(self.folder, "dataset_info.json")
-        self.features: tuple[TfdsFeature, ...] = features_of(_json(self.folder, "features.json"))
-        try:
+        if not (self.folder / INFO).exists():
+            raise RoboCacheError(f"{printable(self.folder)}: cannot be read; give the folder of a TFDS dataset")
+        info = read_object(file_below(self.folder, INFO))
+        self.features: tuple[TfdsFeature, ...] = features_of(read_object(file_below(self.folder, FEATURES)))
+        with refusing(printable(self.folder), "dataset_info.json is malformed"):
             self.name, self.version = str(info["name"]), str(info["version"])
             kind = str(info.get("fileFormat", "tfrecord"))
             if kind != "tfrecord":
                 raise RoboCacheError(f"{printable(self.folder)}: its files are {kind}; only tfrecord is read")
             self.splits = {split["name"]: self._split(split) for split in info["splits"]}
-        except RoboCacheError:
-            raise
-        except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RoboCacheError(
-                f"{printable(self.folder)}: dataset_info.json is malformed ({printable(error, 60)}); check the file"
-            ) from None
 
     def episodes(self, split: str, *, limit: int = RECORD_BYTES) -> Iterator[dict[str, Any]]:
-        """Yield the values of each record of a split, in order; see `tfds_features.read_example`.
+        """Yield the values of each record of a split, in order; see `values_of`.
 
         Args:
             split: its name.
@@ -260,53 +242,24 @@ class TfdsDataset:
             if not path.exists():
                 raise RoboCacheError(f"{printable(path)}: not there, but a file of split {split}; get the file")
             count = 0
-            for index, record in enumerate(read_records(file_below(self.folder, path.name), limit=limit)):
+            for record in read_records(file_below(self.folder, path.name), limit=limit):
                 try:
-                    example = read_example(record, self.features)
+                    example = values_of(parse_example(record), self.features)
                 except RoboCacheError as error:
-                    raise RoboCacheError(f"{printable(path)}: record {index}: {error}") from None
+                    raise RoboCacheError(f"{printable(path)}: record {count}: {error}") from None
                 yield example
-                count = index + 1
+                count += 1
             if count != length:
                 raise RoboCacheError(f"{printable(path)}: {count:,} records, not {length:,}; get the file again")
 
-    def _split(self, told: dict[str, Any]) -> TfdsSplit:
-        lengths = tuple(int(length) for length in told.get("shardLengths", ()))
+    def _split(self, stated: dict[str, Any]) -> TfdsSplit:
+        lengths = tuple(int(length) for length in stated.get("shardLengths", ()))
         if min(lengths, default=0) < 0:
             raise ValueError(f"a file of {min(lengths)} records")
         if len(lengths) > MAX_SHARDS:
             raise RoboCacheError(f"{printable(self.folder)}: more than {MAX_SHARDS:,} files; check dataset_info.json")
-        template = told.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        names = [_file_name(template, self.name, told["name"], index, len(lengths)) for index in range(len(lengths))]
+        template, count = stated.get("filepathTemplate"), len(lengths)
+        names = [file_name(template, self.name, stated["name"], "tfrecord", index, count) for index in range(count)]
         if any(Path(name).name != name for name in names):
             raise ValueError("a file is not in the folder of the dataset")
-        return TfdsSplit(str(told["name"]), tuple(path_below(self.folder, name) for name in names), lengths)
-
-
-def _file_name(template: str, dataset: str, split: str, index: int, count: int) -> str:
-    values = {"DATASET": dataset, "SPLIT": split, "FILEFORMAT": "tfrecord"}
-    values |= {
-        "SHARD_INDEX": f"{index:05d}",
-        "NUM_SHARDS": f"{count:05d}",
-        "SHARD_X_OF_Y": f"{index:05d}-of-{count:05d}",
-    }
-    return filled(template, **values)
-
-
-def _json(folder: AnyPath, name: str) -> dict[str, Any]:
-    path = folder / name
-    if not path.exists():
-        raise RoboCacheError(f"{printable(path)}: cannot be read; give the folder of a TFDS dataset")
-    try:
-        if path.stat().st_size > JSON_BYTES:
-            raise RoboCacheError(f"{printable(path)}: more than {JSON_BYTES:,} bytes; check the file")
-        found = json.loads(read_bytes(file_below(folder, name)))
-    except RoboCacheError:
-        raise
-    except OSError:
-        raise RoboCacheError(f"{printable(path)}: cannot be read; give the folder of a TFDS dataset") from None
-    except (ValueError, RecursionError) as error:
-        raise RoboCacheError(f"{printable(path)}: not JSON ({printable(error, 60)}); check the file") from None
-    if not isinstance(found, dict):
-        raise RoboCacheError(f"{printable(path)}: not a JSON object; check the file")
-    return found
+        return TfdsSplit(str(stated["name"]), tuple(path_below(self.folder, name) for name in names), lengths)

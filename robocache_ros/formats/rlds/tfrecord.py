@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -14,11 +15,9 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.formats.read import refusing
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetFile, open_file
-
-# Varints of protobuf: one by one, and whole arrays at once.
-
 
 MAX_BYTES = 10  # of a varint of 64 bits
 
@@ -208,11 +207,9 @@ def _fields(data: memoryview, numbers: set[int]) -> Iterator[tuple[int, memoryvi
         elif wire == _VARINT:
             _, at = read_varint(data, at)
         else:
-            at += {1: 8, _FIXED32: 4}[wire] if wire in (1, _FIXED32) else _unknown(wire)
-
-
-def _unknown(wire: int) -> int:
-    raise ValueError(f"wire type {wire}")
+            if wire not in (1, _FIXED32):
+                raise ValueError(f"wire type {wire}")
+            at += 8 if wire == 1 else 4
 
 
 def _values(feature: memoryview) -> Values:
@@ -327,26 +324,30 @@ def read_records(path: DatasetFile, *, limit: int = RECORD_BYTES) -> Iterator[by
     """
     value: Callable[[bytes], int] = need("google_crc32c", "export").value
     with _opened(path, value) as file:
-        for index in range(2**63):
-            where = f"{printable(path)}: record {index}"
-            try:
-                head = _read(file, HEAD_BYTES)
-                if not head:
-                    return
-                if not is_head(head, value):
-                    raise RoboCacheError(f"{where}: its length is damaged; get the file again")
-                (nbytes,) = LENGTH.unpack_from(head)
-                if nbytes > limit:
-                    raise RoboCacheError(f"{where}: {nbytes:,} bytes; at most {limit:,} are read")
-                data = _read(file, nbytes)
-                checksum = _read(file, CHECKSUM.size)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise RoboCacheError(f"{where}: damaged gzip data ({error}); get the file again") from None
-            if len(data) + len(checksum) != nbytes + CHECKSUM.size:
-                raise RoboCacheError(f"{where}: the file ends within it; get the file again")
-            if checksum != masked(value(data)):
-                raise RoboCacheError(f"{where}: its checksum is wrong; get the file again")
-            yield data
+        for index in count():
+            record = _next_record(file, f"{printable(path)}: record {index}", value, limit)
+            if record is None:
+                return
+            yield record
+
+
+def _next_record(file: IO[bytes], where: str, value: Callable[[bytes], int], limit: int) -> bytes | None:
+    """Return the record at the place of a file; None at its end."""
+    with refusing(where, "damaged gzip data", errors=(EOFError, zlib.error, gzip.BadGzipFile)):
+        if not (head := _read(file, HEAD_BYTES)):
+            return None
+        if not is_head(head, value):
+            raise RoboCacheError(f"{where}: its length is damaged; get the file again")
+        (nbytes,) = LENGTH.unpack_from(head)
+        if nbytes > limit:
+            raise RoboCacheError(f"{where}: {nbytes:,} bytes; at most {limit:,} are read")
+        data = _read(file, nbytes)
+        checksum = _read(file, CHECKSUM.size)
+    if len(data) + len(checksum) != nbytes + CHECKSUM.size:
+        raise RoboCacheError(f"{where}: the file ends within it; get the file again")
+    if checksum != masked(value(data)):
+        raise RoboCacheError(f"{where}: its checksum is wrong; get the file again")
+    return data
 
 
 def _opened(path: DatasetFile, value: Callable[[bytes], int]) -> IO[bytes]:
@@ -378,9 +379,6 @@ def masked(checksum: int) -> bytes:
     return CHECKSUM.pack((((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-# The records of a TFRecord file in any order.
-
-
 MAX_RECORDS = 10_000_000  # of a file
 
 
@@ -400,12 +398,10 @@ class RecordFile:
     def __init__(self, path: DatasetFile, *, limit: int = RECORD_BYTES) -> None:
         self.path, self._limit = path, limit
         self._value: Callable[[bytes], int] = need("google_crc32c", "datasets").value
-        try:
+        with refusing(printable(path), "cannot be read", errors=(OSError,)):
             with open_file(path) as file:
                 head = file.read(HEAD_BYTES)
-        except OSError as error:
-            raise _unreadable(path, error) from None
-        self._starts = self._find() if is_head(head, self._value) or not head.startswith(b"\x1f\x8b") else None
+            self._starts = self._find() if is_head(head, self._value) or not head.startswith(GZIP) else None
         self._iterator: Iterator[bytes] = iter(())
         self._next = 0
 
@@ -421,33 +417,23 @@ class RecordFile:
         where = f"{printable(self.path)}: record {index}"
         if index >= len(self._starts):
             raise RoboCacheError(f"{where}: the file is damaged or ends before it; get the file again")
-        start, nbytes = self._starts[index]
-        if nbytes > self._limit:
-            raise RoboCacheError(f"{where}: {nbytes:,} bytes; at most {self._limit:,} are read")
-        try:
-            with open_file(self.path) as file:
-                file.seek(start)
-                data = file.read(nbytes)
-                checksum = file.read(CHECKSUM.size)
-        except OSError as error:
-            raise _unreadable(self.path, error) from None
-        if len(data) != nbytes or checksum != masked(self._value(data)):
-            raise RoboCacheError(f"{where}: its checksum is wrong; get the file again")
-        return data
+        with refusing(printable(self.path), "cannot be read", errors=(OSError,)), open_file(self.path) as file:
+            file.seek(self._starts[index])
+            return _next_record(file, where, self._value, self._limit) or b""
 
-    def _find(self) -> list[tuple[int, int]]:
-        """Find the offset and the size of the data of each complete record."""
+    def _find(self) -> list[int]:
+        """Find where each complete record begins."""
         size, at = self.path.stat().st_size, 0
-        found: list[tuple[int, int]] = []
+        found: list[int] = []
         with open_file(self.path) as file:
             while is_head(head := file.read(HEAD_BYTES), self._value):
                 (nbytes,) = LENGTH.unpack_from(head)
-                start, at = at + HEAD_BYTES, at + HEAD_BYTES + nbytes + CHECKSUM.size
+                start, at = at, at + FRAME_BYTES + nbytes
                 if at > size:
                     break
                 if len(found) == MAX_RECORDS:
                     raise RoboCacheError(f"{printable(self.path)}: more than {MAX_RECORDS:,} records; split the file")
-                found.append((start, nbytes))
+                found.append(start)
                 file.seek(at)
         return found
 
@@ -459,8 +445,3 @@ class RecordFile:
             if self._next > index:
                 return record
         raise RoboCacheError(f"{printable(self.path)}: record {index}: the file ends before it; get the file again")
-
-
-def _unreadable(path: AnyPath, error: OSError) -> RoboCacheError:
-    reason = error.strerror or type(error).__name__
-    return RoboCacheError(f"{printable(path)}: cannot be read ({reason}); get the file")

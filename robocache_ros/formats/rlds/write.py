@@ -11,30 +11,10 @@ import numpy as np
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats import schema
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.rlds.schema import (
-    ACTION,
-    AGE,
-    EPISODE_INDEX,
-    FEATURES,
-    INFO,
-    LANGUAGE,
-    OBSERVATION,
-    RECORDING,
-    REWARD,
-    SAMPLE_AGES,
-    STAMP,
-    STATE,
-    STATISTICS,
-    STEPS,
-    SUCCESS,
-    TEMPLATE,
-    TICK,
-    VALID,
-)
+from robocache_ros.formats.rlds import schema
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, RecordWriter, encode_example
-from robocache_ros.formats.schema import PROVENANCE
+from robocache_ros.formats.schema import ACTION, PROVENANCE, STATE
 from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
@@ -46,9 +26,6 @@ from robocache_ros.formats.write import (
 )
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
-
-# features.json and dataset_info.json, as tensorflow-datasets 4.9 reads them.
-
 
 _MODULE = "tensorflow_datasets.core.features."
 
@@ -141,7 +118,7 @@ def dataset_info(name: str, version: str, description: str, shards: Sequence[int
     """
     split = {
         "name": "train",
-        "filepathTemplate": TEMPLATE,
+        "filepathTemplate": schema.TEMPLATE,
         "shardLengths": [str(length) for length in shards],  # numbers of 64 bits are text in the JSON of protobuf
         "numBytes": str(nbytes),
     }
@@ -209,10 +186,6 @@ class RldsFormat(WrittenByTasks):
         if not any(s.kind != "image" or options.media != "none" for s in observed):
             raise RoboCacheError("streams: rlds needs an observation; add a stream with role observation")
 
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images as jpeg, or as png, which is lossless."""
-        return {"video": "jpeg", "image": "png"}.get(options.media)
-
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return a task for each file of records."""
         return shard_tasks(dataset, _Contents(dataset).step_bytes(), SHARD_BYTES, _write_shard)
@@ -223,11 +196,11 @@ class RldsFormat(WrittenByTasks):
         folder, contents = folder / NAME / VERSION, _Contents(dataset)
         folder.mkdir(parents=True, exist_ok=True)
         features = episode_features(dataset, contents.encodings, contents.windows)
-        write_json(folder / FEATURES, features)
+        write_json(folder / schema.FEATURES, features)
         write_provenance(folder / PROVENANCE, dataset, contents.encodings)
-        write_json(folder / STATISTICS, _statistics(dataset))
+        write_json(folder / schema.STATISTICS, _statistics(dataset))
         description = f"Robot {dataset.options.robot_type}: {'; '.join(dataset.tasks[:20])}"
-        write_json(folder / INFO, dataset_info(NAME, VERSION, description, shards, nbytes))
+        write_json(folder / schema.INFO, dataset_info(NAME, VERSION, description, shards, nbytes))
 
 
 class _Contents:
@@ -244,9 +217,9 @@ class _Contents:
         for name, encoding in self.encodings.items():
             images = episode.images(name, encoding)
             held = HeldBytes(images.samples, images.__getitem__)
-            found[OBSERVATION + name] = BytesList(held, images.sizes.tolist())
+            found[schema.OBSERVATION + name] = BytesList(held, images.sizes.tolist())
         for name in self.dataset.arrays:
-            found[OBSERVATION + name] = BytesList(_compressed(episode.arrays(name)))
+            found[schema.OBSERVATION + name] = BytesList(_compressed(episode.arrays(name)))
         return found
 
     def step_bytes(self) -> int:
@@ -262,30 +235,30 @@ class _Contents:
         length = episode.length
         steps = np.arange(length)
         found: dict[str, Any] = {
-            REWARD: episode.rewards,
-            f"{STEPS}discount": np.ones(length, np.float32),
-            f"{STEPS}is_first": steps == 0,
-            f"{STEPS}is_last": steps == length - 1,
-            f"{STEPS}is_terminal": (steps == length - 1) & bool(episode.success),
-            LANGUAGE: BytesList([episode.task.encode()] * length),
-            TICK: episode.ticks_ns,
-            STAMP: episode.stamps_ns,
-            VALID: episode.valid,
-            AGE: episode.age_ns,
+            schema.REWARD: episode.rewards,
+            f"{schema.STEPS}discount": np.ones(length, np.float32),
+            f"{schema.STEPS}is_first": steps == 0,
+            f"{schema.STEPS}is_last": steps == length - 1,
+            f"{schema.STEPS}is_terminal": (steps == length - 1) & bool(episode.success),
+            schema.LANGUAGE: BytesList([episode.task.encode()] * length),
+            schema.TICK: episode.ticks_ns,
+            schema.STAMP: episode.stamps_ns,
+            schema.VALID: episode.valid,
+            schema.AGE: episode.age_ns,
         }
         if self.dataset.state:
-            found[STATE] = episode.state
+            found[schema.STATE] = episode.state
         if self.dataset.actions:
-            found[ACTION] = episode.action
+            found[schema.ACTION] = episode.action
         for stream in self.windows:
-            found[OBSERVATION + stream.name] = episode.vector(stream.name)
-            found[SAMPLE_AGES + stream.name] = episode.window_ages_ms(stream.name)
+            found[schema.OBSERVATION + stream.name] = episode.vector(stream.name)
+            found[schema.SAMPLE_AGES + stream.name] = episode.window_ages_ms(stream.name)
         success = -1 if episode.success is None else int(episode.success)
         return {
             **found,
-            RECORDING: BytesList([printable(episode.recording, 4096).encode()]),
-            EPISODE_INDEX: np.array([episode.index]),
-            SUCCESS: np.array([success]),
+            schema.RECORDING: BytesList([printable(episode.recording, 4096).encode()]),
+            schema.EPISODE_INDEX: np.array([episode.index]),
+            schema.SUCCESS: np.array([success]),
         }
 
 
@@ -322,7 +295,7 @@ def _statistics(dataset: ExportedDataset) -> dict[str, Any]:
     return {
         **{
             name: {kind: stats[key][own] for kind, own in kinds.items()}
-            for name, key in (("action", schema.ACTION), ("proprio", schema.STATE))
+            for name, key in (("action", ACTION), ("proprio", STATE))
             if key in stats
         },
         "num_transitions": dataset.frames,

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.extras import need
 from robocache_ros.file_limits import check_hdf5
 from robocache_ros.formats.check import ExportedRows, Findings, TickRows, check_finite, check_ticks
 from robocache_ros.formats.robomimic.schema import FILE, GROUPS, PROVENANCE
@@ -44,7 +43,6 @@ class RobomimicCheck:
             RoboCacheError: the file cannot be read, or has no data.
         """
         path = findings.dataset / FILE if findings.dataset.is_dir() else findings.dataset
-        h5py = need("h5py", "hdf5")
         given = file_below(findings.dataset, FILE) if findings.dataset.is_dir() else given_file(findings.dataset)
         with open_hdf5(given, path.name) as file:
             if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
@@ -53,18 +51,18 @@ class RobomimicCheck:
             if (provenance := file.get(PROVENANCE)) is not None:
                 check_hdf5(provenance, PROVENANCE)
             demos = self._demos(findings, file["data"])
-            own = _own_data(findings, h5py, file)
+            own = _own_data(findings, file)
             for name in demos:
-                self._check_demo(findings, h5py, file["data"], name)
+                self._check_demo(findings, file["data"], name)
                 if own is not None and name.removeprefix("demo_").isdigit():
-                    with findings.reading(f"data/{name}", KeyError, ValueError, TypeError):
-                        own.check_demo(h5py, file["data"][name], f"data/{name}", int(name.removeprefix("demo_")))
+                    with findings.reading(f"data/{name}"):
+                        own.check_demo(file["data"][name], f"data/{name}", int(name.removeprefix("demo_")))
             self._check_keys(findings, file["data"], demos)
             self._check_attributes(findings, file["data"], demos)
-            self._check_masks(findings, file, demos)
+            named = self._check_masks(findings, file, demos)
             if own is not None:
-                with findings.reading("data", KeyError, ValueError, TypeError):
-                    own.check_dataset(file, demos)
+                with findings.reading("data"):
+                    own.check_dataset(named, demos)
         if not findings.decode:
             findings.skip("values of images: --decode reads them")
 
@@ -75,7 +73,7 @@ class RobomimicCheck:
         findings.counted["episodes"] += len(demos)
         return [name for name in demos if name.startswith("demo_")]
 
-    def _check_demo(self, findings: Findings, h5py: Any, data: Any, name: str) -> None:
+    def _check_demo(self, findings: Findings, data: Any, name: str) -> None:
         where = f"data/{name}"
         demo = data[name]
         length = demo.attrs.get("num_samples")
@@ -85,8 +83,8 @@ class RobomimicCheck:
         findings.check("actions" in demo, where, "has no actions")
         findings.check("obs" in demo, where, "has no obs")
         findings.counted["rows"] += int(length)
-        for path, array in _arrays(h5py, demo):
-            with findings.reading(f"{where}/{path}", ValueError, TypeError):
+        for path, array in _arrays(demo):
+            with findings.reading(f"{where}/{path}"):
                 text = f"{array.shape[:1]} rows; num_samples is {length}"
                 if not findings.check(array.shape[:1] == (length,), f"{where}/{path}", text):
                     continue
@@ -151,19 +149,22 @@ class RobomimicCheck:
 
     def _check_attributes(self, findings: Findings, data: Any, demos: list[str]) -> None:
         total = sum(int(data[name].attrs.get("num_samples", 0)) for name in demos)
-        told = data.attrs.get("total")
-        findings.check(told == total, "data", f"total is {printable(told, 20)}; the demonstrations have {total} rows")
-        with findings.reading("data", ValueError, TypeError):
+        stated = data.attrs.get("total")
+        findings.check(
+            stated == total, "data", f"total is {printable(stated, 20)}; the demonstrations have {total} rows"
+        )
+        with findings.reading("data"):
             arguments = json.loads(data.attrs.get("env_args", "null"))
             lacking = [key for key in ("env_name", "type", "env_kwargs") if key not in (arguments or {})]
             findings.check(not lacking, "data", f"env_args has no {', '.join(lacking)}")
 
-    def _check_masks(self, findings: Findings, file: Any, demos: list[str]) -> None:
+    def _check_masks(self, findings: Findings, file: Any, demos: list[str]) -> dict[str, set[str]]:
+        """Return the demonstrations that each mask names; without masks nothing."""
+        named: dict[str, set[str]] = {}
         masks = file.get("mask")
         if masks is None:
             findings.skip("mask: there is none, so robomimic trains on all demonstrations")
-            return
-        named: dict[str, set[str]] = {}
+            return named
         for name in masks:
             stored = masks[name]
             if not findings.check(len(stored) <= len(demos), f"mask/{name}", f"{len(stored):,} names; fewer exist"):
@@ -176,13 +177,13 @@ class RobomimicCheck:
             )
         both = named.get("train", set()) & named.get("valid", set())
         findings.check(not both, "mask", f"{len(both)} demonstrations are in train and in valid")
+        return named
 
 
 class _OwnData:
     """Checks what this package writes besides the arrays that robomimic reads.
 
     Args:
-        findings: collects what is wrong.
         data: the group of the demonstrations.
         exported: what the provenance states.
     """
@@ -192,9 +193,9 @@ class _OwnData:
         width = sum(stream.width for stream in exported.of_role("action"))
         self._low, self._high = np.full(width, np.inf), np.full(width, -np.inf)  # of the actions
 
-    def check_demo(self, h5py: Any, demo: Any, where: str, number: int) -> None:
+    def check_demo(self, demo: Any, where: str, number: int) -> None:
         """Check a demonstration."""
-        if any(a.nbytes > ARRAY_BYTES for path, a in _arrays(h5py, demo) if a.ndim < 4 and "next_obs" not in path):
+        if any(a.nbytes > ARRAY_BYTES for path, a in _arrays(demo) if a.ndim < 4 and "next_obs" not in path):
             self._findings.skip(f"{where}: an array has more than {ARRAY_BYTES >> 20} MiB, so arrays are not compared")
             return
         exported, spec = self._exported, self._exported.spec
@@ -216,21 +217,24 @@ class _OwnData:
                 values[stream.name] = array[()]
         different = ", ".join(sorted(set(demo["obs"]) ^ set(demo["next_obs"])))
         self._findings.check(not different, where, f"{different}: is in one of obs and next_obs only")
-        windows = {stream.name for stream in spec.vectors if stream.rows}
-        rows = TickRows(ticks.reshape(-1), stamps, valid, ages, {k: v for k, v in values.items() if k not in windows})
-        exported.check_episode(where, number, rows)
-        if valid.shape != (len(ticks), len(spec.streams)):
-            return
-        for stream in spec.vectors:
-            if stream.rows and f"robocache/sample_age_ms.{stream.name}" in demo:
-                of_samples = demo[f"robocache/sample_age_ms.{stream.name}"][()]
-                exported.check_window(where, rows, stream, of_samples)
-                mask = demo[f"robocache/mask.{stream.name}"][()]
-                same = np.array_equal(mask != 0, of_samples >= 0)
-                of_mask = f"{where}/robocache/mask.{stream.name}"
-                self._findings.check(same, of_mask, "is not where sample_age_ms is 0 or more")
-        self._check_transitions(demo, where, number, rows, values)
-        self._check_images(h5py, demo, where, rows)
+        windows = exported.windows
+        ages_ms, masks = (
+            {name: demo[f"robocache/{kind}.{name}"][()] for name in windows if f"robocache/{kind}.{name}" in demo}
+            for kind in ("sample_age_ms", "mask")
+        )
+        rows = TickRows(
+            ticks.reshape(-1),
+            stamps,
+            valid,
+            ages,
+            {name: of_stream for name, of_stream in values.items() if name not in windows},
+            ages_ms=ages_ms,
+            masks=masks,
+            repeated=self._repeated(demo, len(ticks)),
+            rewards=demo["rewards"][()],
+        )
+        if exported.check_episode(where, number, rows):
+            self._check_transitions(demo, where, number, rows, values)
 
     def _check_transitions(
         self, demo: Any, where: str, number: int, rows: TickRows, values: dict[str, NDArray[Any]]
@@ -249,7 +253,6 @@ class _OwnData:
             self._compare(f"{where}/actions", demo["actions"][()], wanted, "action_dict, scaled, has")
         last = np.arange(len(rows.ticks_ns)) == len(rows.ticks_ns) - 1
         self._compare(f"{where}/dones", demo["dones"][()][:, None], last[:, None], "only the last row has 1, it is")
-        exported.check_rewards(f"{where}/rewards", number, rows, demo["rewards"][()])
         for name, array in demo["next_obs"].items() if "next_obs" in demo else ():
             if array.ndim < 4 and name in demo["obs"] and len(array):
                 same = np.array_equal(array[-1], demo["obs"][name][-1], equal_nan=True)
@@ -267,19 +270,21 @@ class _OwnData:
                 text = f"wrong in {int(off.any(axis=1).sum())} rows; in row {row} value {column} is"
                 self._findings.add(where, f"{text} {found[row, column]:g}; {what} {float(wanted[row, column]):g}")
 
-    def _check_images(self, h5py: Any, demo: Any, where: str, rows: TickRows) -> None:
-        """Compare images with those of the row before, one by one; only with `findings.decode`."""
+    def _repeated(self, demo: Any, rows: int) -> dict[str, NDArray[np.bool_]]:
+        """Return by stream which images are those of the row before; only with `findings.decode`."""
+        found = {}
         for stream in self._exported.spec.media if self._findings.decode else ():
             array = demo["obs"].get(stream.name)
-            if isinstance(array, h5py.Dataset) and len(array) == len(rows.ticks_ns):
-                same, last = np.zeros(len(array), np.bool_), None
-                for row in range(len(array)):
+            if array is not None and not isinstance(array, Hdf5Group) and len(array) == rows:
+                same, last = np.zeros(rows, np.bool_), None
+                for row in range(rows):
                     image = array[row]
                     same[row] = last is not None and np.array_equal(image, last, equal_nan=image.dtype.kind == "f")
                     last = image
-                self._exported.check_media(f"{where}/obs", rows, stream, same)
+                found[stream.name] = same
+        return found
 
-    def check_dataset(self, file: Any, demos: list[str]) -> None:
+    def check_dataset(self, named: dict[str, set[str]], demos: list[str]) -> None:
         """Check what is stored once."""
         exported, attributes = self._exported, self._attributes
         exported.check_count(len(demos), "data")
@@ -294,9 +299,7 @@ class _OwnData:
             off = ~np.isclose(np.asarray(attributes["action_offset"]), middle, rtol=1e-6, atol=1e-9)
             text = f"action_offset of column {off.argmax()} is not the middle of the actions, {middle[off.argmax()]:g}"
             self._findings.check(not off.any(), "data", text)
-        masks = file.get("mask")
-        if masks is not None:
-            named = {name: {value.decode() for value in np.asarray(masks[name][()]).astype("S")} for name in masks}
+        if named:
             without = sorted(set(demos) - named.get("train", set()) - named.get("valid", set()))
             text = f"{without[:1]} is in neither train nor valid"
             self._findings.check(not without or "train" not in named, "mask", text)
@@ -308,14 +311,14 @@ class _OwnData:
                 self._findings.check(not off_names, f"mask/task_{index}", text)
 
 
-def _own_data(findings: Findings, h5py: Any, file: Any) -> _OwnData | None:
+def _own_data(findings: Findings, file: Any) -> _OwnData | None:
     """Return the checks of a file that this package wrote; None for others."""
     own = any("robocache" in demo for _, demo in file["data"].items() if isinstance(demo, Hdf5Group))
     provenance = file.get(PROVENANCE)
     if provenance is None:
         findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
         return None
-    with findings.reading(PROVENANCE, ValueError, TypeError, RecursionError):
+    with findings.reading(PROVENANCE):
         raw = json.loads(bytes(provenance[()]))
         return _OwnData(findings, file["data"], ExportedRows(findings, PROVENANCE, raw))
     return None
@@ -328,14 +331,14 @@ def _check_members(group: Hdf5Group, depth: int = 0) -> None:
             _check_members(member, depth + 1)
 
 
-def _arrays(h5py: Any, group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _arrays(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     for key in group:
         item = group[key]
-        if isinstance(item, h5py.Dataset):
+        if not isinstance(item, Hdf5Group):
             if item.ndim:
                 yield f"{path}{key}", item
-        elif path.count("/") < 4:
-            yield from _arrays(h5py, item, f"{path}{key}/")
+        elif path.count("/") < MAX_DEPTH:
+            yield from _arrays(item, f"{path}{key}/")
 
 
 ROBOMIMIC_CHECK = RobomimicCheck()

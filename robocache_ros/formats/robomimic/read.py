@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.file_limits import check_hdf5
 from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats.columns import ArrayRows, ExportColumns, export_columns, read_marks
 from robocache_ros.formats.read import (
+    MALFORMED,
     MAX_EPISODES,
     MAX_STEPS,
     MAX_VECTOR_BYTES,
@@ -28,6 +29,7 @@ from robocache_ros.formats.read import (
     nominal_stamps,
     numbers,
     parse_object,
+    refusing,
 )
 from robocache_ros.formats.robomimic.schema import FILE, GROUPS, OWN, PROVENANCE
 from robocache_ros.storage.paths import AnyPath, as_path
@@ -36,7 +38,7 @@ from robocache_ros.untrusted_files import DatasetFile, Hdf5File, file_below, giv
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
 OPEN_FILES = 8
 # What h5py raises where an object is damaged, missing or of another kind.
-DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+_refusing = partial(refusing, what="damaged, or not robomimic's", errors=(*MALFORMED, MemoryError))
 MODALITIES = ("low_dim", "image")
 
 
@@ -73,7 +75,7 @@ class RobomimicDemos:
         self._images, self._keys = obs_modality == "image", obs_keys
         self.name = self.path.stem
         file = _file(self.path, os.getpid())
-        try:
+        with _refusing(printable(self.path)):
             self._demos = _demos(file, mask)
             env = parse_object(file["data"].attrs.get("env_args", "{}"), f"{printable(self.path)}: env_args")
             stored = (
@@ -84,8 +86,6 @@ class RobomimicDemos:
             if PROVENANCE in file:
                 where = f"{printable(self.path)}: provenance"
                 self._export = export_columns(parse_object(_all(file[PROVENANCE], where), where), where)
-        except DAMAGE as error:
-            raise _refusal(self.path, "", error) from None
 
     @property
     def files(self) -> tuple[AnyPath, ...]:
@@ -99,25 +99,21 @@ class RobomimicDemos:
         """Return a demonstration. Images are read when they are asked for."""
         name = self._demos[index]
         where = f"{printable(self.path)}: {printable(name, 40)}"
-        try:
+        with _refusing(where):
             demo = _file(self.path, os.getpid())[f"data/{name}"]
             streams = self._exported(demo, where) if self._export else self._nominal(demo, where)
             meta = parse_object(demo.attrs.get("ep_meta", "{}"), f"{where}: ep_meta")
             return SourceEpisode(streams, str(meta.get("lang", "")), self.name, where)
-        except DAMAGE as error:
-            raise _refusal(self.path, name, error) from None
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of a demonstration."""
         name = self._demos[index]
-        try:
+        with _refusing(f"{printable(self.path)}: {printable(name, 40)}"):
             demo = _file(self.path, os.getpid())[f"data/{name}"]
             if self._export:
                 ticks = demo[f"{OWN}/tick_ns"]
                 return int(ticks[0]), int(ticks[-1])
             return nominal_span(len(demo["actions"]), self._rate_hz)
-        except DAMAGE as error:
-            raise _refusal(self.path, name, error) from None
 
     def _nominal(self, demo: Any, where: str) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}
@@ -186,13 +182,12 @@ class _Frames:
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         first, last = int(rows[0]), int(rows[-1])
-        try:
-            stored, where = _file(self.path, os.getpid())[self.name], printable(self.path)
+        where = printable(self.path)
+        with _refusing(f"{where}: {printable(self.name, 40)}"):
+            stored = _file(self.path, os.getpid())[self.name]
             check_image_bytes(last + 1 - first, stored.shape[1:], where)
             check_hdf5(stored, f"{where}: {printable(self.name, 60)}", last + 1 - first)
             read: NDArray[np.uint8] = stored[first : last + 1]
-        except DAMAGE as error:
-            raise _refusal(self.path, self.name, error) from None
         return read[rows - first]
 
 
@@ -251,10 +246,3 @@ def _mask(stored: Any, demos: int, where: str) -> list[str]:
         raise DatasetError(f"{where}: {len(stored):,} names for {demos:,} demonstrations; check the file")
     check_hdf5(stored, where)
     return [bytes(stored[row]).decode() for row in range(len(stored))]
-
-
-def _refusal(path: AnyPath, record: str, error: Exception) -> DatasetError:
-    if isinstance(error, RoboCacheError):
-        return DatasetError(str(error))
-    where = f"{printable(path)}: {printable(record, 40)}" if record else printable(path)
-    return DatasetError(f"{where}: damaged, or not robomimic's ({printable(error, 60)}); get the file again")

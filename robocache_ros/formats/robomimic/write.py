@@ -16,8 +16,8 @@ from robocache_ros.extras import need
 from robocache_ros.formats import write
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.robomimic.schema import DATA, FILE, GROUPS, OWN, PROVENANCE
-from robocache_ros.formats.write import FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
-from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.formats.write import RAW, FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
+from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.paths import AnyPath
 
@@ -74,9 +74,6 @@ class _KeepsErrors(io.FileIO):
             self._error = self._error or OSError(error.errno, error.strerror, str(self.name))
 
 
-# robomimic datasets (https://robomimic.github.io): one HDF5 file, written with h5py.
-
-
 GYM_TYPE = 2  # of robomimic's environments: the one without a simulator of its own
 VALIDATION_SHARE = 0.1
 MIN_RANGE = 1e-4  # a column of actions with a smaller range is only shifted, as by robomimic's own normalisation
@@ -88,22 +85,16 @@ class RobomimicFormat(WrittenByTasks):
     name = "robomimic"
     title = "robomimic (HDF5)"
     entry = FILE
+    images = RAW
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
         need("h5py", "hdf5")
 
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images without loss."""
-        return None if options.media == "none" else "raw"
-
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the task that writes the file."""
         of_row = row_bytes(dataset, dict.fromkeys(dataset.pictures, "raw")) + arrays_bytes(dataset)
         return [FileTask(self.entry, dataset.frames * of_row, _write_file)]
-
-    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
-        """Do nothing: there is one file."""
 
 
 def _write_file(dataset: ExportedDataset, folder: Path) -> None:

@@ -24,17 +24,15 @@ from robocache_ros.formats.read import (
     numbers,
     parse_object,
     read_object,
+    refusing,
 )
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.formats.webdataset.schema import ARRAY, EXTENSIONS, INDEX, MEMBER_BYTES, META, ROLES, sample_key
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_file, path_below
 
-# Where the members of a tar file are, so that each is read without those before it.
-
-
 MAX_MEMBERS = 4_000_000  # of a file
-OPEN_FILES = 16  # whose members are kept
+OPEN_FILES = 16  # whose members stay in memory
 
 
 class Place(NamedTuple):
@@ -53,7 +51,7 @@ def tar_members(path: DatasetFile, process: int) -> dict[str, Place]:
     """
     found: dict[str, Place] = {}
     at = 0
-    try:
+    with refusing(printable(path), "damaged", errors=(OSError, tarfile.TarError, ValueError)):
         size = path.stat().st_size
         with open_file(path) as file:
             while (head := file.read(tarfile.BLOCKSIZE)) and any(head):
@@ -66,9 +64,6 @@ def tar_members(path: DatasetFile, process: int) -> dict[str, Place]:
                 found[member.name] = Place(at, member.size)
                 at += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 file.seek(at)
-    except (OSError, tarfile.TarError, ValueError) as error:
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 80)})"
-        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
     return found
 
 
@@ -85,18 +80,12 @@ def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
     if total > MEMBER_BYTES:
         shown = printable(names[0], 60)
         raise DatasetError(f"{printable(path)}: {shown} and others: {total:,} bytes; at most {MEMBER_BYTES:,} are read")
-    try:
-        with open_file(path) as file:
-            found = []
-            for name in names:
-                file.seek(places[name].start)
-                found.append(file.read(places[name].size))
-    except OSError as error:
-        raise DatasetError(f"{printable(path)}: cannot be read ({error.strerror}); get the file again") from None
+    found = []
+    with refusing(printable(path), "cannot be read", errors=(OSError,)), open_file(path) as file:
+        for name in names:
+            file.seek(places[name].start)
+            found.append(file.read(places[name].size))
     return found
-
-
-# WebDataset shards that this project exported: a tar file has a sample per tick.
 
 
 class WebDatasetEpisodes:
@@ -115,16 +104,18 @@ class WebDatasetEpisodes:
         where = printable(self.folder / INDEX)
         index = read_object(file_below(self.folder, INDEX))
         self._columns = export_columns(read_object(file_below(self.folder, PROVENANCE)), where)
-        try:
+        with refusing(where):
             shards = [(str(shard["name"]), int(shard["episodes"])) for shard in index["shards"]]
             if min((count for _, count in shards), default=0) < 0:
                 raise ValueError("a shard of less than 0 episodes")
             self._episodes = [
-                (int(told["samples"]), str(told["task"]), None if told["success"] is None else bool(told["success"]))
-                for told in index["episodes"]
+                (
+                    int(stated["samples"]),
+                    str(stated["task"]),
+                    None if stated["success"] is None else bool(stated["success"]),
+                )
+                for stated in index["episodes"]
             ]
-        except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the file again") from None
         self._shards, self._ends = [name for name, _ in shards], list(accumulate(count for _, count in shards))
         count = len(self._episodes)
         if count > MAX_EPISODES or (self._ends[-1] if shards else 0) != count:
@@ -143,13 +134,11 @@ class WebDatasetEpisodes:
         path, keys, where = self._place(index)
         _, task, success = self._episodes[index]
         metas = [parse_object(data, f"{where}: {META}") for data in _members(path, keys, META)]
-        try:
+        with refusing(f"{where}: {META}", advice="export it again"):
             ticks = np.array([int(meta["tick_ns"]) for meta in metas], np.int64)
             rewards = np.array([float(meta["reward"]) for meta in metas], np.float32)
             names = self._columns.names
             valid, age_ns = (np.array([[m[key][name] for name in names] for m in metas]) for key in ("valid", "age_ns"))
-        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-            raise DatasetError(f"{where}: meta.json: malformed ({printable(error, 60)}); export it again") from None
         marks = read_marks(self._columns, valid, age_ns, where)
         found, arrays = self._values(path, keys, where)
         streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards, where)
@@ -159,10 +148,8 @@ class WebDatasetEpisodes:
         """Return the first and the last stamp of an episode."""
         path, keys, where = self._place(index)
         metas = [parse_object(data, f"{where}: {META}") for data in _members(path, [keys[0], keys[-1]], META)]
-        try:
+        with refusing(f"{where}: {META}", advice="export it again"):
             return int(metas[0]["tick_ns"]), int(metas[1]["tick_ns"])
-        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-            raise DatasetError(f"{where}: meta.json: malformed ({printable(error, 60)}); export it again") from None
 
     def _place(self, index: int) -> tuple[DatasetFile, list[str], str]:
         """Return the file of an episode, the keys of its samples, and where it is."""
@@ -213,13 +200,12 @@ def _members(path: DatasetFile, keys: list[str], field: str) -> list[bytes]:
 def _rows(path: DatasetFile, keys: list[str], field: str, where: str) -> NDArray[np.float32]:
     """(T, D) of the arrays of a field. Their headers are those of the first, which is read once."""
     files = _members(path, keys, field)
-    try:
+    # Damaged headers of arrays raise errors of any kind.
+    with refusing(f"{where}: {field}", "damaged", "export it again", (Exception,)):
         first = npy_array(files[0])
         head = files[0][: len(files[0]) - first.nbytes]
         if first.dtype != np.dtype("<f4") or any(len(f) != len(files[0]) or not f.startswith(head) for f in files):
             raise ValueError("its samples are not float32 of one shape")
-    except Exception as error:  # damaged headers of arrays raise errors of any kind
-        raise DatasetError(f"{where}: {field}: damaged ({printable(error, 60)}); export it again") from None
     rows = np.stack([np.frombuffer(file, "<f4", first.size, len(head)) for file in files])
     return numbers(rows.reshape(len(files), *first.shape), f"{where}: {field}")
 

@@ -14,20 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats import schema
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.schema import PROVENANCE
-from robocache_ros.formats.webdataset.schema import (
-    ACTION,
-    ARRAY,
-    EXTENSIONS,
-    INDEX,
-    META,
-    STATE,
-    STATS,
-    age_field,
-    sample_key,
-)
+from robocache_ros.formats.schema import ACTION, BY_STREAM, IMAGES, PROVENANCE, STATE, WINDOW
+from robocache_ros.formats.webdataset import schema
 from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
@@ -37,10 +26,8 @@ from robocache_ros.formats.write import (
     write_json,
     write_provenance,
 )
-from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-
-# Tar files whose bytes depend only on the names and data of their members.
 
 
 def member_bytes(nbytes: int) -> int:
@@ -77,9 +64,6 @@ class TarWriter:
                 self._file.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
 
 
-# WebDataset shards: tar files with a sample per tick, the ticks of an episode in order.
-
-
 SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by another, at the next episode
 Field = Callable[[int], bytes]  # tick of an episode -> the bytes of its member
 
@@ -89,7 +73,7 @@ class WebDatasetFormat(WrittenByTasks):
 
     name = "webdataset"
     title = "WebDataset shards, a sample per tick"
-    entry = INDEX
+    entry = schema.INDEX
     needs_stats = True
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
@@ -100,10 +84,6 @@ class WebDatasetFormat(WrittenByTasks):
                     f"streams.{stream.name}: webdataset stores vectors under this name; rename the stream"
                 )
 
-    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Store images as jpeg, or as png, which is lossless."""
-        return {"video": "jpeg", "image": "png"}.get(options.media)
-
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return a task for each shard. Memory: one sample."""
         return shard_tasks(dataset, _sample_bytes(dataset), SHARD_BYTES, _write_shard)
@@ -111,7 +91,7 @@ class WebDatasetFormat(WrittenByTasks):
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the metadata, dataset.json last."""
         write_provenance(folder / PROVENANCE, dataset, dataset.encodings(WEBDATASET.encoding))
-        write_json(folder / STATS, _stats(dataset))
+        write_json(folder / schema.STATS, _stats(dataset))
         episodes = [
             {
                 "recording": printable(episode.recording, 4096),
@@ -121,10 +101,10 @@ class WebDatasetFormat(WrittenByTasks):
             }
             for episode in dataset.episodes
         ]
-        names = {schema.STATE: STATE, schema.ACTION: ACTION}
+        names = {STATE: schema.STATE, ACTION: schema.ACTION}
         columns = {field: dataset.features[name].names for name, field in names.items() if name in dataset.features}
         write_json(
-            folder / INDEX,
+            folder / schema.INDEX,
             {"rate_hz": dataset.rate_hz, "shards": list(results), "episodes": episodes, "columns": columns},
         )
 
@@ -139,7 +119,7 @@ def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: in
             fields = _fields(dataset, episode)
             for tick in range(episode.length):
                 for name, data_of in fields.items():
-                    tar.write(f"{sample_key(episode.index, tick)}.{name}", data_of(tick))
+                    tar.write(f"{schema.sample_key(episode.index, tick)}.{name}", data_of(tick))
             samples += episode.length
         complete = True
     finally:
@@ -157,19 +137,19 @@ def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
     """Return the fields of the samples of an episode."""
     fields: dict[str, Field] = {}
     if dataset.state:
-        fields[STATE] = _rows(episode.state)
+        fields[schema.STATE] = _rows(episode.state)
     if dataset.actions:
-        fields[ACTION] = _rows(episode.action)
+        fields[schema.ACTION] = _rows(episode.action)
     for stream in dataset.spec.vectors:
         if stream.rows:
             fields[f"{stream.name}.npy"] = _rows(episode.vector(stream.name))
-            fields[age_field(stream.name)] = _rows(episode.window_ages_ms(stream.name))
+            fields[schema.age_field(stream.name)] = _rows(episode.window_ages_ms(stream.name))
     for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
         images = episode.images(name, encoding)
-        fields[f"{name}.{EXTENSIONS[encoding]}"] = HeldBytes(images.samples, images.__getitem__).__getitem__
+        fields[f"{name}.{schema.EXTENSIONS[encoding]}"] = HeldBytes(images.samples, images.__getitem__).__getitem__
     for name in dataset.arrays:
         fields[f"{name}.npz"] = _compressed(episode.arrays(name))
-    fields[META] = _meta(dataset, episode)
+    fields[schema.META] = _meta(dataset, episode)
     return fields
 
 
@@ -185,7 +165,7 @@ def _compressed(arrays: StoredArrays) -> Field:
 def _meta(dataset: ExportedDataset, episode: Episode) -> Field:
     names = dataset.layout.names
     by_stream: tuple[NDArray[Any], ...] = (episode.stamps_ns, episode.valid, episode.age_ns)
-    columns = dict(zip(schema.BY_STREAM, by_stream, strict=True))
+    columns = dict(zip(BY_STREAM, by_stream, strict=True))
 
     def data_of(tick: int) -> bytes:
         meta = {
@@ -215,17 +195,17 @@ def _npz(array: NDArray[Any]) -> bytes:
     """Compress an array as numpy.savez_compressed(file, array=array) does, but several times as fast."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        member = zipfile.ZipInfo(ARRAY)  # its date is that of the first DOS
+        member = zipfile.ZipInfo(schema.ARRAY)  # its date is that of the first DOS
         archive.writestr(member, _npy(array), zipfile.ZIP_DEFLATED, compresslevel=1)
     return file.getvalue()
 
 
 def _stats(dataset: ExportedDataset) -> dict[str, Any]:
     """Return the statistics by field."""
-    fields = {schema.STATE: STATE, schema.ACTION: ACTION}
-    fields.update({schema.WINDOW + s.name: f"{s.name}.npy" for s in dataset.spec.vectors if s.rows})
+    fields = {STATE: schema.STATE, ACTION: schema.ACTION}
+    fields.update({WINDOW + s.name: f"{s.name}.npy" for s in dataset.spec.vectors if s.rows})
     for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
-        fields[schema.IMAGES + name] = f"{name}.{EXTENSIONS[encoding]}"
+        fields[IMAGES + name] = f"{name}.{schema.EXTENSIONS[encoding]}"
     return {fields[name]: values for name, values in dataset.stats.items() if name in fields}
 
 

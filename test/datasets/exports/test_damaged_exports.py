@@ -205,7 +205,7 @@ ODD: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
         "diffusion_policy",
         change(ENDS, "shape", value=[9_000_000]),
         "episode_ends/1: not there",
-        "episode_ends/1: is missing",
+        "episode_ends/1: not there",
     ),
     "a log of text": ("delta", replace_log("nonsense"), "Json error", "Json error"),
     "an empty log": ("delta", replace_log(""), "No table metadata", "No table metadata"),

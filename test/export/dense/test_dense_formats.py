@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import subprocess
 import sys
@@ -34,16 +33,6 @@ def sensors(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def out(sensors: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(sensors, sensor_spec(), tmp_path_factory.mktemp("dense") / "set", OPTIONS).out
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def test_the_bytes_do_not_depend_on_the_number_of_processes(sensors: list[Path], out: Path, tmp_path: Path) -> None:
-    other = export(sensors, sensor_spec(), tmp_path / "set", OPTIONS, jobs=2).out
-    assert filecmp.cmp(out / HDF5, other / HDF5, shallow=False)
-    assert files(out / ZARR) == files(other / ZARR)
 
 
 def test_no_object_of_the_hdf5_file_stores_a_time(out: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +55,6 @@ def test_a_gray_image_is_stored_as_rgb(exported: Make) -> None:
     image = picture(bytes(example["steps/observation/gray"][0]))
     assert image.shape == (9, 17, 3)
     assert (image == image[:, :, :1]).all()
-
-
-def test_equal_exports_have_equal_bytes(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    files = []
-    for name in ("one", "other"):
-        export(bags, spec, tmp_path / name, replace(OPTIONS, media="video"), report=False)
-        folder = tmp_path / name / "robocache"
-        files.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
-    assert files[0] == files[1]
 
 
 def test_a_full_file_is_followed_by_another(

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,14 +44,6 @@ def test_vectors_are_the_fused_columns_to_the_bit(exported: Make) -> None:
         expected = made.episodes[index]
         state = np.stack([np.load(io.BytesIO(stored[f"{key}.state.npy"])) for key in keys])
         assert state.tobytes() == made.vectors(expected, "observation").tobytes()
-
-
-def test_equal_exports_have_equal_bytes(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    files = []
-    for name in ("one", "other"):
-        export(bags, spec, tmp_path / name, replace(OPTIONS, media="video"), report=False)
-        files.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    assert files[0] == files[1]
 
 
 def test_members_have_no_owner_and_no_time(exported: Make) -> None:

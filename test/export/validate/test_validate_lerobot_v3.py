@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
@@ -27,15 +26,6 @@ def change_json(dataset: Path, name: str, change: Callable[[Any], None]) -> None
     value = json.loads((dataset / name).read_text())
     change(value)
     (dataset / name).write_text(json.dumps(value))
-
-
-def change_column(dataset: Path, key: str, change: Callable[[np.ndarray[Any, Any]], None], name: str = DATA) -> None:
-    table = parquet.read_table(dataset / name)
-    column = table[key].combine_chunks()
-    values = np.array(column.to_pylist(), column.type.value_type.to_pandas_dtype() if column.type.num_fields else None)
-    change(values)
-    at = table.column_names.index(key)
-    parquet.write_table(table.set_column(at, key, pyarrow.array(values.tolist(), column.type)), dataset / name)
 
 
 @pytest.mark.parametrize("media", ["video", "image", "none"])
@@ -60,24 +50,6 @@ def test_a_truncated_video(copy: Copy) -> None:
     assert text.startswith(f"{VIDEO}: cannot be read")
 
 
-def test_a_video_of_another_recording(copy: Copy) -> None:
-    dataset = copy("video")
-    wrist = dataset / VIDEO.replace("front", "wrist")
-    wrist.write_bytes((dataset / VIDEO).read_bytes())
-    (text,) = found(dataset)
-    assert "frames of 224x224; the feature has 120x160" in text
-
-
-def test_a_video_with_too_few_frames(copy: Copy) -> None:
-    dataset = copy("video")
-
-    def shorten(info: dict[str, Any]) -> None:
-        info["fps"] = 25
-
-    change_json(dataset, "meta/info.json", shorten)
-    assert any("rows have no frame" in text for text in found(dataset))
-
-
 def test_damage_within_a_video_is_found_by_decoding(copy: Copy) -> None:
     dataset = copy("video")
     with (dataset / VIDEO).open("r+b") as file:
@@ -87,84 +59,12 @@ def test_damage_within_a_video_is_found_by_decoding(copy: Copy) -> None:
     assert any(text.startswith(VIDEO) for text in found(dataset, decode=True))
 
 
-def test_a_missing_data_file(copy: Copy) -> None:
-    dataset = copy("none")
-    (dataset / DATA).unlink()
-    texts = found(dataset)
-    assert f"{DATA}: is missing" in texts
-    assert any("total_frames" in text for text in texts)
-
-
-def test_an_altered_value_by_the_statistics(copy: Copy) -> None:
-    dataset = copy("none")
-
-    def alter(values: np.ndarray[Any, Any]) -> None:
-        values[30, 2] += 0.001
-
-    change_column(dataset, "observation.state", alter)
-    assert any(text.startswith("meta/stats.json: observation.state: mean of value 2") for text in found(dataset))
-
-
 def test_an_altered_byte_by_the_checksums(made: Callable[[str], ExportResult], tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(made("none").out, tmp_path / "set"))
     assert found(dataset) == []
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=dataset, check=True)
     (dataset / "meta/info.json").write_bytes((dataset / "meta/info.json").read_bytes() + b"\n")
     assert found(dataset) == ["meta/info.json: its checksum is not that in SHA256SUMS: the file was changed"]
-
-
-def test_a_wrong_total(copy: Copy) -> None:
-    dataset = copy("none")
-
-    def change(info: dict[str, Any]) -> None:
-        info["total_frames"] += 1
-
-    change_json(dataset, "meta/info.json", change)
-    (text,) = found(dataset)
-    assert text.startswith("meta/info.json: total_frames is ")
-
-
-def test_not_a_number(copy: Copy) -> None:
-    dataset = copy("none")
-
-    def damage(values: np.ndarray[Any, Any]) -> None:
-        values[20, 1] = np.nan
-
-    change_column(dataset, "action", damage)
-    assert any("action: NaN or infinite in 1 rows, the first is row 20" in text for text in found(dataset))
-
-
-@pytest.mark.parametrize("key", ["index", "frame_index", "episode_index", "timestamp", "task_index"])
-def test_an_index_that_jumps(copy: Copy, key: str) -> None:
-    dataset = copy("none")
-
-    def jump(values: np.ndarray[Any, Any]) -> None:
-        values[7] += 5
-
-    change_column(dataset, key, jump)
-    assert any(f"{key}: wrong in 1 rows; in row 7" in text for text in found(dataset))
-
-
-def test_a_tick_that_is_not_on_the_grid(copy: Copy) -> None:
-    dataset = copy("none")
-
-    def shift(values: np.ndarray[Any, Any]) -> None:
-        values[9] += 1
-
-    change_column(dataset, "robocache.tick_ns", shift)
-    assert any("1 ticks are not on the grid of 50 Hz, the first is row 9" in text for text in found(dataset))
-
-
-def test_a_value_where_there_is_none(copy: Copy) -> None:
-    dataset = copy("none")
-
-    def invalidate(values: np.ndarray[Any, Any]) -> None:
-        values[3, 0] = 0
-
-    change_column(dataset, "robocache.valid", invalidate)
-    texts = found(dataset)
-    assert any(" in row 3, where valid is 0; it must be 0" in text for text in texts)
-    assert any("joint_position: wrong in 1 rows; in row 3 stamp is 17" in text for text in texts)
 
 
 def test_an_image_that_is_not_one(copy: Copy) -> None:

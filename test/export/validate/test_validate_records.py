@@ -96,7 +96,7 @@ def test_a_split_without_its_file(rlds: Rlds) -> None:
         ({"action": np.full((STEPS, 2), np.nan, np.float32)}, "steps/action: NaN or infinite in 5 rows"),
         ({"action": np.ones(2 * STEPS - 1, np.float32)}, "9 numbers are not steps of shape [2]"),
         ({"is_last": np.zeros(STEPS - 1)}, "its features have different numbers of steps: [4, 5]"),
-        ({"is_last": np.zeros(STEPS)}, "is_last is true at steps []; it must be true at [4] alone"),
+        ({"is_last": np.zeros(STEPS)}, "is_last is true at steps []; it must be true at [4] only"),
         ({"image": BytesList([png(8, 8)] * STEPS)}, "step 0 is 8x8; features.json says [4, 6]"),
         ({"image": BytesList([b"no image"] * STEPS)}, "steps/image: cannot be read"),
         ({"reward": np.zeros(STEPS, np.float32)}, "steps/reward is not in features.json"),

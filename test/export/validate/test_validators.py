@@ -89,6 +89,13 @@ def test_the_number_of_findings_is_bounded(tmp_path: Path) -> None:
     assert str(findings.found[0]) == "file 0: is\\nwrong"
 
 
+def declare(check: registry.Validator, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare a format with a validator, as an installed package does."""
+    point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=check))
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    monkeypatch.syspath_prepend(site)
+
+
 def test_a_format_of_another_package_brings_its_validator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Check:
         title = "other"
@@ -99,8 +106,7 @@ def test_a_format_of_another_package_brings_its_validator(tmp_path: Path, monkey
         def check(self, findings: Findings) -> None:
             findings.add("other.txt", "is empty")
 
-    point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    declare(Check(), tmp_path, monkeypatch)
     (tmp_path / "other.txt").touch()
     (findings,) = validate(tmp_path)
     assert [str(finding) for finding in findings.found] == ["other.txt: is empty"]
@@ -116,7 +122,6 @@ def test_an_unexpected_error_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
         def check(self, findings: Findings) -> None:
             raise KeyError("shape")
 
-    point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    declare(Check(), tmp_path, monkeypatch)
     (findings,) = validate(tmp_path)
     assert str(findings.found[0]).endswith("cannot be read further (KeyError: 'shape')")
