@@ -297,7 +297,7 @@ def make_pieces_of(
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
             for number, plan in enumerate(plans) if resumed else ():
-                key = plan.key(recording, _named_by(recording, checksums))
+                key = plan.key(recording, files_in_key(recording, checksums))
                 if piece := store.find(key):
                     outcomes[number] = Outcome(recording, piece, reused=True)
                     _note(recording, plan, store, checksums, key)
@@ -340,7 +340,7 @@ def _known(recording: PlannedRecording, plans: Sequence[Plan], store: PieceStore
     return outcomes
 
 
-def _named_by(recording: PlannedRecording, checksums: Checksums) -> recording_file.StorageFiles:
+def files_in_key(recording: PlannedRecording, checksums: Checksums) -> recording_file.StorageFiles:
     """Return the files in the key of a piece: of a URL with their versions, so that they are not downloaded for it."""
     return checksums.unread if is_url(recording.path) else checksums.result()
 
@@ -461,7 +461,7 @@ class _Draft:
         self._writer.finish(self._bag)
         files = self._work.checksums.result()
         recording_file.save_recording(self._folder, converted, files)
-        key = self._plan.key(self._work.recording, _named_by(self._work.recording, self._work.checksums))
+        key = self._plan.key(self._work.recording, files_in_key(self._work.recording, self._work.checksums))
         made = self._work.store.commit(self._folder, key)
         _note(self._work.recording, self._plan, self._work.store, self._work.checksums, key)
         return made

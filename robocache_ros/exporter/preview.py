@@ -22,7 +22,7 @@ from robocache_ros.exporter.executors.local import available_cores
 from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
-from robocache_ros.exporter.pieces import Checksums, Plan
+from robocache_ros.exporter.pieces import Checksums, Plan, files_in_key
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
 from robocache_ros.exporter.request import ExportRequest, Output
 from robocache_ros.exporter.target import piece_store
@@ -304,10 +304,10 @@ def _repeated(recordings: Sequence[PlannedRecording]) -> list[str]:
 
 
 def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
-    """Yield the recordings whose pieces exist. They are read for their checksums only if there are any pieces."""
+    """Yield the recordings whose pieces exist. Local ones are read for their checksums, if there are any pieces."""
     for recording in plan.distinct if store.used() else ():
         with suppress(RoboCacheError, OSError), Checksums(recording.path) as checksums:
-            if store.find(plan.key(recording, checksums.result())):
+            if store.find(plan.key(recording, files_in_key(recording, checksums))):
                 yield recording
 
 

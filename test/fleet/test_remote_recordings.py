@@ -18,6 +18,7 @@ from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage import object_store
+from test.export.conftest import dry_run
 from test.fleet.fault_proxy import Faults
 from test.fleet.s3_server import Bucket
 from test.ros1_bags import write_ros1_bag
@@ -154,6 +155,17 @@ def test_an_export_of_a_recording_that_was_converted_downloads_nothing(
     export([url], spec, tmp_path / "second", DatasetOptions(formats=("webdataset",)), pieces=tmp_path / "pieces")
 
     assert [request.method for request in faults.requests if request.range] == []
+
+
+def test_a_dry_run_finds_the_pieces_of_a_url(
+    recorded: Callable[[str], Path], spec: FusionSpec, s3: Bucket, tmp_path: Path
+) -> None:
+    url, pieces = s3.put("raw/run.db3", recorded("sqlite3") / "run.db3"), tmp_path / "pieces"
+    export([url], spec, tmp_path / "first", pieces=pieces)
+
+    run = dry_run([url], spec, tmp_path / "second", pieces=pieces)
+
+    assert [str(recording.path) for recording in run.converted] == [url]
 
 
 def test_info_reads_the_index_and_a_few_chunks(
