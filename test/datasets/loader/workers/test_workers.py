@@ -208,6 +208,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_and_resumed_sees_the_same_sequence(tmp_path: Path) -> None:
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
