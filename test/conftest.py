@@ -174,6 +174,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
 def pytest_runtest_setup() -> None:
     # ROS's launch, once a test has imported it, lets no logger that is made later hand its records on to caplog.
     logging.setLoggerClass(logging.Logger)
