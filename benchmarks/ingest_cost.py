@@ -50,7 +50,7 @@ def measure(way: str, seconds: float) -> dict[str, Any]:
         publisher = family.start("publisher", "publisher", seconds=WARM_UP_S + seconds + 1.0, **options)
         assert receiver.stdout.readline().strip() == READY  # both processes start at the same time
         publisher.await_ready()
-        publisher.tell(GO)
+        publisher.send(GO)
         time.sleep(WARM_UP_S + 1.0)
         receiver.stdin.write(GO + "\n")
         receiver.stdin.flush()
@@ -60,7 +60,7 @@ def measure(way: str, seconds: float) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(receiver.stdout.readline())
         receiver.wait(10)
         publisher.await_ready()
-        publisher.tell(STOP)
+        publisher.send(STOP)
         family.result(publisher)
     expected = sum(sensor.rate_hz for sensor in LOAD.sensors) * seconds
     return {"way": way, "share": found["received"] / expected, **found}

@@ -10,8 +10,8 @@ from typing import Any
 
 def lazy_names(
     package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions `__getattr__` and `__dir__` of a package (PEP 562).
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the functions `__getattr__` and `__dir__` of a package (PEP 562), and its `__all__`.
 
     Args:
         package: its `__name__`.
@@ -31,4 +31,4 @@ def lazy_names(
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home_of})
 
-    return get, names
+    return get, names, list(home_of)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 # Determines whether the header stamps of a topic are on the clock of the timeline.
 #
 # Simulators use simulated time, some drivers use the time since their start, and a replay keeps the original stamps.
-
 
 Int64 = NDArray[np.int64]
 
@@ -38,11 +38,6 @@ class Times(NamedTuple):
     logs_ns: Int64  # (M,)
     stamps_ns: Int64  # (M,)
     publishers: Int64 | None = None  # (M,)
-
-    @property
-    def set_ones(self) -> Times:
-        """Return the messages whose stamps are valid and set."""
-        return self.where(self.stamps_ns > 0)
 
     def where(self, chosen: NDArray[np.bool_] | slice) -> Times:
         """Return some of the messages."""
@@ -113,16 +108,6 @@ def clock_of(arrivals: Int64, stamps: Int64) -> Clock:
     return Clock("timeline" if np.mean(np.abs(delays) > LIMIT_NS) <= MAX_UNUSABLE_SHARE else "device", offset_ns, unset)
 
 
-# The timeline of a recording: converts log times to arrivals on the clock of the header stamps.
-
-
-class ClockMapping(Protocol):
-    """A conversion of log times to times, without a jump."""
-
-    def at(self, log_ns: int) -> int:
-        """Return the time at a log time."""
-
-
 class ClockSteps(NamedTuple):
     """Uses the time of the last /clock message, as a node in simulated time does."""
 
@@ -154,7 +139,7 @@ class Lines(NamedTuple):
 
     def at(self, log_ns: int) -> int:
         """Return the time at a log time."""
-        index = bisect_right(self.pieces, log_ns, key=_start_ns)
+        index = bisect_right(self.pieces, log_ns, key=attrgetter("start_ns"))
         return self.pieces[max(0, index - 1)].at(log_ns)
 
 
@@ -162,11 +147,7 @@ class Segment(NamedTuple):
     """The log times between two consecutive time jumps."""
 
     start_ns: int  # log time of its first message
-    mapping: ClockMapping
-
-
-def _start_ns(part: Piece | Segment) -> int:
-    return part.start_ns
+    mapping: ClockSteps | Lines
 
 
 class Span(NamedTuple):
@@ -201,7 +182,7 @@ class Timeline:
         """Return the time at a log time."""
         if not self.segments:
             return log_ns
-        index = bisect_right(self.segments, log_ns, key=_start_ns)
+        index = bisect_right(self.segments, log_ns, key=attrgetter("start_ns"))
         return self.segments[max(0, index - 1)].mapping.at(log_ns)
 
     def arrivals(self, logs_ns: Int64) -> Int64:
@@ -265,7 +246,6 @@ class Timeline:
 #    Otherwise, as in a simulation with varying speed, the segment is split at the point with the largest distance from
 #    the straight line between its ends.
 
-
 BIN_NS = 100 * NS_PER_MS
 WINDOW_NS = NS_PER_S // 2
 NEAR_NS = 20 * NS_PER_MS
@@ -280,8 +260,7 @@ def estimated(times: Times) -> list[Segment]:
     """Return the segments of a clock, from the stamped messages of all its topics in log order."""
     points = _without_damage(_fastest(times, BIN_NS))
     segments = []
-    for first, stop in _between_jumps(points) if len(points.logs_ns) else ():
-        part = Times(points.logs_ns[first:stop], points.stamps_ns[first:stop])
+    for first, part in _between_jumps(points, jumps(points)) if len(points.logs_ns) else ():
         start_ns = _first_after_jump(times, points, first) if first else int(times.logs_ns[0])
         segments.append(Segment(start_ns, Lines(tuple(_pieces(part)))))
     return segments
@@ -317,9 +296,10 @@ def _without_damage(points: Times) -> Times:
     return Times(points.logs_ns[good], points.stamps_ns[good])
 
 
-def _between_jumps(points: Times) -> Iterator[tuple[int, int]]:
-    cuts = jumps(points).tolist()
-    yield from zip([0, *cuts], [*cuts, len(points.logs_ns)], strict=True)
+def _between_jumps(times: Times, cuts: Int64) -> Iterator[tuple[int, Times]]:
+    """Yield the index of the first message of each part, and the part."""
+    for first, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(times.logs_ns)], strict=True):
+        yield first, Times(times.logs_ns[first:stop], times.stamps_ns[first:stop])
 
 
 def _first_after_jump(times: Times, points: Times, first: int) -> int:
@@ -398,14 +378,13 @@ def _corner(windows: Times) -> int:
 #
 # Streams on a clock other than the timeline need `stamp: device`. Topics that a spec declares so are not considered.
 
-
 CLOCK, CLOCK_TYPE = "/clock", "rosgraph_msgs/msg/Clock"
 PROBE = 8  # number of messages per topic that are checked first
 MAX_SEGMENTS = 1000  # with more jumps, stamps do not follow a clock; log times are the timeline
 MIN_SHARE = 100  # a topic with less than 1 / SHARE of the messages of the largest topic is not considered
 
 
-def with_a_say(counts: Mapping[str, int]) -> list[str]:
+def considered_topics(counts: Mapping[str, int]) -> list[str]:
     """Return the considered topics, given the message counts of all stamped topics; sorted by name."""
     largest = max((count for name, count in counts.items() if name != CLOCK), default=0)
     least = max(2, largest // MIN_SHARE)
@@ -426,12 +405,12 @@ def timeline_of(times: Mapping[str, Times], devices: Collection[str] = ()) -> Ti
         times: all messages by stamped topic, and those of /clock if it is recorded.
         devices: topics with a clock of their own.
     """
-    chosen = {name: times[name] for name in with_a_say({name: len(one.logs_ns) for name, one in times.items()})}
+    chosen = {name: times[name] for name in considered_topics({name: len(one.logs_ns) for name, one in times.items()})}
     if is_by_log({name: one for name, one in chosen.items() if name not in devices}):
         return Timeline()
     clock = chosen.pop(CLOCK, None)
     stamped = [
-        _Publisher(name, part.set_ones)
+        _Publisher(name, part.where(part.stamps_ns > 0))
         for name, one in chosen.items()
         for part in one.by_publisher()
         if MIN_SHARE * len(part.logs_ns) >= len(one.logs_ns) and clock_of(part.logs_ns, part.stamps_ns).is_usable
@@ -507,11 +486,9 @@ def _behind(one: Times, other: Times) -> NDArray[np.float64]:
 
 
 def _steps(clock: Times) -> list[Segment]:
-    good = clock.stamps_ns >= 0
-    logs, stamps = clock.logs_ns[good], clock.stamps_ns[good]
-    cuts = jumps(Times(np.zeros_like(stamps), stamps)).tolist()  # as in a node, which has no log times
-    spans = zip([0, *cuts], [*cuts, len(logs)], strict=True)
-    return [Segment(int(logs[a]), ClockSteps(logs[a:b], stamps[a:b])) for a, b in spans]
+    good = clock.where(clock.stamps_ns >= 0)
+    cuts = jumps(good._replace(logs_ns=np.zeros_like(good.stamps_ns)))  # as in a node, which has no log times
+    return [Segment(int(part.logs_ns[0]), ClockSteps(*part[:2])) for _, part in _between_jumps(good, cuts)]
 
 
 def _timeline(source: str, topics: tuple[str, ...], times: Times, segments: list[Segment]) -> Timeline:

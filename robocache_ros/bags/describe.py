@@ -27,9 +27,6 @@ from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC, T
 from robocache_ros.spec.stream import POINT_DATATYPES
 from robocache_ros.storage.paths import AnyPath, is_url
 
-# Records the frame tree of a recording: parents, rates, and which frames move.
-
-
 MAX_FRAMES = 1024
 MAX_TRANSFORMS = 200_000  # maximum number to process: 100 s of a robot with 40 frames at 50 Hz
 ON_TIMELINE = Clock("timeline")
@@ -160,9 +157,6 @@ def tree_of(frames: Mapping[str, FrameInfo]) -> Iterator[tuple[int, str]]:
             waiting += [(depth + 1, child) for child in below.get(name, [])]
 
 
-# Describes a recording: the statistics of each topic and, from a few sample messages, its content.
-
-
 _FLOAT32 = POINT_DATATYPES.index("f4") + 1
 SAMPLED = (
     "the index and a few chunks were read: losses and gaps are not known, rates are means, and some delays may be "
@@ -252,9 +246,11 @@ def image_size(message: Any) -> tuple[int, int] | None:
     """Return the height and width of an Image or CompressedImage message; None if unknown."""
     if hasattr(message, "height"):
         return int(message.height), int(message.width)
-    compressed = "compressedDepth" if "compressedDepth" in message.format else "png" if _is_png(message) else "jpeg"
+    data = np.asarray(message.data)
+    is_png = bytes(data[:4]) == b"\x89PNG"
+    compressed = "compressedDepth" if "compressedDepth" in message.format else "png" if is_png else "jpeg"
     try:
-        raw = decode_compressed(ImagePayload(np.asarray(message.data), compressed))
+        raw = decode_compressed(ImagePayload(data, compressed))
     except RoboCacheError:
         return None
     return raw.height, raw.width
@@ -329,7 +325,6 @@ def _messages(definitions: Mapping[str, str], name: str, kept: list[bytes]) -> I
 
 
 def _content(kind: str, messages: tuple[Any, ...]) -> str:
-    """Describe a topic's messages in one line."""
     if not messages:
         return ""
     first = messages[0]
@@ -374,7 +369,3 @@ def _not_finite_notes(topics: Mapping[str, TopicInfo]) -> Iterator[str]:
                 f"{printable(name, 60)}: NaN or infinite in {printable(', '.join(paths[:3]), 90)}{more} of {most} of "
                 f"{len(topic.messages)} messages; an export drops such messages of a stream of these fields"
             )
-
-
-def _is_png(message: Any) -> bool:
-    return bytes(np.asarray(message.data)[:4]) == b"\x89PNG"

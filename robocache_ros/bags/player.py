@@ -7,25 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 
 # Replay timing: when each message of a recording is published, and the time on /clock.
 
-
 CLOCK_PERIOD_NS = 5_000_000  # period of /clock between messages, on the steady clock
-
-
-class Steady(Protocol):
-    """A monotonic clock with a wait."""
-
-    def now_ns(self) -> int:
-        """Return the current time in nanoseconds."""
-
-    def sleep_until(self, due_ns: int) -> bool:
-        """Sleep until `due_ns`; return False if the replay must stop."""
 
 
 class SteadyClock:
@@ -55,7 +43,7 @@ def play(
     first_ns: int,
     rate: float = 1.0,
     clock: Callable[[int], None] | None = None,
-    steady: Steady | None = None,
+    steady: SteadyClock | None = None,
 ) -> bool:
     """Publish messages at their log times; return False if the replay was stopped.
 
@@ -103,9 +91,6 @@ def check_rate(rate: float) -> Fraction:
     if not 0.001 <= rate <= 1000:
         raise RoboCacheError(f"rate: {rate!r} is not between 0.001 and 1000")
     return Fraction(rate).limit_denominator(1_000_000)
-
-
-# The options of a replay, and the command line of `bag_player`.
 
 
 LONGEST_S = 1e6  # limit for a start, a duration or a wait

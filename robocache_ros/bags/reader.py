@@ -18,7 +18,8 @@ from robocache_ros.bags.source import RawMessage, Source, joined, window_of
 from robocache_ros.bags.storage.codecs import CompressedMessages, decompress_file
 from robocache_ros.bags.storage.mcap import MCAP_MAGIC, NOT_ROS, McapFile
 from robocache_ros.bags.storage.merge import joined_spans, merged_messages, merged_topics
-from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
+from robocache_ros.bags.storage.metadata import Metadata, read_metadata
+from robocache_ros.bags.storage.metadata import storage_files as storage_files
 from robocache_ros.bags.storage.ros1 import ANY_VERSION as ROS1_MAGIC
 from robocache_ros.bags.storage.ros1 import Ros1Bag
 from robocache_ros.bags.storage.ros1_messages import AsRos2
@@ -27,16 +28,11 @@ from robocache_ros.bags.storage.sqlite import SqliteFile
 from robocache_ros.decode.cdr import message_end
 from robocache_ros.decode.definitions import COMMON, message_type, needed_types
 from robocache_ros.decode.payloads import MAX_DEFINITION_BYTES, MAX_TYPES, Buffer, DecodeError
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
 from robocache_ros.storage.downloads import hold
 from robocache_ros.storage.errors import NotReadError
 from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url
-
-__all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
-
-# Message definitions in folders of ROS packages, for recordings that lack them: `<package>/msg/<Type>.msg`.
-
 
 MAX_ENTRIES = 10_000  # of a folder, that are looked into
 _NAME = re.compile(r"([A-Za-z]\w*)/msg/([A-Za-z]\w*)", re.ASCII)
@@ -94,7 +90,6 @@ def _places(folder: Path, package: str, name: str) -> Iterator[Path]:
 
 
 def _text(file: Path) -> str:
-    """Return the text of a file."""
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DEFINITION_BYTES:
@@ -105,7 +100,6 @@ def _text(file: Path) -> str:
 
 
 # Message types that differ between releases of their package; the messages themselves show which release it is.
-
 
 _PADDING = 4  # some middlewares round the size of a message up to a multiple of this
 
@@ -145,9 +139,6 @@ def find_release(name: str, messages: Iterable[Buffer]) -> str | None:
         if all(0 <= rest < _PADDING for rest in rests):
             return text
     return None
-
-
-# Checks which files of a path are a recording, and selects their readers.
 
 
 SUFFIXES = (".mcap", ".db3", ".bag")
@@ -218,9 +209,6 @@ def _is_named_ros1(file: AnyPath) -> bool:
     return file.suffix == ".bag" or file.name.endswith(".bag.active")
 
 
-# Reads recordings without a ROS installation: rosbag2 (mcap or sqlite3, compressed or not) and ROS 1 bags.
-
-
 CHECKED = "every message is covered by a checksum that is verified"
 UNCHECKED = "not every message has a checksum: altered contents cannot be detected"
 MAX_LINE = 186  # characters of an error
@@ -268,7 +256,7 @@ class Bag:
             self.topics = merged_topics(sources)
             if not any(topic.count for topic in self.topics.values()):
                 raise RoboCacheError(f"{self.path}: {self._empty()}")
-            self._hold_against(metadata)
+            self._compare_with(metadata)
             try:
                 window = window_of(joined(group for source in sources for group in source.log_times()))
             except RoboCacheError as error:
@@ -327,7 +315,8 @@ class Bag:
         high = min(self.stop_ns, stop_ns if stop_ns is not None else self.stop_ns)
         try:
             messages = merged_messages([source for _, source in self._sources], wanted, low, high)
-            yield from messages if views else map(_with_bytes, messages)
+            for message in messages:
+                yield message if views or type(message.data) is bytes else message._replace(data=bytes(message.data))
         except NotReadError as error:
             raise error.error from None
         except OSError as error:
@@ -338,13 +327,11 @@ class Bag:
         feeds = self.feeds(spec)
         missing = list(dict.fromkeys(feed.topic for feed in feeds if feed.topic not in self.topics))
         if missing:
-            more = (
-                f", nor {len(missing) - 1} more topic{'s' if len(missing) > 2 else ''} of the spec"
-                if missing[1:]
-                else ""
-            )
-            near = self._near(missing[0])
-            text = f"{printable(self.path, 50)}: has no topic {printable(missing[0], 60)}{near}{more}; it has "
+            rest = number_of(len(missing) - 1, "more topic")
+            more = f", nor {rest} of the spec" if missing[1:] else ""
+            near = difflib.get_close_matches(missing[0], self.topics, n=1, cutoff=0.5)
+            hint = f" (did you mean {printable(near[0], 60)}?)" if near else ""
+            text = f"{printable(self.path, 50)}: has no topic {printable(missing[0], 60)}{hint}{more}; it has "
             space = MAX_LINE - len(text)  # the names of all topics are cut, never what is missing
             raise RoboCacheError(text + printable(", ".join(self.topics), max(space, 8)))
         for stream in spec.framed if not {TF, TF_STATIC} & set(self.topics) else ():
@@ -363,12 +350,7 @@ class Bag:
         """Return the feeds of a spec to read: all of them, but /tf for moving sensors only if the recording has it."""
         return tuple(feed for feed in spec.feeds if feed.name != TF or TF in self.topics)
 
-    def _near(self, topic: str) -> str:
-        near = difflib.get_close_matches(topic, self.topics, n=1, cutoff=0.5)
-        return f" (did you mean {printable(near[0], 60)}?)" if near else ""
-
     def _check(self) -> Metadata:
-        """Refuse a path that is not a recording, by the names and types of its files."""
         check_files(self.path)
         metadata = read_metadata(self.path) if self.path.is_dir() else Metadata()
         ros1 = all(file.suffix not in (".mcap", ".db3", ".zstd") for file in storage_files(self.path))
@@ -419,7 +401,7 @@ class Bag:
             reason = wrong or str(error).removeprefix(f"{unpacked}: ")
             raise RoboCacheError(f"{file}: {reason}; copy it again") from None
 
-    def _hold_against(self, metadata: Metadata) -> None:
+    def _compare_with(self, metadata: Metadata) -> None:
         """Note differences between the files and the contents that metadata.yaml lists."""
         wrong = [
             f"{printable(name)} {self.topics[name].count if name in self.topics else 0:,} of {count:,}"
@@ -453,7 +435,3 @@ def check_recordings(paths: Iterable[str | AnyPath], spec: FusionSpec) -> None:
         if all(file.suffix == ".mcap" if is_url(path) else file.suffix != ".zstd" for file in storage_files(path)):
             with Bag(path) as bag:
                 bag.require(spec)
-
-
-def _with_bytes(message: RawMessage) -> RawMessage:
-    return message if type(message.data) is bytes else message._replace(data=bytes(message.data))

@@ -14,9 +14,6 @@ from robocache_ros.bags.clocks import Span
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 
-# Prefetches messages on a thread, so that decompression runs on a second core during the conversion.
-
-
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 256
 BATCHES = 8  # maximum number of prefetched batches; a batch of one large message counts as several
@@ -109,9 +106,6 @@ def read_ahead(messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
     finally:
         ahead.stop()
         thread.join()
-
-
-# Reads a recording once for several runs of it.
 
 
 class Read(NamedTuple):

@@ -28,7 +28,6 @@ from robocache_ros.units import NS_PER_S
 # A recording with a pause of less than half an hour loses no messages. With a pause of up to a day, it loses at most
 # small groups at its ends. The recording's notes give the number and the times of excluded messages.
 
-
 PAUSE_NS = 1800 * NS_PER_S
 REACH_NS = 24 * 3600 * NS_PER_S
 SMALL_GROUP_SHARE = 20  # see rule 3
@@ -118,9 +117,6 @@ def _shown(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // NS_PER_S, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
-# Messages and topics of a recording, and the interface of storage file readers.
-
-
 Data: TypeAlias = "bytes | memoryview"
 
 
@@ -169,6 +165,18 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Release the file."""
+
+
+class ConvertedSource:
+    """What the sources have in common that convert the messages of another one."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.topics = source.topics
+        self.start_ns = source.start_ns
+        self.log_times = source.log_times
+        self.has_checksums = source.has_checksums
+        self.close = source.close
 
 
 def is_latched(profiles: str) -> bool:

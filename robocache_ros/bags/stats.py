@@ -18,9 +18,9 @@ from robocache_ros.bags.clocks import (
     Timeline,
     Times,
     clock_of,
+    considered_topics,
     is_by_log,
     timeline_of,
-    with_a_say,
 )
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage, Topic
@@ -352,9 +352,6 @@ def is_stamped(name: str, definitions: Mapping[str, str]) -> bool:
     return isinstance(fields[0][1], Struct) and fields[0][1].name == HEADER
 
 
-# Determines the timeline of a recording from as few messages as possible.
-
-
 def read_timeline(bag: Bag, devices: Collection[str] = ()) -> Timeline:
     """Return the timeline of a recording. `info`, exports and replays use the same rule, for any choice of streams.
 
@@ -366,7 +363,7 @@ def read_timeline(bag: Bag, devices: Collection[str] = ()) -> Timeline:
     """
     stamped = {name for name, topic in bag.topics.items() if is_stamped(topic.type, bag.definitions)} - {TF_STATIC}
     counts = {name: bag.topics[name].count for name in stamped}
-    names = with_a_say(counts)
+    names = considered_topics(counts)
     recorder = Recorder([bag.topics[name] for name in names], bag.definitions)
     awaited = {name: min(PROBE, counts[name]) for name in names if name not in devices}
     for message in recorder.watch(bag.messages(names)) if names else ():

@@ -1,4 +1,4 @@
-"""Writes ROS 2 and ROS 1 recordings without a ROS installation: synthetic data and excerpts of recordings."""
+"""Writes ROS 2 recordings without a ROS installation: synthetic data and excerpts of recordings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 
 STORAGES = ("mcap", "sqlite3")
-ROS1_COMPRESSIONS = ("none", "lz4", "bz2")
 COMPRESSIONS = ("none", "message", "file", "storage")  # message: each message; file: whole files; storage: mcap chunks
 
 
@@ -53,7 +52,7 @@ def write_bag(
     with writer:
         topics = {
             name: writer.add_connection(
-                name, kind, typestore=store, offered_qos_profiles=_kept() if name in latched else ()
+                name, kind, typestore=store, offered_qos_profiles=_latched_qos() if name in latched else ()
             )
             for name, kind in types.items()
         }
@@ -62,46 +61,7 @@ def write_bag(
     return path
 
 
-def write_ros1_bag(
-    path: str | Path,
-    types: Mapping[str, str],
-    messages: Iterable[RawMessage | tuple[str, int, bytes]],
-    *,
-    compression: str = "none",
-    chunk_bytes: int = 1 << 20,
-    latched: Collection[str] = (),
-) -> Path:
-    """Write messages into a new ROS 1 bag.
-
-    Args:
-        path: the bag file; must not exist.
-        types: message type of each topic, such as `sensor_msgs/msg/Imu`; rosbags must support it in ROS 1 and ROS 2.
-        messages: (topic, log time in ns, CDR bytes), in write order.
-        compression: of chunks: none, lz4 or bz2.
-        chunk_bytes: a chunk ends when it exceeds this size.
-        latched: topics whose publishers keep messages for late subscribers.
-    """
-    if compression not in ROS1_COMPRESSIONS:
-        raise RoboCacheError(f"compression: {compression!r} is not one of {', '.join(ROS1_COMPRESSIONS)}")
-    rosbag1 = need("rosbags.rosbag1", "bags")
-    typesys = need("rosbags.typesys", "bags")
-    ros1: Any = typesys.get_typestore(typesys.Stores.ROS1_NOETIC)
-    ros2: Any = typesys.get_typestore(typesys.Stores.LATEST)
-    writer = rosbag1.Writer(path)
-    writer.chunk_threshold = chunk_bytes
-    if compression != "none":
-        writer.set_compression(rosbag1.Writer.CompressionFormat[compression.upper()])
-    with writer:
-        topics = {
-            name: writer.add_connection(name, kind, typestore=ros1, latching=int(name in latched))
-            for name, kind in types.items()
-        }
-        for topic, log_ns, data in messages:
-            writer.write(topics[topic], log_ns, ros2.cdr_to_ros1(data, types[topic]))
-    return Path(path)
-
-
-def _kept() -> list[Any]:
+def _latched_qos() -> list[Any]:
     """Return the QoS profile of latched topics: reliable and transient_local."""
     qos = need("rosbags.interfaces", "bags")
     never = qos.QosTime(0, 0)

@@ -5,7 +5,7 @@
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -56,8 +56,3 @@ def live(
         main(options, naive=naive, out=out)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def register(app: Any) -> None:
-    """Add the command to a typer application."""
-    app.command("live")(live)

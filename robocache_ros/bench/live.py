@@ -23,9 +23,6 @@ from robocache_ros.bench.report import print_report, summarize, write_plot
 from robocache_ros.nodes import transport
 from robocache_ros.resources import resource
 
-# The cost of a process, read from /proc by its parent: processor time by thread, memory; and the GPU's memory.
-
-
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PERIOD_S = 1.0
 GPU_EVERY = 5  # samples; nvidia-smi costs a process each
@@ -124,9 +121,6 @@ def _own_memory_mib(status: Path) -> float:
     return float(lines["RssAnon"].split()[0]) / 1024
 
 
-# `robocache bench live`: a robot's load through the node to a consumer, each in a separate process.
-
-
 DRAIN_S = 0.5  # wait for messages that are still being transmitted
 
 
@@ -201,7 +195,7 @@ def _drive(
     for publisher in publishers:
         publisher.await_ready()
     for publisher in publishers:
-        publisher.tell(GO)
+        publisher.send(GO)
     time.sleep(WARM_UP_S)
     gpu = options.device != "cpu"
     monitors = {name: Monitor(child.pid, gpu=gpu and name == "node") for name, child in watched.items()}
@@ -211,7 +205,7 @@ def _drive(
         publisher.await_ready()
     time.sleep(DRAIN_S)
     for publisher in publishers:
-        publisher.tell(STOP)
+        publisher.send(STOP)
     results = [family.result(publisher) for publisher in publishers]
     sent = {name: count for result in results for name, count in result["sent"].items()}
     skipped = {name: count for result in results for name, count in result["skipped"].items()}
@@ -220,7 +214,6 @@ def _drive(
 
 
 def _drivers(options: Options) -> list[list[str]]:
-    """The sensors of each publisher process."""
     names = [sensor.name for sensor in options.load.sensors]
     if not options.separate_publishers:
         return [names]

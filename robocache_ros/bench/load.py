@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# The load of a robot: the rates and message sizes of its sensors, and the spec that fuses them.
-
-
 JOINTS = 9  # position, velocity and effort of each; with IMU and pose a row of 40 columns
 POINT_STEP = 16  # x, y, z and intensity, float32
 GRID: dict[str, Any] = {"origin_m": [-0.64, -0.64, 0.0], "size_m": 0.02, "shape": [64, 64, 64]}
@@ -79,9 +76,6 @@ class Load:
 def joint_names() -> list[str]:
     """The joints of the load."""
     return [f"joint{i}" for i in range(JOINTS)]
-
-
-# The options of `robocache bench live`.
 
 
 WARM_UP_S = 3.0  # published and counted, but not in the latencies: compilers and caches

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
-
-# Numbers recorded during a measurement, and their summary.
 
 
 class Columns:
@@ -65,9 +63,6 @@ def slope_per_minute(times_s: Sequence[float], values: Sequence[float]) -> float
         return 0.0
     slope: float = np.polyfit(np.asarray(times_s) - times_s[0], values, 1)[0]
     return float(slope) * 60
-
-
-# The processes of a measurement: each reports that it is ready, waits for commands and writes its result to a file.
 
 
 READY, GO, STOP = "ready", "go", "stop"
@@ -132,7 +127,7 @@ class Child:
             heard += self.process.stdout.read() or b""  # type: ignore[union-attr]
             time.sleep(0.02)
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         """Send it a command."""
         try:
             self.process.stdin.write(f"{command}\n".encode())  # type: ignore[union-attr]
@@ -162,6 +157,23 @@ class Child:
         return self._log.read_text(errors="replace")[-6000:].strip()
 
 
+@contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM at the end of a block of the main thread."""
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in received:
+            signal.raise_signal(each)
+
+
 class Family:
     """The children of one measurement; all are ended on leaving.
 
@@ -179,7 +191,8 @@ class Family:
         """Start a process; it writes its result to `<name>.json`, and gets its options as JSON."""
         options = {"result": str(self.result_file(name)), **options}
         log = self.folder / f"{name}.log"
-        self._children.append(Child(name, module, [json.dumps(options)], log, self._env))
+        with _deferred_signals():  # otherwise one that arrives meanwhile would leave the process running
+            self._children.append(Child(name, module, [json.dumps(options)], log, self._env))
         return self._children[-1]
 
     def result_file(self, name: str) -> Path:
@@ -198,13 +211,8 @@ class Family:
         except (OSError, ValueError):
             raise RoboCacheError(f"{child.name}: left no result; its log ends with:\n{child.log_tail()}") from None
 
-    def clear_shared_memory(self, names: set[str]) -> None:
-        """Remove the middleware's segments that killed children have left in /dev/shm."""
-        for name in names:
-            Path("/dev/shm", name).unlink(missing_ok=True)
-
     def shared_memory(self) -> set[str]:
-        """The segments that the children have mapped."""
+        """The middleware's segments in /dev/shm that the children have mapped, which killed ones leave there."""
         found = set()
         for child in self._children:
             with suppress(OSError):
@@ -223,7 +231,8 @@ class Family:
         segments = self.shared_memory()
         for child in reversed(self._children):
             child.end()
-        self.clear_shared_memory(segments)
+        for name in segments:
+            Path("/dev/shm", name).unlink(missing_ok=True)
 
 
 def leave_result(path: str, result: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:

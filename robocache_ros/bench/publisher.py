@@ -18,9 +18,6 @@ from robocache_ros.bench.processes import GO, STOP, await_command, leave_result,
 from robocache_ros.nodes import middleware, process
 from robocache_ros.units import NS_PER_S
 
-# Messages of the load as bytes: serialized once; afterwards only stamp and number are overwritten.
-
-
 NUMBER = "{:010d}"  # the frame_id: counts the messages of a topic
 _STAMP = struct.Struct("<iI")
 _STAMP_AT, _NUMBER_AT = 4, 16  # behind the encapsulation; behind the string's length
@@ -81,9 +78,6 @@ def _message(sensor: Sensor, load: Load, random: np.random.Generator) -> Any:
     pose = PoseStamped()
     pose.pose.orientation.w = 1.0
     return pose
-
-
-# The load's publisher process: each sensor at its rate, stamped when it is published.
 
 
 MATCH_S = 30.0

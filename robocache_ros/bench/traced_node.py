@@ -19,9 +19,6 @@ from robocache_ros.nodes.shared_frames import RingOutput
 from robocache_ros.ops.resample.selection import select_one
 from robocache_ros.units import NS_PER_S
 
-# Times on the GPU, on the clock of the host.
-
-
 REBASE_NS = 1_000_000_000  # the clocks of GPU and host drift apart
 EVENTS = 64  # that are pending at once; an event is read when its turn comes again
 
@@ -89,9 +86,6 @@ class GpuTimeline:
 def new_timer() -> Any:
     """A CUDA event that records its time."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-# The fusion node, with a record of each message and each tick.
 
 
 JOINTS = "joints_position"

@@ -9,14 +9,14 @@ from typing import Annotated, Optional
 
 import typer
 
-from robocache_ros.bench.command import register as register_bench
+from robocache_ros.bench.command import live
 from robocache_ros.cli import program
 from robocache_ros.cli.check import check
 from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
 from robocache_ros.cli.info import info
 from robocache_ros.cli.report import report
-from robocache_ros.cli.validate import register as register_validate
+from robocache_ros.cli.validate import validate
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import install_hint
 
@@ -111,10 +111,10 @@ _forward(
 
 _bench = typer.Typer(help="Measure performance on this machine.", no_args_is_help=True)
 _bench.callback()(lambda: None)  # makes it a group even with a single command
-register_bench(_bench)
+_bench.command()(live)
 app.add_typer(_bench, name="bench")
 app.add_typer(fleet, name="fleet")
-register_validate(app)
+app.command()(validate)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045

@@ -45,8 +45,6 @@ from robocache_ros.units import NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     from robocache_ros.client import FusedFrame
 
-# The live part of the demo: a fusion node and a player in separate processes, and the ticks received.
-
 
 NODE = "fusion_node"
 START_S = 30.0  # on a loaded machine, the import of torch alone takes seconds
@@ -75,7 +73,7 @@ class Live:
 
     def add(self, frame: FusedFrame) -> None:
         """Add a frame that the client received."""
-        tick = kept(frame, self.spec)
+        tick = as_tick(frame, self.spec)
         with self.lock:
             self.newest_s = time.monotonic()
             self.first_s = self.first_s or self.newest_s
@@ -102,7 +100,7 @@ class Live:
         return invalid, aligned, held
 
 
-def kept(frame: FusedFrame, spec: FusionSpec) -> Tick:
+def as_tick(frame: FusedFrame, spec: FusionSpec) -> Tick:
     """Reduce the newest tick of a frame for a bitwise comparison, to use little memory."""
     names = [stream.name for stream in spec.streams]
     values = b"".join(frame.tensors[s.name][-1].numpy().tobytes() for s in spec.vectors)
@@ -188,9 +186,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-# Compares live ticks with the ticks computed offline from the same recording.
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Result of the comparison of live ticks with offline ticks."""
@@ -223,7 +218,7 @@ def ticks(frames: Frames, spec: FusionSpec) -> Iterator[tuple[int, Tick]]:
             if stream.kind == "image" and tensor.dtype == torch.uint8:
                 tensor = ops.normalize_image(tensor)
             frame.tensors[stream.name] = tensor
-        yield tick_ns, kept(frame, spec)
+        yield tick_ns, as_tick(frame, spec)
 
 
 def recorded(bag: Path, spec: FusionSpec) -> Frames:
@@ -237,9 +232,6 @@ def recorded(bag: Path, spec: FusionSpec) -> Frames:
         np.concatenate([part.age_ns for part in parts]),
         {stream.name: torch.cat([part.media[stream.name] for part in parts]) for stream in spec.media},
     )
-
-
-# The demo figure: received messages, and the tensors computed from them.
 
 
 WINDOW_S = 0.5
@@ -354,9 +346,6 @@ def _strip(figure: Any, place: Any, spec: FusionSpec, frames: Frames, during: An
         axes.imshow(grid.reshape(-1, *grid.shape[-3:]).sum(dim=(0, 3)).T.numpy(), cmap="viridis")
         axes.set_title(f"{clouds[0]}, along z", fontsize=9)
         axes.set_axis_off()
-
-
-# `robocache demo`: replay a recording through a ROS 2 node, compare live with offline ticks, and export a dataset.
 
 
 REFRESH_HZ = 5

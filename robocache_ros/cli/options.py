@@ -14,8 +14,6 @@ import typer
 from robocache_ros.spec import keys
 from robocache_ros.spec.dataset import ACTIONS, EPISODES, IMAGES, INPUT, MACHINES, OUTPUT, DatasetOptions
 
-# Arguments and options shared by several commands.
-
 
 def place(text: str) -> str | Path:
     """Return a folder or, as it is, a URL: `Path` would change its slashes. The commands check it."""
@@ -72,7 +70,6 @@ Target = Annotated[
 #
 # Typer sees text, lists of text and booleans, whose default is None: not given. The types of the keys read them.
 
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 PANELS = (INPUT, OUTPUT, EPISODES, ACTIONS, IMAGES, MACHINES)  # in the order of --help
 
@@ -127,7 +124,6 @@ def help_line(field: Field[Any]) -> str:
 
 
 def _option(field: Field[Any], *, panel: bool) -> Any:
-    """Return the annotation of the parameter of a key."""
     flag, schema = field.metadata["flag"], field.metadata["type"].schema
     names = list(keys.flags_of(field))
     choices = [str(each) for each in schema.get("enum", ())]

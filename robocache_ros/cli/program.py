@@ -20,8 +20,6 @@ from robocache_ros.json_values import plain
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-# The output of a command as one JSON document, for `--json`: docs/reference/json_output.md lists the keys.
-
 
 JSON_OPTION = "--json"
 LOG_JSON_OPTION = "--log-json"
@@ -49,9 +47,6 @@ def log_line(event: str, **content: Any) -> None:
 def _escaped(text: str) -> str:
     """Escape what a terminal would act on, and what no encoding has; the document stays the same."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
-
-
-# Ends a long command after Ctrl-C or SIGTERM.
 
 
 T = TypeVar("T")
@@ -96,9 +91,6 @@ def _print_others(shown: Callable[[UnraisableHookArgs], object], ignored: Unrais
     """Print an ignored exception, unless it is one of a signal, which is raised again."""
     if not isinstance(ignored.exc_value, (KeyboardInterrupt, SystemExit)):
         shown(ignored)
-
-
-# Runs the command line: errors become lines on stderr, or a JSON document, and an exit code.
 
 
 LINE_CHARACTERS = 188  # with the prefix `robocache: `, a line has fewer than 200 characters

@@ -19,8 +19,6 @@ from robocache_ros.errors import number_of, printable
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Advanced, Converted, Ended, Event, Failed, Merging, Progress, Started
 
-# Counts what the events of an export say: how much is done, how fast, and how long the rest takes.
-
 
 class Tally:
     """The state of an export, from its events.
@@ -142,9 +140,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
-# Shows the progress of an export on stderr: a bar on a terminal, a few lines elsewhere, or a log in JSON.
 
 
 EVERY_S = 30.0  # time between two lines; an export that is faster prints none

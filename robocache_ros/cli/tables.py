@@ -13,6 +13,7 @@ from rich.progress import track
 from rich.segment import Segment
 from rich.table import Table
 
+from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import number_of, printable
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -44,7 +45,6 @@ console = SafeConsole()
 errors = SafeConsole(stderr=True)
 
 PATH = 4096  # characters of a path that is not cut
-LINE_CHARACTERS = 188  # with the prefix `robocache: `, a line has fewer than 200 characters
 Item = TypeVar("Item")
 
 _WIDEST = 1000
@@ -85,10 +85,7 @@ def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 def overview_table(recordings: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of several recordings, one row each."""
-    table = plain_table(number_of(len(recordings), "recording"))
-    table.add_column("recording", no_wrap=True)
-    for name in ("s", "MB", "topics", "messages"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table(number_of(len(recordings), "recording"), ("recording",), ("s", "MB", "topics", "messages"))
     for recording in recordings:
         name = escape(printable(recording["path"], 120))
         if "error" in recording:
@@ -103,11 +100,10 @@ def overview_table(recordings: Sequence[Mapping[str, Any]]) -> Table:
 def bag_table(info: BagInfo) -> Table:
     """Return the table of a recording, one row per topic. Delays are the median and the maximum."""
     table = plain_table(
-        f"{printable(info.path.absolute().name, 80)} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB"
+        f"{printable(info.path.absolute().name, 80)} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB",
+        ("topic",),
+        ("messages", "Hz", "lost", "gap ms", "delay ms"),
     )
-    table.add_column("topic", no_wrap=True)
-    for name in ("messages", "Hz", "lost", "gap ms", "delay ms"):
-        table.add_column(name, justify="right", no_wrap=True)
     for name, topic in info.topics.items():
         stats = topic.stats
         what = f"{printable(stats.type.replace('/msg/', '/'), 120)}\n{printable(topic.content, 160)}".strip()
@@ -130,9 +126,7 @@ def frame_table(frames: Mapping[str, FrameInfo]) -> Table:
     """Return the table of the frame tree, one row per frame below its parent."""
     from robocache_ros.bags.describe import tree_of
 
-    table = plain_table("frames, each below its parent")
-    table.add_column("frame", no_wrap=True)
-    table.add_column("Hz", justify="right", no_wrap=True)
+    table = plain_table("frames, each below its parent", ("frame",), ("Hz",))
     table.add_column("transform", no_wrap=True)
     for depth, name in tree_of(frames):
         info = frames.get(name)
@@ -154,12 +148,9 @@ def spec_table(spec: FusionSpec) -> Table:
     ages = f", and the ages of {layout.ages} samples" if layout.ages else ""
     table = plain_table(
         f"{spec.rate_hz} Hz, published {spec.delay_ms:g} ms after the tick ({spec.emit}), horizon {spec.horizon}\n"
-        f"{layout.row_width} columns: {layout.width} values, then valid and age of {len(spec.streams)} streams{ages}"
+        f"{layout.row_width} columns: {layout.width} values, then valid and age of {len(spec.streams)} streams{ages}",
+        ("columns", "stream", "values", "at a tick"),
     )
-    table.add_column("columns", no_wrap=True)
-    table.add_column("stream", no_wrap=True)
-    table.add_column("values", no_wrap=True)
-    table.add_column("at a tick", no_wrap=True)
     for stream in spec.streams:
         slot = layout.slots.get(stream.name)
         what = f"{stream.frames[1]} in {stream.frames[0]}" if stream.frames else ", ".join(stream.paths)
@@ -200,10 +191,11 @@ def _limits(stream: StreamSpec) -> str:
 def export_table(result: ExportResult) -> Table:
     """Return the table of an export, one row per stream: shares of aligned, held and invalid ticks, and messages."""
     episodes = sum(len(recording.episodes) for recording in result.recordings)
-    table = plain_table(f"{number_of(result.frames, 'tick')} in {number_of(episodes, 'episode')}")
-    table.add_column("stream", no_wrap=True)
-    for name in ("aligned", "held", "invalid", "messages", "late", "dropped", "duplicate"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table(
+        f"{number_of(result.frames, 'tick')} in {number_of(episodes, 'episode')}",
+        ("stream",),
+        ("aligned", "held", "invalid", "messages", "late", "dropped", "duplicate"),
+    )
     for row, stream in enumerate(result.recordings[0].spec.streams):
         kept = [r.valid[r.kept, row] for r in result.recordings]
         total = sum(len(k) for k in kept)
@@ -222,9 +214,14 @@ def percent(share: float) -> str:
     return "-" if not share else f"{100 * share:.1f} %"
 
 
-def plain_table(title: str) -> Table:
-    """Return a table without rules around its cells."""
-    return Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+def plain_table(title: str, left: Iterable[str] = (), right: Iterable[str] = ()) -> Table:
+    """Return a table without rules around its cells, with columns of text, and after them of numbers."""
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name in left:
+        table.add_column(name, no_wrap=True)
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def changed_options(options: DatasetOptions) -> str:

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from robocache_ros.formats.check import Findings
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("validate")(_validate)
-
-
-def _validate(
+def validate(
     datasets: Annotated[list[Path], typer.Argument(help="Folders or files of datasets, of any of the formats.")],
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode every image; otherwise the frames of videos are counted.")
@@ -31,9 +26,9 @@ def _validate(
     json: AsJson = False,
 ) -> None:
     """Read every file of a dataset and print what is wrong with it, one line each; exit code 1 if anything is."""
-    from robocache_ros.formats.validate import validate
+    from robocache_ros.formats.validate import validate as read_all
 
-    checked = [found for dataset in datasets for found in validate(dataset, decode=decode, recordings=recordings)]
+    checked = [found for dataset in datasets for found in read_all(dataset, decode=decode, recordings=recordings)]
     wrong = any(findings.found for findings in checked)
     if json:
         lines = [str(finding) for findings in checked for finding in findings.found]

@@ -10,24 +10,27 @@ from typing import TYPE_CHECKING
 from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from robocache_ros.datasets.loader.augmentation import Augmentation
-    from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader
-    from robocache_ros.datasets.loader.runs import ShuffledRuns
-    from robocache_ros.datasets.loader.timeline_loader import LoaderOptions, TimelineLoader
-    from robocache_ros.datasets.mixture import WeightedMixture
-    from robocache_ros.datasets.public_datasets import (
-        CALVINDataset,
-        LeRobotTimelineDataset,
-        RoboMimicDataset,
-        RTXDataset,
-        open_dataset,
-    )
-    from robocache_ros.datasets.statistics import dataset_statistics
-    from robocache_ros.datasets.timeline_dataset import TimelineDataset
-    from robocache_ros.datasets.window import Window
-    from robocache_ros.formats.hdf5.read import Hdf5Trajectories
-    from robocache_ros.formats.read import DatasetError, EpisodeSource, SourceEpisode, Stream
-    from robocache_ros.formats.rlds.open_x import MAGIC_SOUP, RT_X_MIXTURE
+    from robocache_ros.datasets.loader.augmentation import Augmentation as Augmentation
+    from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader as create_rtx_dataloader
+    from robocache_ros.datasets.loader.runs import ShuffledRuns as ShuffledRuns
+    from robocache_ros.datasets.loader.timeline_loader import LoaderOptions as LoaderOptions
+    from robocache_ros.datasets.loader.timeline_loader import TimelineLoader as TimelineLoader
+    from robocache_ros.datasets.mixture import WeightedMixture as WeightedMixture
+    from robocache_ros.datasets.public_datasets import CALVINDataset as CALVINDataset
+    from robocache_ros.datasets.public_datasets import LeRobotTimelineDataset as LeRobotTimelineDataset
+    from robocache_ros.datasets.public_datasets import RoboMimicDataset as RoboMimicDataset
+    from robocache_ros.datasets.public_datasets import RTXDataset as RTXDataset
+    from robocache_ros.datasets.public_datasets import open_dataset as open_dataset
+    from robocache_ros.datasets.statistics import dataset_statistics as dataset_statistics
+    from robocache_ros.datasets.timeline_dataset import TimelineDataset as TimelineDataset
+    from robocache_ros.datasets.window import Window as Window
+    from robocache_ros.formats.hdf5.read import Hdf5Trajectories as Hdf5Trajectories
+    from robocache_ros.formats.read import DatasetError as DatasetError
+    from robocache_ros.formats.read import EpisodeSource as EpisodeSource
+    from robocache_ros.formats.read import SourceEpisode as SourceEpisode
+    from robocache_ros.formats.read import Stream as Stream
+    from robocache_ros.formats.rlds.open_x import MAGIC_SOUP as MAGIC_SOUP
+    from robocache_ros.formats.rlds.open_x import RT_X_MIXTURE as RT_X_MIXTURE
 
 _HOMES = {
     "robocache_ros.formats.hdf5.read": ("Hdf5Trajectories",),
@@ -50,28 +53,4 @@ _HOMES = {
     "timeline_dataset": ("TimelineDataset",),
 }
 
-__all__ = [
-    "MAGIC_SOUP",
-    "RT_X_MIXTURE",
-    "Augmentation",
-    "CALVINDataset",
-    "DatasetError",
-    "EpisodeSource",
-    "Hdf5Trajectories",
-    "LeRobotTimelineDataset",
-    "LoaderOptions",
-    "RTXDataset",
-    "RoboMimicDataset",
-    "ShuffledRuns",
-    "SourceEpisode",
-    "Stream",
-    "TimelineDataset",
-    "TimelineLoader",
-    "WeightedMixture",
-    "Window",
-    "create_rtx_dataloader",
-    "dataset_statistics",
-    "open_dataset",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

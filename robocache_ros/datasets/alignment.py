@@ -147,9 +147,6 @@ def _aligned(values: Tensor, valid: NDArray[np.uint8], age_ns: NDArray[np.int64]
     return Aligned(values, torch.from_numpy(valid.copy()), torch.from_numpy(age_ms(age_ns)))
 
 
-# A sample of a dataset before its streams are aligned.
-
-
 @dataclass(frozen=True)
 class Unaligned:
     """The streams of a sample and the ticks to which they are to be aligned.
@@ -169,9 +166,6 @@ class Unaligned:
     action_ticks_ns: NDArray[np.int64] | None
     flags: Mapping[str, NDArray[np.bool_]]
     texts: Mapping[str, str]
-
-
-# An episode aligned at all of its ticks, of which windows are rows.
 
 
 class AlignedEpisode:
@@ -229,7 +223,7 @@ class AlignedEpisode:
         self._success = -1 if success is None else int(success)
 
     def rows(self, observed: NDArray[np.int64], acted: NDArray[np.int64], *, decode: bool = True) -> dict[str, Any]:
-        """Return the sample of some ticks.
+        """Return the sample of some ticks: tensors and texts.
 
         Args:
             observed: (n,) indices of the ticks of observations.
@@ -239,30 +233,18 @@ class AlignedEpisode:
         Errors:
             DatasetError: an image is damaged.
         """
-        places = torch.from_numpy(observed), torch.from_numpy(acted)
-        sample: dict[str, Any] = {
-            key: values.index_select(0, index)
-            for table, index in zip((self._observed, self._acted), places, strict=True)
-            for key, values in table.items()
-            if values is not None
-        }
-        pictures = {
-            name: self._images(stream, self._image_rows[name][observed], decode=decode)
-            for name, stream in self._pictures.items()
-        }
-        cameras = {name: each for name, each in pictures.items() if self._pictures[name].modality == "vision"}
-        if len({images.shape for images in cameras.values()}) == 1:
-            sample["vision"] = _side_by_side(list(cameras.values()))
-            pictures = {name: images for name, images in pictures.items() if name not in cameras}
-        constants = {"measured": torch.tensor(self._measured), "success": torch.tensor(self._success)}
-        return {**sample, **pictures, **constants, **self._texts}
+        sample, texts = self.windows(observed, acted, decode=decode)
+        return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in sample.items()} | texts
 
-    def windows(self, observed: NDArray[np.int64], acted: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return B samples at once: arrays (B, ...) in the order of `rows`, and their texts.
+    def windows(
+        self, observed: NDArray[np.int64], acted: NDArray[np.int64], *, decode: bool = True
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return samples at once: arrays (..., n) or (..., m), and their texts.
 
         Args:
-            observed: (B, n) indices of the ticks of observations.
-            acted: (B, m) those of actions and rewards.
+            observed: (..., n) indices of the ticks of observations.
+            acted: (..., m) those of actions and rewards.
+            decode: whether images of files are decoded; else they are `UndecodedImages`, of (n,) ticks only.
 
         Errors:
             DatasetError: an image is damaged.
@@ -273,16 +255,24 @@ class AlignedEpisode:
             for key, values in table.items()
             if values is not None
         }
-        pictures = {}
+        pictures: dict[str, Any] = {}
         for name, stream in self._pictures.items():
-            images = images_at(stream, self._image_rows[name][observed].reshape(-1), self._where)
-            pictures[name] = images.reshape(*observed.shape, *images.shape[1:])
+            rows = self._image_rows[name][observed].reshape(-1)
+            undecoded = None if decode else undecoded_images(stream, rows, self._where)
+            if undecoded is None:
+                images = images_at(stream, rows, self._where)
+                pictures[name] = images.reshape(*observed.shape, *images.shape[1:])
+            else:
+                pictures[name] = undecoded
         cameras = {name: each for name, each in pictures.items() if self._pictures[name].modality == "vision"}
         if len({images.shape for images in cameras.values()}) == 1:
-            found["vision"] = np.stack(list(cameras.values()), axis=2)
+            found["vision"] = _side_by_side(list(cameras.values()), observed.ndim)
             pictures = {name: images for name, images in pictures.items() if name not in cameras}
-        count = len(observed)
-        constants = {"measured": np.tile(self._measured, (count, 1)), "success": np.full(count, self._success)}
+        lead = observed.shape[:-1]
+        constants = {
+            "measured": np.tile(self._measured, (*lead, 1)),
+            "success": np.full(lead, self._success),
+        }
         return {**found, **pictures, **constants}, dict(self._texts)
 
     @property
@@ -290,15 +280,11 @@ class AlignedEpisode:
         """Whether it has images that are files."""
         return any(is_files(stream.values) for stream in self._pictures.values())
 
-    def _images(self, stream: Stream, rows: NDArray[np.int64], *, decode: bool) -> Tensor | UndecodedImages:
-        undecoded = None if decode else undecoded_images(stream, rows, self._where)
-        return torch.from_numpy(images_at(stream, rows, self._where)) if undecoded is None else undecoded
 
-
-def _side_by_side(cameras: Sequence[Tensor | UndecodedImages]) -> Tensor | UndecodedImages:
-    """Return the images of cameras of one size as (n, C, H, W, 3)."""
+def _side_by_side(cameras: Sequence[NDArray[np.uint8] | UndecodedImages], axis: int) -> Any:
+    """Return the images of cameras of one size as (..., n, C, H, W, 3)."""
     undecoded = [images for images in cameras if isinstance(images, UndecodedImages)]
     if len(undecoded) == len(cameras):
         return side_by_side(undecoded)
-    images = [torch.from_numpy(each.decoded()) if isinstance(each, UndecodedImages) else each for each in cameras]
-    return images[0][:, None] if len(images) == 1 else torch.stack(images, dim=1)
+    decoded = [each.decoded() if isinstance(each, UndecodedImages) else each for each in cameras]
+    return np.expand_dims(decoded[0], axis) if len(decoded) == 1 else np.stack(decoded, axis)

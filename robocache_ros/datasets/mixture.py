@@ -21,9 +21,6 @@ from robocache_ros.formats.read import ROLES, DatasetError, EpisodeSource, Sourc
 from robocache_ros.spec import strict_yaml
 from robocache_ros.untrusted_files import read_text
 
-# The common layout of a mixture: its streams, and from which columns of each dataset they come.
-
-
 MAX_STREAMS, MAX_DIM, MAX_DATASETS = 1024, 4096, 10_000
 _STREAM_KEYS = ("dim", "role", "align", "image_size", "resize")
 _ORIGIN_KEYS = ("from", "columns", "scale", "offset")
@@ -153,9 +150,6 @@ def _mapping(where: str, value: Any) -> Mapping[Any, Any]:
     return value
 
 
-# The episodes of a dataset in the layout of a mixture.
-
-
 class MappedEpisodes:
     """The episodes of a source with the streams of a layout, in its order.
 
@@ -268,9 +262,6 @@ def _columns(origin: Origin, given: Stream, dim: int, where: str) -> list[int]:
             raise DatasetError(f"{where}: no column {index}, it has {width}; correct the layout")
         found.append(index)
     return found
-
-
-# Several datasets with weights, as one map-style dataset whose order follows from a seed.
 
 
 MAX_SAMPLES = 100_000_000

@@ -20,8 +20,6 @@ from robocache_ros.formats.robomimic.read import RobomimicDemos
 from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.untrusted_files import file_below
 
-# The path of a dataset: local, or a URL whose files are downloaded when they are used.
-
 
 def dataset_path(
     path: str | AnyPath,
@@ -32,9 +30,6 @@ def dataset_path(
 ) -> AnyPath:
     """Return the path of a dataset; see `any_path`. Downloaded files are in robocache_ros/datasets by default."""
     return any_path(path, "datasets", cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options)
-
-
-# The datasets by their names: a source of one format on a timeline.
 
 
 ALL_MODALITIES = ("vision", "proprio", "language")

@@ -9,22 +9,21 @@ import os
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from robocache_ros.datasets import forked_processes
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.executors.base import Resources, Task
-from robocache_ros.exporter.executors.local import LocalProcesses
-from robocache_ros.exporter.progress import Progress
 from robocache_ros.formats.read import DatasetError, SourceEpisode, Stream, read_object
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.kernels import cache_directory
@@ -58,7 +57,7 @@ def dataset_statistics(
         folder: where they are stored; None: beside the first file of the dataset, or in the cache of downloaded files;
             where this cannot be written, in `statistics` of $ROBOCACHE_CACHE_DIR, else of ~/.cache/robocache_ros.
         on_error: raise on an episode that cannot be read, or skip it with a warning.
-        workers: processes that read, of which this is one; 0: only this one. Their number changes no bit of the result.
+        workers: processes that read; 0: this one does. Their number changes no bit of the result.
 
     Errors:
         DatasetError: an episode cannot be read, has other columns than the first, or the values take more memory than
@@ -153,37 +152,33 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
         yield _part(vectors, range(count), skip)
         return
     edges = np.linspace(0, count, min(workers * PARTS_PER_WORKER, max(count, 1)) + 1).astype(int).tolist()
-    tasks = [
-        _PartTask(f"episodes {first}", last - first, Resources(), range(first, last)) for first, last in pairwise(edges)
-    ]
-    parts: dict[int, _Part | RoboCacheError] = {}
-    with LocalProcesses(workers) as processes:  # Ctrl-C ends them, and does not reach them
+    given = (dict(os.environ), vectors, skip)
+    with ProcessPoolExecutor(workers, forked_processes.worker_context(), _begin, given) as pool:
         try:
-            processes.run(
-                partial(_run_part, vectors, skip),
-                tasks,
-                lambda task, part: parts.update({task.episodes.start: part}),
-                lambda _: None,
-            )
-        except DatasetError:
+            with forked_processes.blocked_interrupt():
+                parts = pool.map(_part_of_worker, [range(first, last) for first, last in pairwise(edges)])
+            yield from parts
+        except BaseException as error:
+            for process in list((pool._processes or {}).values()):  # they have no work to complete
+                process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise DatasetError(
+                    "statistics: a process that computes them died; check the memory, or use workers=0"
+                ) from None
             raise
-        except RoboCacheError:
-            raise DatasetError(
-                "statistics: a process that computes them died; check the memory, or use workers=0"
-            ) from None
-    for task in tasks:
-        part = parts.pop(task.episodes.start)
-        assert isinstance(part, _Part)
-        yield part
 
 
-@dataclass(frozen=True)
-class _PartTask(Task):
-    episodes: range
+_WORKER: dict[str, Any] = {}  # in a process that reads parts: the arguments of `_part`
 
 
-def _run_part(vectors: TimelineDataset, skip: bool, task: _PartTask, _: Progress) -> _Part:
-    return _part(vectors, task.episodes, skip)
+def _begin(environment: Mapping[str, str], vectors: TimelineDataset, skip: bool) -> None:
+    forked_processes.begin(environment)
+    torch.set_num_threads(1)
+    _WORKER.update(vectors=vectors, skip=skip)
+
+
+def _part_of_worker(episodes: range) -> _Part:
+    return _part(episodes=episodes, **_WORKER)
 
 
 def _part(vectors: TimelineDataset, episodes: range, skip: bool) -> _Part:

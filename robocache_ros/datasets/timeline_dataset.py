@@ -24,9 +24,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.read import DatasetError, EpisodeSource, SourceEpisode, Stream, checked, known_names
 from robocache_ros.units import NS_PER_S
 
-# Episodes that a process keeps after it has read them, because this takes no memory.
-
-
 MAX_EPISODES = 4096  # kept; each is a few kB of objects
 MAX_FILES = 8  # that kept episodes are in: a mapped file is an open file
 
@@ -79,9 +76,6 @@ def _files(episode: SourceEpisode) -> set[mmap.mmap] | None:
             elif array is not None:
                 return None
     return files
-
-
-# Episodes of any dataset on one timeline, as a map-style dataset of torch.
 
 
 MAX_TICKS = 10_000_000  # of an episode
@@ -200,7 +194,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         episode_index, tick = self.place(index)
         episode = self.streams_of(episode_index)
         first, count = self.ticks(episode.span_ns(), episode.source)
-        methods = {stream.name: self.method(stream) for stream in episode.streams.values()}
+        methods = {stream.name: method_of(stream, self.align) for stream in episode.streams.values()}
         if self.window is None:
             times = tick_grid.ticks_ns(first, count, self.rate_hz)
             return Unaligned(episode, methods, times, None, {}, self._texts(episode))
@@ -265,15 +259,11 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             raise DatasetError(f"{where}: {seconds:g} s have {count:,} ticks at {self.rate_hz} Hz; leave it out")
         return first, count
 
-    def method(self, stream: Stream) -> str:
-        """Return the alignment of a stream."""
-        return method_of(stream, self.align)
-
     def _align(self, episode: SourceEpisode, span: tuple[int, int] | None = None) -> tuple[AlignedEpisode, int]:
         """Return an episode at its ticks, or at those of a span, and the number of all ticks."""
         first, count = self.ticks(episode.span_ns(), episode.source)
         streams = list(episode.streams.values())
-        methods = {stream.name: self.method(stream) for stream in streams}
+        methods = {stream.name: method_of(stream, self.align) for stream in streams}
         times = tick_grid.ticks_after(first, np.arange(*(span or (0, count))), self.rate_hz)
         return AlignedEpisode(streams, methods, times, self._texts(episode), episode.success, episode.source), count
 

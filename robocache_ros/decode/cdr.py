@@ -42,7 +42,6 @@ from robocache_ros.units import NS_PER_S
 # Alignment counts from the start of the payload, after the 4 bytes of encapsulation (XCDR1, as in DDS and every
 # rosbag2). https://www.omg.org/spec/DDSI-RTPS, section 10 and DDS-XTypes, 7.4.
 
-
 # A step reads at `pos` of a message that ends at `end`, may write a value to its slot, and returns where it stopped.
 Step: TypeAlias = "Callable[[Buffer, int, int, list[Any]], int]"
 # Creates the step that reads a type in a byte order (`<` or `>`) and writes its value to a slot.
@@ -122,10 +121,7 @@ def check_count(count: int, sequence: Sequence, pos: int, end: int, limit: int =
         raise too_many(count, sequence)
 
 
-# Readers of single values: stamps, numbers, strings, and lists that are the same in every message.
-
-
-def stamp(t: Type, order: str, slot: int) -> Step:
+def stamp(t: Type, order: str, slot: int, *, checked: bool = True) -> Step:
     """Read a builtin_interfaces/msg/Time as int nanoseconds; DecodeError if `nanosec` is a second or more."""
     unpack, padding = Packed(f"{order}iI").unpack_from, PADDING[4]
 
@@ -134,9 +130,12 @@ def stamp(t: Type, order: str, slot: int) -> Step:
         if pos + 8 > end:
             raise truncated(pos + 8, end)
         sec, nanosec = unpack(data, pos)
-        if nanosec >= NS_PER_S:
+        if nanosec < NS_PER_S:
+            values[slot] = sec * NS_PER_S + nanosec
+        elif checked:
             raise DecodeError("bad_stamp", f"header.stamp: nanosec {nanosec} is not below {NS_PER_S}")
-        values[slot] = sec * NS_PER_S + nanosec
+        else:
+            values[slot] = 0
         return pos + 8
 
     return step
@@ -144,17 +143,7 @@ def stamp(t: Type, order: str, slot: int) -> Step:
 
 def unchecked_stamp(t: Type, order: str, slot: int) -> Step:
     """Read a builtin_interfaces/msg/Time as int nanoseconds; 0 if it is not valid."""
-    unpack, padding = Packed(f"{order}iI").unpack_from, PADDING[4]
-
-    def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
-        pos += padding[pos & 7]
-        if pos + 8 > end:
-            raise truncated(pos + 8, end)
-        sec, nanosec = unpack(data, pos)
-        values[slot] = sec * NS_PER_S + nanosec if nanosec < NS_PER_S else 0
-        return pos + 8
-
-    return step
+    return stamp(t, order, slot, checked=False)
 
 
 def scalar(t: Type, order: str, slot: int) -> Step:
@@ -217,9 +206,6 @@ def remembered(read_one: Callable[[Buffer, int, int, str], tuple[Any, int]]) -> 
         return step
 
     return reader
-
-
-# Readers of numbers as arrays, which are views of the message, and their single rounding to float32.
 
 
 Numbers: TypeAlias = "npt.NDArray[Any]"
@@ -305,15 +291,11 @@ def _read_sequence(t: Sequence, run: Run, order: str, slot: int) -> Step:
     return step
 
 
-@np.errstate(over="raise", invalid="ignore")
-def _cast(view: Numbers) -> Vector:
-    return view.astype(np.float32)
-
-
 def to_float32(view: Numbers) -> Vector:
     """A new float32 array, each value rounded once to nearest even; DecodeError if a value is too large for float32."""
     try:
-        return _cast(view)
+        with np.errstate(over="raise", invalid="ignore"):
+            return view.astype(np.float32)
     except FloatingPointError:
         raise DecodeError("range", f"message: {np.abs(view).max()} is too large for float32") from None
 
@@ -322,7 +304,6 @@ def to_float32(view: Numbers) -> Vector:
 #
 # A layout and the wanted paths are compiled once into a list of steps for each byte order. Other values are skipped, in
 # one step if their size is fixed.
-
 
 Wanted: TypeAlias = "tuple[Path, Reader, int]"
 
@@ -504,9 +485,6 @@ def _indexed(t: Array | Sequence, wanted: list[Wanted], order: str) -> Step:
     return step
 
 
-# Finds the lengths and strings of a serialized message; if they agree, the numbers are at the same offsets.
-
-
 _MAX_SPANS = 1024  # a message with more lengths and strings is read on its own
 
 
@@ -569,9 +547,6 @@ class Structure:
             if not self.known:
                 break
         return pos
-
-
-# Reads whole messages as objects for inspection; streams use `field_reader`.
 
 
 def read_message(message: Struct, data: Buffer) -> Any:

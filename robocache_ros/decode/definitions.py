@@ -14,8 +14,6 @@ from robocache_ros.decode.payloads import MAX_DEFINITION_BYTES, MAX_DEPTH, MAX_F
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec.keys import suggestion
 
-# Message types as data: primitives, strings, arrays, sequences and structs, and paths into them.
-
 
 @dataclass(frozen=True)
 class Primitive:
@@ -166,7 +164,6 @@ def describe(t: Type) -> str:
 #
 # Only types that are the same since Humble are here: a type that a distribution has changed needs its definition.
 
-
 _HEADER = "std_msgs/Header header; "
 _COVARIANCE = "float64[36] covariance"
 _NUMBERS = {
@@ -290,10 +287,6 @@ COMMON = {
     for package, texts in _TEXTS.items()
     for name, text in texts.items()
 }
-
-
-# Converts message definitions (.msg texts from bags, and installed message classes) to types.
-
 
 TIME = "builtin_interfaces/msg/Time"
 HEADER = "std_msgs/msg/Header"
@@ -478,9 +471,6 @@ def _as_msg(kind: str) -> str:
     base, bracket, rest = kind.partition("[")
     base = re.sub(r"<(\d+)>$", r"<=\1", base)
     return _ROSIDL.get(base, base) + bracket + rest
-
-
-# Converts OMG IDL, which recordings store for packages that define messages in IDL, to .msg texts.
 
 
 _TOKEN = re.compile(r'"|::|[A-Za-z_]\w*|[-+\d.][\w.+-]*|[^\s\w]')

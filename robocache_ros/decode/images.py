@@ -31,7 +31,6 @@ from robocache_ros.spec import StreamSpec
 # parts that its first picture does not need (comments, colour profiles, thumbnails, further frames), so that no
 # decompressor reads these parts.
 
-
 JPEG_MAGIC = b"\xff\xd8\xff"
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
@@ -151,9 +150,6 @@ def check_pixels(kind: str, width: int, height: int, limit: int) -> None:
         raise DecodeError("image_size", f"data: a {kind} of {width}x{height} pixels; 1 to {limit} are allowed")
 
 
-# Decodes sensor_msgs Image and CompressedImage to payloads that point into the message.
-
-
 DEPTH_HEADER = struct.Struct("<iff")  # compression format, then a and b of the quantisation; little endian
 _INVERSE_DEPTH = 0
 
@@ -247,9 +243,6 @@ def check_depth(data: ByteArray, source: str, rest: str) -> tuple[float, float]:
     return a, b
 
 
-# Decompresses jpeg, png and compressedDepth with Pillow; truncated, corrupt or too large files are refused.
-
-
 _PICTURES = {"jpeg": jpeg_picture, "png": png_picture}
 
 
@@ -315,9 +308,6 @@ def _pixels(data: ByteArray, kind: str, limits: ImageLimits, pixels: int) -> np.
             return np.asarray(opened)
     except Exception as error:  # Pillow raises many kinds of errors for bytes that it cannot read
         raise DecodeError("bad_image", f"data: cannot decode the {kind}: {printable(error)}") from None
-
-
-# Camera intrinsics: sensor_msgs CameraInfo to the pinhole camera of its rectified image.
 
 
 class CameraDecoder(Decoder):

@@ -16,7 +16,6 @@ from robocache_ros.ops.voxel.layouts import CloudLayout, ColorLayout, DepthImage
 #
 # Each is several times what real sensors send, and small enough that the worst message costs a fraction of a second.
 
-
 MAX_NAMES = 1024  # joint names or point fields of a message; a humanoid with hands has 100 joints
 # A joint name, field name, frame, encoding or format; a spec allows names of 256 characters.
 MAX_TEXT_BYTES = 1024
@@ -49,10 +48,6 @@ class ImageLimits:
 
 
 IMAGE_LIMITS = ImageLimits()
-
-
-# The output of decoders: samples, image and cloud payloads, and the one error for a bad message.
-
 
 Buffer: TypeAlias = "bytes | memoryview"
 ByteArray: TypeAlias = npt.NDArray[np.uint8]

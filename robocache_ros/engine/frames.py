@@ -17,8 +17,6 @@ from robocache_ros.ops.image.convert import normalize_image
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_MS, NS_PER_S
 
-# The output of the engine: every stream at each of T ticks.
-
 
 @dataclass(frozen=True)
 class Frames:
@@ -75,9 +73,6 @@ def status_columns(
 def age_ms(age_ns: NDArray[np.int64]) -> NDArray[np.float32]:
     """Ages in ms: divided once in float64 and rounded once, so that every writer gives float32(age_ns / 1e6)."""
     return (age_ns / NS_PER_MS).astype(np.float32)
-
-
-# A fused frame as a policy sees it.
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -39,7 +39,6 @@ from robocache_ros.spec import TF, FusionSpec, StreamSpec
 # image with its stamp or a later one has arrived, because no later message can be nearer. The newest intrinsics are
 # used.
 
-
 log = logging.getLogger(__name__)
 
 WAITING = 8  # maximum number of images kept, for depth and for color each
@@ -168,9 +167,6 @@ def _join(depth: ImagePayload, camera: CameraPayload, color: ImagePayload | None
     data[: depth.data.nbytes] = depth.data
     data[offset:] = color.data
     return DepthPayload(data, *layout, color.encoding, color.step, offset)
-
-
-# Decodes live and recorded messages and pushes them into the engine; counts and drops bad input, never raises.
 
 
 MAX_COMPARED = 512  # maximum number of messages that are compared with one message at once

@@ -18,9 +18,6 @@ from robocache_ros.ops.window import select_window
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.units import NS_PER_S
 
-# The index of one stream's samples: stamps in order, arrivals, and the slots that hold the payloads.
-
-
 Int64 = NDArray[np.int64]
 
 
@@ -148,9 +145,6 @@ class SampleIndex:
             self._rows = np.empty((3, 2 * self.capacity), np.int64)
         self._rows[:, : kept.shape[1]] = kept
         self._start, self._stop = 0, kept.shape[1]
-
-
-# The samples of one stream: keeps them in order, selects the ones that each tick uses, and counts losses.
 
 
 NO_SAMPLE_NS = -(2**63)
@@ -327,9 +321,6 @@ def prune(index: SampleIndex, before_ns: int, *, holds: bool) -> list[int]:
 def _reach_ns(spec: StreamSpec) -> int:
     """How far back, and how far ahead, a tick can look."""
     return max(spec.max_gap_ns, spec.max_age_ns)
-
-
-# The samples of a stream that is faster than the ticks: each tick uses all samples since the previous tick.
 
 
 class WindowSamples(StreamSamples):

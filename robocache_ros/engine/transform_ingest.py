@@ -27,9 +27,6 @@ from robocache_ros.ops.resample.selection import ALIGNED, Rule
 from robocache_ros.spec import Extrinsic, FusionSpec, StreamSpec
 from robocache_ros.units import NS_PER_S
 
-# Pushes messages of /tf into the engine; each is decoded once and counted for the streams that use its transforms.
-
-
 log = logging.getLogger(__name__)
 
 MAX_POSITION_M = 1e9  # larger than the distance between any two frames on earth
@@ -206,7 +203,6 @@ def _problem(transform: Transform) -> DecodeError | None:
 # stamp. All transforms are then interpolated, and none is extrapolated. The placement depends only on the messages and
 # the order of their arrival, so a recording gives the same placement as the robot. A cloud counts as arrived when the
 # last of its transforms arrives.
-
 
 WAIT_NS = NS_PER_S // 2  # after the arrival of a cloud; the cloud is then dropped
 WAITING = 8  # maximum number of waiting clouds of a stream

@@ -28,7 +28,6 @@ from robocache_ros.units import NS_PER_S
 # Only + - * / and sqrt are used, each with its own rounding, on floats or elementwise on arrays. The bits are the same
 # for one tick and for many ticks, and on every machine.
 
-
 # px, py, pz in metres and qx, qy, qz, qw: seven floats, or seven float64 arrays of the same shape.
 Pose: TypeAlias = tuple[Any, ...]
 
@@ -87,7 +86,6 @@ def _rotated(q: tuple[Any, ...], v: tuple[Any, ...]) -> tuple[Any, ...]:
 #
 # They are composed here in float64 and not by tf2: the same operations in the same order give the same bits on a robot
 # and on a server without ROS.
-
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +170,6 @@ class StaticTransforms:
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
-    """The product A B of two transforms [R | t]."""
     return tuple(
         tuple(row[0] * b[0][j] + row[1] * b[1][j] + row[2] * b[2][j] + (row[3] if j == 3 else 0.0) for j in range(4))
         for row in a
@@ -184,9 +181,6 @@ def _inverse(a: Matrix) -> Matrix:
     columns = tuple(zip(*a, strict=True))
     x, y, z = columns[3]
     return tuple((*column, -(column[0] * x + column[1] * y + column[2] * z)) for column in columns[:3])
-
-
-# The samples of one frame of /tf: its pose in its parent over time.
 
 
 Float64 = NDArray[np.float64]
@@ -291,7 +285,6 @@ def _nothing(count: int) -> tuple[Any, ...]:
 # Each frame has a parent and a pose in that parent. The path between two frames goes through their first common
 # ancestor. Every transform on the path is interpolated at the requested time. The transforms are then composed in
 # float64.
-
 
 MAX_MOVING_FRAMES = 1024  # moving frames; a humanoid has 100
 MAX_CHAIN = 256  # transforms between a frame and its root; arms and humanoids have 30
@@ -509,7 +502,6 @@ def _zeros(count: int) -> tuple[NDArray[np.uint8], Int64]:
 #
 # Poses are composed on the host, also when frames are computed on a GPU: the bits are the same, and a tick has only
 # seven numbers. The backend receives the poses like samples, one for each tick.
-
 
 DEFAULT_RATE_HZ = 250.0  # for a frame; sets the number of samples kept if the spec declares no rate
 MAX_REASONS = 8  # maximum number of remembered reasons for missing poses

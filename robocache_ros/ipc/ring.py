@@ -22,14 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.ipc import shared_memory, slots
-from robocache_ros.ipc import slots as rings
-from robocache_ros.ipc import slots as slot_table
+from robocache_ros.ipc import shared_memory
 from robocache_ros.ipc.shared_memory import IpcUnavailableError, Server, close_all
-from robocache_ros.ipc.slots import Field, RingLayout, slot_views
-
-# The node's side: writes each tick's frame into a free slot and announces it to the readers.
-
+from robocache_ros.ipc.slots import Field, RingLayout, Table, make_ring, map_ring, slot_views, table_bytes
 
 ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
 
@@ -52,7 +47,6 @@ class Writer:
 
     Attributes:
         overwritten: frames whose slot was overwritten while a reader had leased it.
-        published: frames announced.
 
     Raises:
         IpcUnavailableError: there is too little memory or too few file descriptors, another node serves the path, or
@@ -72,18 +66,16 @@ class Writer:
         place = torch.device(device)
         self.layout = RingLayout(tuple(fields), slots, place.type, meta)
         self.overwritten = 0
-        self.published = 0
         self.generation = int.from_bytes(os.urandom(7), "little")
         self._sequence = 0
         with ExitStack() as made:  # released if a later step fails
-            self._ring, ring_fds = rings.make_ring(self.layout, place)
+            self._ring, ring_fds = make_ring(self.layout, place)
             made.callback(self._ring.close)
-            table_bytes = slot_table.table_bytes(self.layout)
-            table_fd = shared_memory.create("robocache-slots", table_bytes)
+            nbytes = table_bytes(self.layout)
+            table_fd = shared_memory.create("robocache-slots", nbytes)
             self._fds: tuple[int, ...] = (table_fd, *ring_fds)
             made.callback(lambda: close_all(self._fds))
-            memory = shared_memory.map_fd(table_fd, table_bytes, writable=True)
-            self._table = slot_table.Table(memory, self.layout)
+            self._table = Table(shared_memory.map_fd(table_fd, nbytes, writable=True), self.layout)
             shared_memory.seal(table_fd, shared_memory.SEAL_READERS)
             for name, text in (("place", json.dumps(self._ring.describe())), ("layout", self.layout.to_json())):
                 self._fds = (shared_memory.text_fd(f"robocache-{name}", text), *self._fds)
@@ -135,7 +127,6 @@ class Writer:
         slot, sequence, tick_ns = self._filled
         self._table.commit(slot, sequence, tick_ns, time.time_ns())
         self._server.announce(ANNOUNCEMENT.pack(sequence, tick_ns, slot))
-        self.published += 1
 
     @contextmanager
     def _filling(self, tick_ns: int) -> Iterator[dict[str, Any]]:
@@ -180,9 +171,6 @@ def _unfit(field: Field, value: Tensor | NDArray[Any] | None) -> RoboCacheError:
         f"{field.name}: expected {field.shape} {field.dtype}, got {tuple(value.shape)} "
         f"{str(value.dtype).removeprefix('torch.')}; the fields of a ring are fixed, create another writer"
     )
-
-
-# The consumer's side: maps the ring of a node and reads frames in it without a copy.
 
 
 EARLY_S = 0.000_8  # a waiting reader starts to poll without sleeping this long before a frame is due,
@@ -271,16 +259,16 @@ class Reader:
         self._socket, fds, self.generation = shared_memory.connect(os.fspath(path))
         try:
             self.layout = RingLayout.from_json(shared_memory.read_text_fd(fds[0], MAX_DESCRIPTION_BYTES))
-            size = slots.table_bytes(self.layout)
-            self._table = slots.Table(shared_memory.map_fd(fds[2], size, writable=False), self.layout)
+            memory = shared_memory.map_fd(fds[2], table_bytes(self.layout), writable=False)
+            self._table = Table(memory, self.layout)
             self._lease_page = shared_memory.map_fd(fds[-1], self.layout.slots * 8, writable=True)
             place = shared_memory.read_text_fd(fds[1], MAX_DESCRIPTION_BYTES)
-            self._ring = slots.map_ring(self.layout, place, fds[3:-1])
+            self._ring = map_ring(self.layout, place, fds[3:-1])
         except Exception as error:  # a peer may send anything; the consumer continues with messages
             self._socket.close()
             raise IpcUnavailableError(f"{path}: {printable(error, 160)}") from None
         finally:
-            shared_memory.close_all(fds)
+            close_all(fds)
         self._leases = memoryview(self._lease_page).cast("q")
         self._counts = [0] * self.layout.slots
         self._newest_ns = 0  # tick of the frame that was leased last
@@ -410,9 +398,6 @@ class Reader:
             self._counts[slot] -= 1
             if not self._counts[slot]:
                 self._leases[slot] = 0
-
-
-# A connection that reconnects when nodes start, stop and restart.
 
 
 RETRY_S = 0.5

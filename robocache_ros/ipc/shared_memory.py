@@ -24,9 +24,6 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
 
-# Host memory that is shared only by file descriptor: it has no name, and is freed with its last user.
-
-
 SEAL_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # access to mapped memory that has shrunk raises SIGBUS
 SEAL_CONTENTS = fcntl.F_SEAL_WRITE  # no process can write, including the creator
 SEAL_READERS = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: only existing mappings can write; not in the fcntl module
@@ -43,7 +40,7 @@ def create(name: str, nbytes: int) -> int:
         IpcUnavailableError: there is too little memory, or there are too few file descriptors.
     """
     # If memory is not available, the kernel does not refuse the request but kills processes.
-    available = _available_bytes()
+    available = available_bytes()
     if available is not None and nbytes > available:
         raise _too_little(name, nbytes, f"{available / 2**20:.1f} MiB are available")
     try:
@@ -59,7 +56,7 @@ def create(name: str, nbytes: int) -> int:
     return fd
 
 
-def _available_bytes() -> int | None:
+def available_bytes() -> int | None:
     """Bytes of memory that are available; None if the kernel does not report them."""
     try:
         with open("/proc/meminfo", "rb") as lines:
@@ -131,9 +128,6 @@ def _sealed_bytes(fd: int) -> int:
     return os.fstat(fd).st_size
 
 
-# The path of a node's socket, in a folder that only its user can enter.
-
-
 LONGEST = 100  # bytes of a socket's path; Linux allows 107
 
 
@@ -176,9 +170,6 @@ def socket_path(node: str, domain: int | str | None = None) -> Path:
     if len(os.fsencode(path)) > LONGEST:
         raise IpcUnavailableError(f"{path}: is too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
     return path
-
-
-# The handshake of a reader and a node: the node's first packet, its file descriptors, and the peer's credentials.
 
 
 CONNECT_S = 1.0  # how long a node may take to answer, which it does in a separate thread
@@ -259,9 +250,6 @@ def close_all(fds: Sequence[int]) -> None:
     """Close descriptors."""
     for fd in fds:
         os.close(fd)
-
-
-# The writer's side of the socket: admits readers of the same user, sends descriptors, detects disconnection.
 
 
 log = logging.getLogger(__name__)
@@ -390,7 +378,8 @@ class Server:
         while True:
             events = self._selector.select(PAUSE_S if self._paused else None)
             if self._paused and not events:
-                self._resume()
+                self._paused = False
+                self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
             for key, _ in events:
                 if key.fileobj is self._woken:
                     return self._shut()
@@ -451,10 +440,6 @@ class Server:
             log.warning("no consumer can be accepted now (%s); trying again every second", why)
         self._selector.unregister(self._listener)
         self._paused = self._warned = True
-
-    def _resume(self) -> None:
-        self._paused = False
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _receiver(self, peer: Peer) -> Callable[[], None]:
         def receive() -> None:

@@ -19,9 +19,6 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ipc import shared_memory
 from robocache_ros.ipc.shared_memory import IpcUnavailableError
 
-# The fields of a slot and their offsets: the description that the writer sends to every reader.
-
-
 PROTOCOL = 1
 MAX_DIMENSIONS = 16
 MAX_FIELDS = 1024
@@ -190,9 +187,6 @@ def slot_views(layout: RingLayout, block: Tensor) -> dict[str, Tensor]:
     return views
 
 
-# The slot table: which tick each slot contains, in host memory that readers can only read.
-
-
 # A slot's line: sequence number (odd while it is being written, 0 before the first write), tick_ns, published_ns.
 LINE = 8  # in words of 8 bytes: one cache line per slot
 SEQUENCE, TICK, PUBLISHED = 0, 1, 2
@@ -265,9 +259,6 @@ class Table:
         )
 
 
-# The memory of a ring's slots, on the host or on a GPU, for the writer and for the readers.
-
-
 class Ring(Protocol):
     """The slots' memory for one of the sides, on any device."""
 
@@ -295,10 +286,11 @@ class Ring(Protocol):
         """Free the memory."""
 
 
-class HostRing:
-    """A ring in the memory behind a descriptor, which the caller still owns.
+class _HostRing:
+    """A ring in the memory behind a descriptor, which the caller still owns; see `Ring`.
 
-    Every store is complete when its call returns, so no ordering is needed.
+    Every store is complete when its call returns, so no ordering is needed. The memory is unmapped with the last tensor
+    that views it.
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
@@ -306,30 +298,22 @@ class HostRing:
         self.tensor = torch.from_numpy(np.frombuffer(self._map, np.uint8))
 
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
-        """(nbytes,) uint8 of the ring, and the array that the tensors keep alive."""
         owner = np.frombuffer(self._map, np.uint8, nbytes, start)
         return owner, torch.from_numpy(owner)
 
     def copy(self, target: Tensor, value: Tensor) -> None:
-        """Copy a value into a view of the ring."""
         target.copy_(value)
 
-    def record(self, slot: int) -> None:
-        """Nothing to order."""
+    def record(self, slot: int) -> None: ...
 
-    def wait(self, slot: int) -> None:
-        """Nothing to order."""
+    def wait(self, slot: int) -> None: ...
 
-    def fence(self) -> Callable[[], bool] | None:
-        """None: all work is complete."""
-        return None
+    def fence(self) -> None: ...
 
     def describe(self) -> dict[str, Any]:
-        """An empty description: the descriptor is sent separately."""
-        return {}
+        return {}  # the descriptor is sent separately
 
-    def close(self) -> None:
-        """The memory is unmapped with the last tensor that views it."""
+    def close(self) -> None: ...
 
 
 def make_ring(layout: RingLayout, device: torch.device) -> tuple[Ring, tuple[int, ...]]:
@@ -337,7 +321,7 @@ def make_ring(layout: RingLayout, device: torch.device) -> tuple[Ring, tuple[int
     if device.type == "cpu":
         fd = shared_memory.create("robocache-ring", layout.ring_bytes)
         shared_memory.seal(fd)
-        return HostRing(fd, layout.ring_bytes), (fd,)
+        return _HostRing(fd, layout.ring_bytes), (fd,)
     from robocache_ros.ops.cuda.shared_ring import SharedRing
 
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -349,7 +333,7 @@ def map_ring(layout: RingLayout, place: bytes, fds: Sequence[int]) -> Ring:
     if layout.device == "cpu":
         if not fds:
             raise IpcUnavailableError("ring: its file descriptor is missing; use one version on both sides")
-        return HostRing(fds[0], layout.ring_bytes)
+        return _HostRing(fds[0], layout.ring_bytes)
     from robocache_ros.ops.cuda.shared_ring import MappedRing
 
     return MappedRing(json.loads(place), layout.ring_bytes)

@@ -52,40 +52,34 @@ class Marks(Protocol):
         """Return the time between two marks; waits until the device has reached them."""
 
 
-class HostMarks:
+class _HostMarks:
     """Marks of a device that works while the host waits: the CPU."""
 
     def mark(self) -> float:
-        """See `Marks`."""
         return time.perf_counter()
 
     def reached(self, _mark: float) -> bool:
-        """See `Marks`."""
         return True
 
     def seconds(self, first: float, second: float) -> float:
-        """See `Marks`."""
         return second - first
 
 
-class CudaMarks:
+class _CudaMarks:
     """CUDA events on the current stream of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def mark(self) -> Any:
-        """See `Marks`."""
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def reached(self, mark: Any) -> bool:
-        """See `Marks`."""
         return bool(mark.query())
 
     def seconds(self, first: Any, second: Any) -> float:
-        """See `Marks`."""
         second.synchronize()
         return float(first.elapsed_time(second)) / 1000
 
@@ -118,7 +112,7 @@ class DataWaitMeter:
         device = torch.device(device)
         if marks is None and device.type == "cuda" and not torch.cuda.is_available():
             raise RoboCacheError(f"device: {device} is not there, torch finds no CUDA device; use cpu")
-        self._marks: Marks = marks or (CudaMarks(device) if device.type == "cuda" else HostMarks())
+        self._marks: Marks = marks or (_CudaMarks(device) if device.type == "cuda" else _HostMarks())
         self._skip = skip
         self._open: deque[tuple[Any, Any]] = deque()  # waits that the device has not reached
         self._first: Any = None  # the end of the first wait that is left out, or the beginning of the first one

@@ -11,7 +11,6 @@ from robocache_ros.errors import RoboCacheError
 
 # A sourced ROS has priority over the ROS wheels of the `ros` extra, if a machine has both.
 
-
 # The wheels' start-up hook adds their libraries to LD_LIBRARY_PATH, before or after those of a sourced ROS, and
 # restarts Python; it sets this variable to detect that it has already run.
 HOOK_DONE = "_ROS_WHEELS_BOOTSTRAP_COMPLETE"
@@ -46,9 +45,6 @@ def prefer_sourced_ros() -> None:
         f"rclpy is the sourced ROS's ({spec.origin}), but wheels in {sys.prefix} mix their libraries into it; "
         f"export {HOOK_DONE}=1 before starting Python, or use an environment without the ros extra"
     )
-
-
-# The ROS nodes: lifecycle, parameters, diagnostics, publishers, and the client for policies.
 
 
 prefer_sourced_ros()  # before any module of this package imports rclpy

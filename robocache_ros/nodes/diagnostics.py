@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from robocache_ros.engine import FusionEngine, Ingest
@@ -21,9 +21,6 @@ from robocache_ros.nodes.tick_loop import TickStats
 from robocache_ros.nodes.transport import Limit
 from robocache_ros.ops.resample.selection import NONE
 from robocache_ros.spec import TF, FusionSpec, StreamSpec
-
-# /diagnostics: one status per stream and one for the ticks, with every counter by its name.
-
 
 OK, WARN, ERROR, STALE = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR, DiagnosticStatus.STALE
 SLOW = 0.8  # share of the declared rate below which a stream is reported as slow
@@ -89,7 +86,8 @@ class Diagnostics:
         active: bool,
     ) -> DiagnosticStatus:
         state = states[stream.name]
-        parts = [feed for feed in self._spec.feeds if feed in stream.companions or self._places(feed, stream)]
+        framed = stream in self._spec.framed  # its clouds are placed with /tf
+        parts = [feed for feed in self._spec.feeds if feed in stream.companions or (framed and feed.name == TF)]
         problems = [text for s in (stream, *parts) for text in states[s.name].problems.values()]
         counters = Counter(dict(ingest.counters[stream.name]))
         for feed in parts:
@@ -131,10 +129,6 @@ class Diagnostics:
             level, message = STALE, f"stale: {why}" + (f"; {state.loss}" if state.loss else "")
         return self._status(stream.name, level, message, values)
 
-    def _places(self, feed: StreamSpec, stream: StreamSpec) -> bool:
-        """Whether a feed is /tf and the stream's clouds are placed with it."""
-        return feed.name == TF and stream in self._spec.framed
-
     def _ticks(
         self, engine: FusionEngine, stats: TickStats, active: bool, outputs: Mapping[str, int]
     ) -> DiagnosticStatus:
@@ -158,13 +152,6 @@ class Diagnostics:
         return DiagnosticStatus(
             level=level, name=f"{self._name}: {part}", message=message, hardware_id=self._name, values=pairs
         )
-
-
-def array(statuses: list[DiagnosticStatus], stamp: object) -> DiagnosticArray:
-    """The message that contains the statuses."""
-    message = DiagnosticArray(status=statuses)
-    message.header.stamp = stamp
-    return message
 
 
 def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | None:
@@ -195,9 +182,6 @@ def _judge(
     if stream.rate_hz and rate_hz is not None and rate_hz < SLOW * stream.rate_hz:
         return WARN, f"{rate_hz:.1f} Hz, but {stream.rate_hz:g} Hz is declared"
     return OK, "running"
-
-
-# Compares the subscribed topics with their publishers: type, quality of service, and lost messages.
 
 
 SILENT_S = 5.0  # a topic with a publisher but without a message for this long is reported
@@ -316,9 +300,6 @@ class TopicChecks:
             return ""
         nbytes = topic.largest_bytes
         return f"messages have {nbytes / 2**20:.2f} MiB; {self._limit.losses}" if nbytes > self._limit.nbytes else ""
-
-
-# Log warnings for streams that are invalid at most ticks.
 
 
 MIN_TICKS = 150  # ticks that a share is computed from

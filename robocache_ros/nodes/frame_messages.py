@@ -7,14 +7,14 @@ import io
 import struct
 import sys
 from array import array
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from builtin_interfaces.msg import Time
 from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image, PointCloud2, PointField
-from std_msgs.msg import Header
+from std_msgs.msg import Float32MultiArray, Header
 from torch import Tensor
 
 from robocache_ros.decode import ImagePayload
@@ -27,13 +27,6 @@ TICK_LABEL = "tick_ns="
 JPEG_QUALITY = 95
 _ENCODINGS = {(3, torch.uint8): "rgb8", (1, torch.uint8): "mono8", (1, torch.float32): "32FC1"}
 _FLOATS = struct.Struct("<III")  # stride, data_offset, data length
-
-
-class _FloatArray(Protocol):
-    """The attributes of a std_msgs/Float32MultiArray that are read."""
-
-    layout: Any
-    data: Any
 
 
 def fused_cdr(tick_ns: int, window: NDArray[np.float32]) -> bytes:
@@ -53,7 +46,7 @@ def fused_cdr(tick_ns: int, window: NDArray[np.float32]) -> bytes:
     return b"".join(parts)
 
 
-def read_fused(message: _FloatArray) -> tuple[int, Tensor]:
+def read_fused(message: Float32MultiArray) -> tuple[int, Tensor]:
     """The newest tick and the (H, C) float32 window of a message; ValueError if it is not from a fusion node."""
     tick, columns = message.layout.dim
     if not tick.label.startswith(TICK_LABEL):

@@ -23,17 +23,15 @@ from rclpy.utilities import get_rmw_implementation_identifier, remove_ros_args
 
 from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import diagnostics, middleware, parameters, process, transport
+from robocache_ros.nodes import middleware, parameters, process, transport
 from robocache_ros.nodes.diagnostics import Diagnostics, StreamWarnings, TopicChecks
 from robocache_ros.nodes.process import until_shutdown
 from robocache_ros.nodes.publishers import Outputs
 from robocache_ros.nodes.shared_frames import RingOutput
-from robocache_ros.nodes.subscriptions import StaticTransformSubscription, TopicSubscriptions, definitions
+from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
 from robocache_ros.nodes.tick_loop import ClockSource, SimClockSource, TickLoop, TickStats, WallClockSource
 from robocache_ros.nodes.transport import Limit
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
-
-# The parts of a configured fusion node, from its subscriptions to its publishers.
 
 
 class Pipeline:
@@ -66,7 +64,7 @@ class Pipeline:
         self.ingest = Ingest(spec, self.engine, definitions(spec), live=True)
         self.stats = TickStats(len(spec.streams))
         self._diagnostics = Diagnostics(spec, node.get_fully_qualified_name().lstrip("/"))
-        self._static_transforms = StaticTransformSubscription(node, spec, self.ingest)
+        self._static_transforms = subscribe_static_transforms(node, spec, self.ingest)
         self.subscriptions = TopicSubscriptions(node, spec, self.ingest, reliable=parameters.read(node, "reliable"))
         self._topic_checks = TopicChecks(node, self.subscriptions, limit)
         self._stream_warnings = StreamWarnings(spec, self.stats)
@@ -107,7 +105,9 @@ class Pipeline:
     def destroy(self) -> None:
         """Stop, and release everything."""
         self.stop()
-        self._static_transforms.destroy()
+        if self._static_transforms:
+            self._node.destroy_subscription(self._static_transforms)
+            self._static_transforms = None
         self.subscriptions.destroy()
         self.outputs.destroy()
 
@@ -145,9 +145,6 @@ class Pipeline:
         if stream.voxels and stream.voxels.frame:
             return stream.voxels.frame
         return self.subscriptions.states[stream.name].frame_id
-
-
-# `fusion_node`: a lifecycle node that fuses topics into one stream of tensors on the tick grid.
 
 
 SUCCESS, FAILURE, ERROR = (
@@ -315,7 +312,9 @@ class FusionNode(LifecycleNode):
             return
         try:
             statuses = self.pipeline.report({"log_lines_dropped": self._log.dropped})
-            self._diagnostics.publish(diagnostics.array(statuses, self.get_clock().now().to_msg()))
+            message = DiagnosticArray(status=statuses)
+            message.header.stamp = self.get_clock().now().to_msg()
+            self._diagnostics.publish(message)
             self._report_error = ""
         except Exception as error:  # such as no free file descriptors: ticks and later reports continue
             text = printable(repr(error), 150)

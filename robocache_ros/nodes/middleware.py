@@ -21,9 +21,6 @@ from rclpy.time import Time
 
 from robocache_ros.spec import QosSpec
 
-# Differences between Humble, Jazzy, Kilted and later, and functions that rclpy has no public interface for.
-
-
 try:
     from rclpy.event_handler import SubscriptionEventCallbacks
 except ImportError:  # Humble
@@ -154,9 +151,6 @@ def _is_beside(package: str) -> bool:
         return False
     files = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location and spec.origin else [])]
     return any(Path(file).resolve().parent in (here, here / package) for file in files)
-
-
-# Quality of service of the subscriptions and the publishers.
 
 
 SMALL_DEPTH, LARGE_DEPTH = 5000, 500  # messages that are queued for a busy node during a replay

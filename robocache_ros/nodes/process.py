@@ -22,7 +22,6 @@ from robocache_ros.errors import printable
 
 # Settings of glibc's malloc to keep the blocks of large messages: page faults cost more than copying a message.
 
-
 _MALLOPT = {
     "MALLOC_TRIM_THRESHOLD_": (-1, 2**31 - 1),
     "MALLOC_TOP_PAD_": (-2, 64 << 20),
@@ -39,9 +38,6 @@ def keep_large_blocks() -> None:
     for variable, (option, value) in _MALLOPT.items():
         if variable not in os.environ:
             mallopt(option, value)
-
-
-# Settings of the process.
 
 
 _PR_SET_TIMERSLACK = 29
@@ -83,9 +79,6 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     return stopped
-
-
-# The end of a program when its ROS context is shut down, and of a loop at Ctrl-C or SIGTERM.
 
 
 @contextmanager
@@ -166,9 +159,6 @@ def _action(number: int) -> Any:
 
 def _is_default(action: Any) -> bool:
     return action is None or action.raw[: ctypes.sizeof(ctypes.c_void_p)].strip(b"\0") == b""
-
-
-# Passes the package's Python log records to the node's logger: to the console, the log file and /rosout.
 
 
 LONGEST = 500  # characters of a line, which may contain text from messages

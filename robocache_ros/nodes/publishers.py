@@ -110,6 +110,7 @@ class Outputs:
         if self.ring and frames.window is not None:
             self.ring.fill(frames, frames.window)
         rows = frames.rows().numpy()
+        streams = {stream.name: stream for stream in self._layout.spec.media}
         for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
             window = self._window.push(tick_ns, rows[index])
             if self.ring and frames.window is None:
@@ -118,7 +119,7 @@ class Outputs:
             # If the spec does not declare a size, a value has no elements until the first message arrives.
             media = [
                 (self._media[stream.name], self._media_message(tick_ns, stream, value))
-                for stream in self._layout.spec.media
+                for stream in streams.values()
                 if self._media[stream.name].get_subscription_count()
                 and (value := frames.media[stream.name][index]).numel()
             ]
@@ -127,7 +128,7 @@ class Outputs:
                 for name, publisher in self._compressed.items()
                 if publisher.get_subscription_count()
                 and (value := frames.media[name][index]).numel()
-                and (message := self._compressed_message(tick_ns, name, value))
+                and (message := frame_messages.compressed_message(tick_ns, self._frame_of(streams[name]), value))
             ]
             wait_until_due(tick_ns)
             if self.ring:
@@ -147,9 +148,6 @@ class Outputs:
         for publisher in (self._fused, self._described, *self._media.values(), *self._compressed.values()):
             self._node.destroy_lifecycle_publisher(publisher)
         self._media, self._compressed = {}, {}
-
-    def _compressed_message(self, tick_ns: int, name: str, value: Any) -> CompressedImage | None:
-        return frame_messages.compressed_message(tick_ns, self._frame_of(self._layout.spec.stream(name)), value)
 
     def _media_message(self, tick_ns: int, stream: StreamSpec, value: Any) -> Image | PointCloud2:
         frame_id = self._frame_of(stream)

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from rclpy.node import Node
@@ -64,7 +65,7 @@ class RingOutput:
         """Write the frame of one tick into the ring; `window` contains the (horizon, C) rows that end with it."""
         if self._writer is None and time.monotonic() >= self._next_try:
             self._guarded(self._make)
-        if self._writer and self._guarded(lambda: self._fill(frames, window)) and self._failed:
+        if self._writer and self._guarded(partial(self._writer.fill, frames, window)) and self._failed:
             self._failed = False
             log.info("frames are published through shared memory again")
 
@@ -87,10 +88,6 @@ class RingOutput:
     def _make(self) -> None:
         path = ipc.socket_path(self._name)
         self._writer = FrameWriter(path, self._layout, self._device, slots=self._slots, use_sim_time=self._use_sim_time)
-
-    def _fill(self, frames: Frames, window: torch.Tensor) -> None:
-        assert self._writer
-        self._writer.fill(frames, window)
 
     def _guarded(self, step: Callable[[], None]) -> bool:
         """Run a step and return whether it succeeds; an error in shared memory never stops the ticks."""

@@ -31,7 +31,6 @@ from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, QosSpec, StreamSp
 # ms for a camera image. Therefore rcl's function is called through ctypes, which releases the lock. If it is not found,
 # rclpy's function is called.
 
-
 SMALL_BYTES = 65536
 _OK, _BAD_ALLOC, _NOTHING_THERE = 0, 10, 401  # RCL_RET_OK, RCL_RET_BAD_ALLOC, RCL_RET_SUBSCRIPTION_TAKE_FAILED
 _INFO_WORDS = 32  # more than rmw_message_info_t needs, which starts with source and received time and has 72 bytes
@@ -208,9 +207,6 @@ def _is_as_declared(rcutils: Any) -> bool:
     if grown or second is first or second is None:
         return False
     return (target.array.buffer, target.array.length, target.array.capacity) == (second.ctypes.data, 0, 64)
-
-
-# Passes the topics' messages to the engine: one subscription per topic, messages as serialized bytes.
 
 
 FIRST_BYTES = 4096  # size of the buffer for the first large message, which determines the size of the next buffers
@@ -396,7 +392,7 @@ class TopicSubscriptions:
         return self._node.create_subscription(
             message_class(stream),
             stream.topic,
-            _never_called,
+            lambda _: None,  # rclpy requires it; `take` receives the messages
             profile(requested),
             callback_group=self._group,
             event_callbacks=middleware.no_events(),
@@ -424,10 +420,6 @@ def definitions(spec: FusionSpec) -> dict[str, str]:
     return texts
 
 
-def _never_called(data: bytes) -> None:
-    """The callback that rclpy requires; `TopicSubscriptions.take` receives the messages instead."""
-
-
 def _frame_id(data: bytes | memoryview) -> str:
     """The frame of an image or a cloud, whose first field is the header; empty if it is missing or truncated."""
     if len(data) < HEADER_BYTES:
@@ -436,9 +428,6 @@ def _frame_id(data: bytes | memoryview) -> str:
     if not 0 < length <= min(256, len(data) - HEADER_BYTES):
         return ""
     return str(data[HEADER_BYTES : HEADER_BYTES + length - 1], errors="replace")
-
-
-# Receives images and clouds in a separate thread, so that no tick waits for one.
 
 
 IDLE_NS = 100_000_000  # how often the thread checks whether to stop
@@ -508,9 +497,6 @@ class LargeMessages:
             self.arrived.send()
             count += 1
         return count == LARGE_BATCH
-
-
-# Messages of several topics in the order of their arrival; a flooded topic does not delay the others.
 
 
 ARRIVALS_BATCH = 32  # messages read from a queue in a row; a topic of 1 kHz has 20 in a tick at 50 Hz
@@ -611,9 +597,6 @@ def _arrival_ns(entry: _Entry) -> int:
     return entry.arrival_ns
 
 
-# Detects a flood: messages that arrive faster than they can be pushed.
-
-
 FLOOD_WINDOW_NS = 1_000_000_000  # a flood lasts for whole windows; it has pauses
 FLOOD_SHARE = 0.25  # of the steps of a window that reach their limit in a flood
 
@@ -631,7 +614,7 @@ class Flood:
 
     def __init__(self) -> None:
         self.active = False
-        self._begun_ns = 0
+        self._window_start_ns = 0
         self._steps = self._limited = 0
 
     def add(self, limited: bool) -> None:
@@ -639,23 +622,20 @@ class Flood:
         now_ns = time.monotonic_ns()
         if not self.active:
             if limited:
-                self.active, self._begun_ns, self._steps, self._limited = True, now_ns, 0, 0
+                self.active, self._window_start_ns, self._steps, self._limited = True, now_ns, 0, 0
             return
         self._steps += 1
         self._limited += limited
-        if now_ns - self._begun_ns >= FLOOD_WINDOW_NS:
+        if now_ns - self._window_start_ns >= FLOOD_WINDOW_NS:
             self.active = self._limited >= FLOOD_SHARE * self._steps
-            self._begun_ns, self._steps, self._limited = now_ns, 0, 0
-
-
-# The subscription of /tf_static, for poses from /tf and for streams with a `voxels.frame`.
+            self._window_start_ns, self._steps, self._limited = now_ns, 0, 0
 
 
 TF_STATIC_DEPTH = 100  # one message of each publisher of static transforms
 
 
-class StaticTransformSubscription:
-    """The subscription of /tf_static; created only if a stream needs it.
+def subscribe_static_transforms(node: Node, spec: FusionSpec, ingest: Ingest) -> Subscription[Any] | None:
+    """Subscribe to /tf_static; None if no stream needs it.
 
     Args:
         node: owns the subscription.
@@ -665,25 +645,13 @@ class StaticTransformSubscription:
     Raises:
         RoboCacheError: tf2_msgs is not installed.
     """
-
-    def __init__(self, node: Node, spec: FusionSpec, ingest: Ingest) -> None:
-        self._node = node
-        self._subscription = None
-        if not spec.framed and not spec.transforms:
-            return
-        found = middleware.load_message_class(TF_TYPE)
-        if found is None:
-            key = f"{spec.framed[0].name}.voxels.frame" if spec.framed else f"{spec.transforms[0].name}.type"
-            hint = "install it, or give voxels.extrinsic" if spec.framed else "install it"
-            raise RoboCacheError(
-                f"streams.{key}: {TF_STATIC} needs the package tf2_msgs, which is not installed; {hint}"
-            )
-        self._subscription = node.create_subscription(
-            found, TF_STATIC, ingest.static_transforms, middleware.latched(TF_STATIC_DEPTH), raw=True
-        )
-
-    def destroy(self) -> None:
-        """Destroy the subscription."""
-        if self._subscription:
-            self._node.destroy_subscription(self._subscription)
-            self._subscription = None
+    if not spec.framed and not spec.transforms:
+        return None
+    found = middleware.load_message_class(TF_TYPE)
+    if found is None:
+        key = f"{spec.framed[0].name}.voxels.frame" if spec.framed else f"{spec.transforms[0].name}.type"
+        hint = "install it, or give voxels.extrinsic" if spec.framed else "install it"
+        raise RoboCacheError(f"streams.{key}: {TF_STATIC} needs the package tf2_msgs, which is not installed; {hint}")
+    return node.create_subscription(
+        found, TF_STATIC, ingest.static_transforms, middleware.latched(TF_STATIC_DEPTH), raw=True
+    )

@@ -29,9 +29,6 @@ from robocache_ros.nodes.subscriptions import (
 )
 from robocache_ros.ops.resample.selection import HELD, NONE
 
-# Time from the wall clock or from /clock: each source pushes the messages that have arrived and yields due ticks.
-
-
 IDLE_NS = 100_000_000  # how often a thread checks whether to stop
 NEAR_NS = 200_000  # this close to a tick the thread sleeps: a wait set returns later than requested
 PUSH_NS = 30_000_000  # limit for the messages of a step; the messages that a robot sends in a second take about as long
@@ -259,9 +256,6 @@ class SimClockSource:
         if clocks:
             self._heard_ns = time.monotonic_ns()
         return clocks
-
-
-# The thread that pushes messages and publishes ticks, and the statistics of its ticks.
 
 
 SPIN_NS = 80_000  # the thread spins for this long before a due time: a sleep ends some tens of microseconds late

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from robocache_ros.ops.cuda.kernels import enable_jit_cache
-    from robocache_ros.ops.image.convert import convert_image, normalize_image
-    from robocache_ros.ops.installation import print_installation_info, self_test, set_device
-    from robocache_ros.ops.resample.inputs import Fused, Stream
-    from robocache_ros.ops.resample.resample import (
-        blend,
-        fuse,
-        fuse_multimodal_alignment,
-        resample_from_host,
-        resample_trajectories,
-    )
-    from robocache_ros.ops.voxel.grid import Voxels
-    from robocache_ros.ops.voxel.voxelize import (
-        FixedSizeCloud,
-        fixed_size_cloud,
-        voxelize_cloud_bytes,
-        voxelize_depth,
-        voxelize_pointcloud,
-    )
+    from robocache_ros.ops.cuda.kernels import enable_jit_cache as enable_jit_cache
+    from robocache_ros.ops.image.convert import convert_image as convert_image
+    from robocache_ros.ops.image.convert import normalize_image as normalize_image
+    from robocache_ros.ops.installation import print_installation_info as print_installation_info
+    from robocache_ros.ops.installation import self_test as self_test
+    from robocache_ros.ops.installation import set_device as set_device
+    from robocache_ros.ops.resample.inputs import Fused as Fused
+    from robocache_ros.ops.resample.inputs import Stream as Stream
+    from robocache_ros.ops.resample.resample import blend as blend
+    from robocache_ros.ops.resample.resample import fuse as fuse
+    from robocache_ros.ops.resample.resample import fuse_multimodal_alignment as fuse_multimodal_alignment
+    from robocache_ros.ops.resample.resample import resample_from_host as resample_from_host
+    from robocache_ros.ops.resample.resample import resample_trajectories as resample_trajectories
+    from robocache_ros.ops.voxel.grid import Voxels as Voxels
+    from robocache_ros.ops.voxel.voxelize import FixedSizeCloud as FixedSizeCloud
+    from robocache_ros.ops.voxel.voxelize import fixed_size_cloud as fixed_size_cloud
+    from robocache_ros.ops.voxel.voxelize import voxelize_cloud_bytes as voxelize_cloud_bytes
+    from robocache_ros.ops.voxel.voxelize import voxelize_depth as voxelize_depth
+    from robocache_ros.ops.voxel.voxelize import voxelize_pointcloud as voxelize_pointcloud
 
 _HOMES = {
     "cuda.kernels": ("enable_jit_cache",),
@@ -43,26 +43,4 @@ _HOMES = {
     ),
 }
 
-__all__ = [
-    "FixedSizeCloud",
-    "Fused",
-    "Stream",
-    "Voxels",
-    "blend",
-    "convert_image",
-    "enable_jit_cache",
-    "fixed_size_cloud",
-    "fuse",
-    "fuse_multimodal_alignment",
-    "normalize_image",
-    "print_installation_info",
-    "resample_from_host",
-    "resample_trajectories",
-    "self_test",
-    "set_device",
-    "voxelize_cloud_bytes",
-    "voxelize_depth",
-    "voxelize_pointcloud",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

@@ -20,9 +20,6 @@ from robocache_ros.ops.resample.inputs import Stream
 from robocache_ros.ops.resample.resample import fuse, resample_trajectories
 from robocache_ros.reductions import REDUCTIONS
 
-# The device that operations use, and the versions that are installed.
-
-
 log = logging.getLogger(__name__)
 
 
@@ -106,9 +103,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-# A check of the installation: compile the kernels, compare them with the CPU, time them, and print a table.
 
 
 Case = tuple[str, Callable[[str], Any]]

@@ -26,7 +26,6 @@ from robocache_ros.spec.stream import REDUCTIONS
 
 # The inputs of the kernels of a tick: the structures of kernels/tick/row.cuh and tasks.cuh.
 
-
 ZERO, KEEP, MAKE = 0, 1, 2  # enum Action
 
 
@@ -128,9 +127,6 @@ class TaskHead(Structure):
     _fields_ = (("target", Target), ("data", c_void_p))
 
 
-# The launch of a tick for samples of one layout.
-
-
 NO_TARGET = (0,) * 5  # the values of Target, which each tick sets
 
 
@@ -174,7 +170,6 @@ def nowhere(nbytes: int) -> Tensor:
 
 # The launch of kernels/tick/row.cu: all vector streams of a tick.
 
-
 ROW_THREADS = 128  # of a block
 
 
@@ -188,7 +183,6 @@ def launch_row(device: int, target: int, tasks: int, windows: int, streams: int,
 
 
 # The launch of kernels/tick/image.cu, prepared with the checks of `convert_image`.
-
 
 IMAGE_THREADS = 128  # of a block
 
@@ -217,7 +211,6 @@ def launch_image(device: int, task: int, variant: ImageVariant) -> None:
 
 
 # The launches of kernels/tick/cloud.cu, prepared with the checks of `voxelize_cloud_bytes` and `voxelize_depth`.
-
 
 CLOUD_THREADS = 256  # of a block
 
@@ -279,7 +272,6 @@ def launch_cloud(device: int, task: int, variant: CloudVariant) -> None:
 # One tick of a fusion engine on the GPU: its plan is uploaded, and its launches read the plan.
 #
 # The only arguments of the launches are addresses inside the plan, so one CUDA graph of them serves every tick.
-
 
 UPLOADS = 4  # plans in flight before the host must wait to write another
 

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from robocache_ros.ops.resample.cpu import canonical
 
-# Selects the samples since the last tick, in int64 nanoseconds.
-
-
 Int64 = NDArray[np.int64]
 
 

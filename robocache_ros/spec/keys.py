@@ -18,9 +18,6 @@ from typing import Any, TypeVar
 
 from robocache_ros.errors import SeveralErrors, printable
 
-# The errors in a spec, reported together. Each line gives the position, what is wrong and what to do.
-
-
 KeyPath = tuple[object, ...]  # keys and indexes from the root of the spec: ("streams", "front", "image", "size", 0)
 
 LINE_CHARACTERS = 199
@@ -89,9 +86,6 @@ def suggestion(given: object, known: Iterable[str]) -> str:
         return ""
     close = difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
-
-
-# Types of keys, and the dataclasses that declare keys.
 
 
 T = TypeVar("T")
@@ -340,13 +334,8 @@ def choice(*choices: str) -> KeyType:
     return KeyType(" | ".join(choices), parse, {"enum": list(choices)})
 
 
-def change_it(_raw: str) -> str:
-    """Return the default hint."""
-    return "change it"
-
-
 def text(
-    wanted: str, accept: Callable[[str], bool] = bool, pattern: str | None = None, hint: Hint = change_it
+    wanted: str, accept: Callable[[str], bool] = bool, pattern: str | None = None, hint: Hint = lambda _raw: "change it"
 ) -> KeyType:
     """Printable text of 1 to MAX_TEXT characters for which `accept` returns true; `wanted` describes it.
 
@@ -368,7 +357,7 @@ def text(
     return KeyType(wanted, parse, {**schema, **({"pattern": pattern} if pattern else {})})
 
 
-def pattern(wanted: str, expression: str, hint: Hint = change_it) -> KeyType:
+def pattern(wanted: str, expression: str, hint: Hint = lambda _raw: "change it") -> KeyType:
     """Text that matches a regular expression completely; `wanted` describes it."""
     return text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
 

@@ -29,9 +29,6 @@ from robocache_ros.spec.keys import (
 )
 from robocache_ros.units import NS_PER_MS
 
-# Message types supported by a spec, the values implied by a type or a field, and the syntax of their names.
-
-
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 # Each message has one picture of a video in H.264 or H.265. Only recordings of them are read.
 VIDEO_TYPES = ("foxglove_msgs/msg/CompressedVideo", "ffmpeg_image_transport_msgs/msg/FFMPEGPacket")
@@ -88,9 +85,6 @@ message_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYP
 field_path = pattern("a field's path such as pose.orientation", _FIELD)
 
 
-# Limits on the quality of a recording, below which it is not exported.
-
-
 @dataclass(frozen=True)
 class StreamQuality:
     """Limits for one stream; without a value there is no limit."""
@@ -110,9 +104,6 @@ class SpecQuality(StreamQuality):
     """Limits for every observation and action without a `quality` of its own, and for the recording."""
 
     min_frames: int | None = key(integer(1, 10**9), "fewest ticks in the episodes of a recording", default=None)
-
-
-# Processing of images and point clouds: crop, size and normalization, or the voxel grid.
 
 
 # Mean and standard deviation of the ImageNet RGB channels in 0..1, as used to train torchvision models.
@@ -239,10 +230,7 @@ class VoxelSpec:
         return SPEC_REDUCTIONS[self.reduce]
 
 
-# Rules for the keys of a stream: values implied by its type, and valid combinations of keys.
-
-
-class StreamRules:
+class _StreamRules:
     """Fills in values implied by the type of a stream, and checks the combination of keys."""
 
     def __init__(self, stream: StreamSpec) -> None:
@@ -253,7 +241,6 @@ class StreamRules:
         self.problems: list[Problem] = []
 
     def refuse(self, key: str, text: str) -> None:
-        """Record a problem with a key."""
         self.problems.append(Problem(tuple(key.split(".")), text))
 
     def field(self) -> str | tuple[str, ...]:
@@ -292,7 +279,6 @@ class StreamRules:
         return self.s.image or (ImageSpec() if self.s.kind == "image" else None)
 
     def check(self) -> None:
-        """Check the keys against the type and against each other."""
         s = self.s
         if s.is_transform or s.frames:
             self.check_transform()
@@ -320,7 +306,6 @@ class StreamRules:
                 self.refuse(name, f"does not apply to {self.type}; leave it out")
 
     def check_role(self) -> None:
-        """Check the role, and the keys for actions."""
         s = self.s
         if s.is_outcome and (s.width != 1 or s.rows):
             self.refuse("role", f"{s.role} is one number per tick; give a stream of one value, or another role")
@@ -335,7 +320,6 @@ class StreamRules:
             self.refuse("idle", "is for vectors of one value per tick; leave it out")
 
     def check_numbers(self) -> None:
-        """Check the keys for the values of a vector."""
         s = self.s
         rounded = [path for path in s.paths if path.rpartition(".")[2] in ROUNDED]
         if s.names and len(s.paths) > 1:
@@ -350,7 +334,6 @@ class StreamRules:
             self.refuse("fill", f"{len(s.fill)} values, but the stream has {s.dim}; give one, or one for each")
 
     def check_transform(self) -> None:
-        """Check the keys of a pose from the transform tree."""
         s = self.s
         if not s.is_transform:
             self.refuse("frames", f"needs {TF_TYPE} and no field; leave it out")
@@ -364,7 +347,6 @@ class StreamRules:
             self.refuse("topic", f"{TF_STATIC} is read with /tf; give the topic of the moving frames, /tf")
 
     def check_align(self) -> None:
-        """Check that the alignment supports the values of the stream."""
         s = self.s
         if s.align == WINDOW:
             self.check_window()
@@ -382,7 +364,6 @@ class StreamRules:
             self.refuse("unit", f"{show_value(s.unit)}, but {s.align!r} is for {align.values} in {known}; use linear")
 
     def check_window(self) -> None:
-        """Check the keys of a window."""
         s = self.s
         if not self.is_vector:
             self.refuse_for_media()
@@ -401,7 +382,6 @@ class StreamRules:
         self.refuse("align", f"{self.s.align!r} is for vectors; use {', '.join(others)} or {last} for {self.type}")
 
     def check_depth(self) -> None:
-        """Check the keys of a depth image."""
         s = self.s
         if s.type not in IMAGE_TYPES:
             self.refuse("camera_info", f"is for depth images, not {self.type}; leave it out")
@@ -409,9 +389,6 @@ class StreamRules:
         unknown = [name for name in (s.voxels.features if s.voxels else ()) if name not in known]
         if unknown:
             self.refuse("voxels.features", f"{show_value(unknown[0])} is not one of {', '.join(known)}; change it")
-
-
-# One stream of a fusion spec: topic, stamps and alignment.
 
 
 OUTCOMES = ("reward", "success")  # roles of streams that say how an episode went
@@ -548,7 +525,7 @@ class StreamSpec:
     )
 
     def __post_init__(self) -> None:
-        rules = StreamRules(self)
+        rules = _StreamRules(self)
         for name in ("field", "dim", "align", "stamp", "image"):
             object.__setattr__(self, name, getattr(rules, name)())
         if self.qos is DEFAULT_QOS and self.is_transform:

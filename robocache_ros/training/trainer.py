@@ -18,9 +18,6 @@ from robocache_ros.monitoring import DataWaitMeter
 from robocache_ros.training.policies.make_policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
-# A training step as a CUDA graph: one launch from Python instead of hundreds.
-
-
 StepBatches = Sequence[Mapping[str, Tensor]]
 WARM_UP = 3  # steps before the capture: libraries allocate their workspaces, the optimizer its state
 PARALLEL_WARM_UP = 11  # with DistributedDataParallel, as its documentation demands
@@ -103,9 +100,6 @@ def fill(own: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
         value.copy_(batch[key])
 
 
-# The training loop: batches of a loader to steps of an optimizer, resumed where it stopped.
-
-
 VERSION = 4
 STATE = {"version", "step", "policy", "average", "average_share", "optimizer", "ranks"}  # the keys of a state
 MAX_STEPS = 2**53
@@ -155,7 +149,9 @@ class Trainer:
         self.data_wait = DataWaitMeter(self.device)
         self._parameters = list(policy.parameters())
         self._parallel = distributed.is_available() and distributed.is_initialized()
-        self._graph = self._uses_graph()
+        self._graph = options.cuda_graph
+        if self._graph and self.device.type != "cuda":
+            raise RoboCacheError("cuda_graph: needs a GPU; leave it out")
         self._stream: Any = torch.cuda.Stream(self.device) if self._graph else None  # type: ignore[no-untyped-call]
         self._model = self._make_model()
         self._primed = not self._parallel
@@ -265,13 +261,6 @@ class Trainer:
                 torch.cuda.set_rng_state(mine["random_cuda"].cpu(), self.device)
         except RuntimeError as error:
             raise RoboCacheError(f"checkpoint: random numbers: {printable(error, 60)}; train again") from None
-
-    def _uses_graph(self) -> bool:
-        if not self.options.cuda_graph:
-            return False
-        if self.device.type != "cuda":
-            raise RoboCacheError("cuda_graph: needs a GPU; leave it out")
-        return True
 
     def _make_model(self) -> Any:
         """The policy as it is called: compiled, and with gradients that are the means over all processes."""

@@ -198,12 +198,15 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
     streams = list(dataset.streams_of(dataset.place(0)[0]).streams.values())
     cameras = {key: value.shape[1] if key == "vision" else 1 for key, value in sample.items() if _is_vision(key)}
     names = [stream.name.partition("/")[2] for stream in streams if stream.is_image and _is_vision(stream.name)]
-    statistics = dataset_statistics(dataset)
+    statistics = {
+        key: {"mean": found["mean"], "std": [1.0 if std < CONSTANT else std for std in found["std"]]}
+        for key, found in dataset_statistics(dataset).items()
+    }
     return DataInfo(
-        {stream.name: _columns(stream.values) for stream in streams if _is_proprio(stream)},
+        {s.name: int(s.values.shape[1]) for s in streams if s.role == "observation" and not s.is_image},  # type: ignore[union-attr]
         sample["actions"].shape[1],
         cameras,
-        {key: {"mean": found["mean"], "std": _scales(found["std"])} for key, found in statistics.items()},
+        statistics,
         dataset.rate_hz,
         {key: names if key == "vision" else [key.partition("/")[2]] for key in cameras},
     )
@@ -224,18 +227,6 @@ def training_loader(
 
 def _is_vision(key: str) -> bool:
     return key.partition("/")[0] == "vision"
-
-
-def _is_proprio(stream: Any) -> bool:
-    return stream.role == "observation" and not stream.is_image
-
-
-def _columns(values: Any) -> int:
-    return int(values.shape[1])
-
-
-def _scales(deviations: list[float]) -> list[float]:
-    return [1.0 if deviation < CONSTANT else deviation for deviation in deviations]
 
 
 def _only_file(path: Path) -> Path:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from typer.testing import CliRunner
 from robocache_ros.bench import command, live, processes
 from robocache_ros.bench.load import Load
 from robocache_ros.errors import RoboCacheError
+from test.nodes.rig import until
 
 pytestmark = pytest.mark.ros
 
@@ -29,22 +33,21 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
-def started_by_this_process() -> set[str]:
-    tasks = Path("/proc/self/task").iterdir()
-    return {pid for task in tasks for pid in (task / "children").read_text().split()}
+def children_of(pid: int | str) -> set[str]:
+    return {child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one run of node and peer finds, and what it leaves behind."""
     out = tmp_path_factory.mktemp("bench")
-    before = started_by_this_process()
+    before = children_of("self")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "WARM_UP_S", 1.0)
         patch.setenv("XDG_RUNTIME_DIR", str(out))
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         live.main(live.Options(SMALL, seconds=2.0, device="cpu", delay_ms=20.0), naive=True, out=out)
-    left = started_by_this_process() - before
+    left = children_of("self") - before
     return {**json.loads((out / "live.json").read_text()), "left": left, "files": os.listdir(out)}
 
 
@@ -70,6 +73,20 @@ def test_peer_is_measured_beside_it(found: dict[str, Any]) -> None:
 
 def test_nothing_is_left_running(found: dict[str, Any]) -> None:
     assert found["left"] == set()
+
+
+def test_sigterm_ends_a_measurement_with_its_processes(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--seconds", "600", "--cameras", "0", "--cloud-hz", "0", "--out", str(tmp_path)]
+    run = subprocess.Popen([sys.executable, "-m", "robocache_ros.cli.commands", "bench", "live", *arguments])
+    try:
+        started = until(lambda: children_of(run.pid), "the node")
+        run.terminate()
+
+        assert run.wait(60) == 128 + signal.SIGTERM
+        assert not [pid for pid in started if Path("/proc", pid).exists()]
+    finally:
+        run.kill()
+        run.wait()
 
 
 def test_results_are_written(found: dict[str, Any]) -> None:
@@ -108,7 +125,7 @@ def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
 def test_impossible_measurement_is_refused(arguments: list[str], message: str) -> None:
     app = Typer()
     app.callback()(lambda: None)
-    command.register(app)
+    app.command()(command.live)
 
     result = CliRunner().invoke(app, ["live", *arguments])
 

@@ -141,7 +141,8 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_ends_the_processes_without_a_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_ended_process_leaves_none_running(tmp_path: Path, number: signal.Signals) -> None:
     script = tmp_path / "statistics_of_waiting.py"
     script.write_text(INTERRUPTED)
     with forked.Popen(
@@ -154,13 +155,14 @@ def test_ctrl_c_ends_the_processes_without_a_word(tmp_path: Path) -> None:
     ) as started:
         assert started.stdout
         reading = [int(started.stdout.readline()) for _ in range(3)]
-        os.killpg(started.pid, signal.SIGINT)
-        _, errors = started.communicate()
+        (os.killpg if number == signal.SIGINT else os.kill)(started.pid, number)
+        _, errors = started.communicate(timeout=60)  # the end of the output: none of the processes has it open
 
-    assert (started.returncode, errors) == (130, "")
-    for pid in reading:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    if number == signal.SIGINT:
+        assert (started.returncode, errors) == (130, "")
+        for pid in reading:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
 
 
 def test_a_damaged_file_of_statistics_is_replaced(tmp_path: Path) -> None:

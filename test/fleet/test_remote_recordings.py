@@ -13,13 +13,14 @@ import pytest
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import mcap
-from robocache_ros.bags.write import write_bag, write_ros1_bag
+from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage import object_store
 from test.fleet.fault_proxy import Faults
 from test.fleet.s3_server import Bucket
+from test.ros1_bags import write_ros1_bag
 
 TYPES = {"/joints": "std_msgs/msg/Float64MultiArray", "/blob": "std_msgs/msg/UInt8MultiArray"}
 SPEC = {

@@ -20,10 +20,11 @@ from typing import Any
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import UNCHECKED, Bag
-from robocache_ros.bags.write import write_bag, write_ros1_bag
+from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
 from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.ros1_bags import write_ros1_bag
 
 # Small recordings of every storage variant, and ways to damage them.
 

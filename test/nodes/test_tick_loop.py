@@ -90,3 +90,12 @@ def test_no_tick_waits_longer_than_the_lead(delay_ns: int | None) -> None:
     sent_ns, _ = published_at_ns(tick_ns, delay_ns, 20 * MS)
 
     assert sent_ns < tick_ns + 3600_000 * MS
+
+
+def test_ticks_with_a_held_value_and_without_a_value_are_counted_apart() -> None:
+    stats = TickStats(3)
+    valid = np.array([[0, 1, 2], [0, 1, 1]], np.uint8)
+
+    stats.add(Frames(np.array([1, 2]), torch.zeros(2, 0), valid, np.zeros((2, 3), np.int64), {}), None)
+
+    assert (stats.invalid.tolist(), stats.held.tolist()) == ([2, 0, 0], [0, 0, 1])

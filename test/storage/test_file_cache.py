@@ -56,6 +56,21 @@ def test_a_file_is_downloaded_once(tmp_path: Path) -> None:
     assert log.read_text() == "1\n"
 
 
+def test_a_download_that_ends_early_is_an_error_and_not_kept(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path / "cache", 10 * SIZE)
+    downloads: list[Path] = []
+
+    def ends_early(path: Path) -> None:
+        assert not downloads, "it is tried again and again"
+        downloads.append(path)
+        path.write_bytes(bytes(SIZE - 1))
+
+    with pytest.raises(RemoteError, match="999 bytes came, not 1,000; try again"):
+        cache.open(key(1), "a.npz", SIZE, ends_early)
+
+    assert not stored(cache)
+
+
 def test_a_limit_of_0_keeps_files_in_use_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache = FileCache(None, 0, "recordings")

@@ -10,13 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.bags.source import Data, RawMessage, Source
+from robocache_ros.bags.source import ConvertedSource, Data, RawMessage, Source
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.storage.paths import AnyPath
-
-# Decompression with size limits. The table of codecs is fixed, so text in a file cannot select a Python module.
-
 
 MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five together are less than 1 GB
 MAX_FILE_RATIO = 200  # a file that exceeds both this ratio and MAX_FILE_BYTES after decompression is refused
@@ -150,34 +147,26 @@ def _zstd() -> Any:
     return need(_ZSTD, "bags").ZstdDecompressor()
 
 
-def _lz4() -> Any:
-    return need("lz4.frame", "bags").LZ4FrameDecompressor()
-
-
-_CODECS: dict[str, Callable[[], Any]] = {"lz4": _lz4, "zstd": _zstd, "bz2": bz2.BZ2Decompressor}
+# A fixed table, so that text in a file cannot select a Python module.
+_CODECS: dict[str, Callable[[], Any]] = {
+    "lz4": lambda: need("lz4.frame", "bags").LZ4FrameDecompressor(),
+    "zstd": _zstd,
+    "bz2": bz2.BZ2Decompressor,
+}
 
 
 @cache
 def _errors() -> tuple[type[Exception], ...]:
     """Return the exception types that the libraries raise for damaged data."""
-    zstd_error: type[Exception] = need(_ZSTD, "bags").ZstdError
-    return (zstd_error, OSError, RuntimeError, EOFError, ValueError, MemoryError)
+    return (need(_ZSTD, "bags").ZstdError, OSError, RuntimeError, EOFError, ValueError, MemoryError)
 
 
-# Storage files with individually compressed messages.
-
-
-class CompressedMessages:
+class CompressedMessages(ConvertedSource):
     """A storage file with zstd messages; messages that cannot be decompressed are omitted and noted."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._lost: dict[tuple[str, int], None] = {}
-        self.topics = source.topics
-        self.start_ns = source.start_ns
-        self.log_times = source.log_times
-        self.has_checksums = source.has_checksums
-        self.close = source.close
 
     @property
     def notes(self) -> list[str]:

@@ -24,7 +24,6 @@ from robocache_ros.storage.paths import AnyPath
 
 # The records of an MCAP file: an op code, a length and the content (https://mcap.dev/spec).
 
-
 MCAP_MAGIC = b"\x89MCAP0\r\n"
 FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
 CHUNK_INDEX, STATISTICS, DATA_END = 0x08, 0x0B, 0x0F
@@ -83,23 +82,12 @@ def records(data: Data, at: int = 0) -> Iterator[tuple[int, int, int]]:
         at += size
 
 
-def is_overfull(data: Data) -> bool:
-    """Whether a chunk has more than MAX_RECORDS records."""
-    return len(data) > MAX_RECORDS * RECORD.size and sum(1 for _ in records(data)) > MAX_RECORDS
-
-
 def read_text(body: bytes, at: int) -> tuple[str, int]:
     """Return a string and its end; struct.error or UnicodeDecodeError if it is damaged."""
     (size,) = struct.unpack_from("<I", body, at)
     if at + 4 + size > len(body):
         raise struct.error("a string ends outside of its record")
     return body[at + 4 : at + 4 + size].decode(), at + 4 + size
-
-
-def read_footer(data: bytes) -> tuple[int, int]:
-    """Return the start of the summary and its checksum; 0: none."""
-    start, _, checksum = _FOOTER.unpack_from(data, RECORD.size)
-    return start, checksum
 
 
 def read_schema(body: bytes) -> tuple[int, str, str]:
@@ -141,22 +129,6 @@ def read_chunk_index(body: bytes) -> ChunkIndex:
     keys = frozenset(channel for channel, _ in pairs)
     (indexes,) = struct.unpack_from("<Q", body, _INDEX_HEAD.size + channels)
     return ChunkIndex(first, last, start, start + length, start + length + indexes, keys)
-
-
-def read_statistics(body: bytes) -> tuple[int, int, dict[int, int]]:
-    """Return the number of messages, of chunks, and of messages by channel."""
-    messages, _, _, _, _, chunks, _, _, size = _STATISTICS_HEAD.unpack_from(body)
-    pairs = body[_STATISTICS_HEAD.size : _STATISTICS_HEAD.size + size]
-    return messages, chunks, dict(struct.iter_unpack("<HQ", pairs))
-
-
-def read_message_index(body: bytes) -> int:
-    """Return the number of messages in a message index."""
-    (size,) = struct.unpack_from("<I", body, 2)
-    return int(size) // 16
-
-
-# The messages in the records of a chunk, as arrays; found without a loop if the indexes after the chunk list them.
 
 
 _HEAD_BYTES = RECORD.size + MESSAGE_HEAD.size
@@ -250,9 +222,6 @@ def walked_messages(content: Data) -> tuple[Messages, bool]:
     return Messages(channels, np.array(columns[1], np.uint64), starts, stops), at == end
 
 
-# Scans the records of an MCAP file sequentially, and reads its chunks.
-
-
 RUN_BYTES = 1 << 20  # bytes per read of messages outside of chunks
 _MAX_DECLARATION = 16 << 20  # bytes of one schema or channel
 _DAMAGE = (RoboCacheError, struct.error, UnicodeDecodeError)
@@ -268,6 +237,11 @@ class Part(NamedTuple):
     index_stop: int  # end of the message indexes after a chunk
     is_chunk: bool
     channels: frozenset[int]  # channels in the part; empty: not known
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the part and of its indexes."""
+        return self.index_stop - self.start
 
 
 @dataclass
@@ -320,14 +294,9 @@ def chunk_records(file: StoredFile, start: int, stop: int) -> tuple[Data, bool]:
     content = decompress(head.compression, data, head.size)
     if head.checksum and zlib.crc32(content) != head.checksum:
         raise RoboCacheError("its checksum does not match")
-    if is_overfull(content):
+    if len(content) > MAX_RECORDS * RECORD.size and sum(1 for _ in records(content)) > MAX_RECORDS:
         raise RoboCacheError(f"it has more than {MAX_RECORDS:,} records")
     return content, bool(head.checksum)
-
-
-def index_records(file: StoredFile, start: int, stop: int) -> bytes:
-    """Return the message indexes after a chunk."""
-    return file.exact(start, min(stop, start + MAX_BYTES))
 
 
 def has_checksum(file: StoredFile, part: Part) -> bool:
@@ -349,7 +318,8 @@ def messages_indexed(file: StoredFile, at: int, end: int) -> int | None:
 
 
 def _listed(file: StoredFile, start: int, stop: int) -> int:
-    count = read_message_index(file.read(start, start + 6))
+    (size,) = struct.unpack_from("<I", file.read(start, start + 6), 2)
+    count = int(size) // 16
     if stop - start != 6 + 16 * count:
         raise struct.error("a message index that does not fit its record")
     return count
@@ -480,7 +450,6 @@ class Scan:
 # The summary is used if its checksum and its entries match the file. Data outside of the listed chunks is read record
 # by record, so that messages that the summary does not list are found too.
 
-
 MAX_SAMPLED = 8 << 20  # bytes of a sample of chunks; chunks with topics that no other one has may exceed it
 SPREAD = 8  # chunks of a sample, evenly spaced
 MAX_SUMMARY = 64 << 20  # bytes; enough for the indexes of 400,000 chunks
@@ -516,14 +485,14 @@ def sampled_parts(parts: Sequence[Part], channels: Collection[int]) -> list[Part
         nonlocal nbytes
         if part.start not in chosen:
             chosen[part.start] = part
-            nbytes += _size(part)
+            nbytes += part.nbytes
             missing.difference_update(part.channels)
 
     for number in range(SPREAD):
         part = parts[number * (len(parts) - 1) // max(SPREAD - 1, 1)]
-        if nbytes + _size(part) <= MAX_SAMPLED:
+        if nbytes + part.nbytes <= MAX_SAMPLED:
             take(part)
-    while missing and (part := max(parts, key=lambda each: (len(missing & each.channels), -_size(each)))):
+    while missing and (part := max(parts, key=lambda each: (len(missing & each.channels), -each.nbytes))):
         if not missing & part.channels:
             break
         take(part)
@@ -540,7 +509,7 @@ def _read_summary(file: StoredFile) -> tuple[_Summary | None, str]:
     try:
         if RECORD.unpack_from(end) != (FOOTER, FOOTER_SIZE - RECORD.size - len(MCAP_MAGIC)):
             return None, damaged
-        start, checksum = read_footer(end)
+        start, _, checksum = _FOOTER.unpack_from(end, RECORD.size)
         if not start:
             known = zlib.crc32(end[: RECORD.size + 16]) if checksum else 0
             return None, damaged if checksum != known else ""
@@ -555,8 +524,9 @@ def _read_summary(file: StoredFile) -> tuple[_Summary | None, str]:
             if op == CHUNK_INDEX:
                 found.indexes.append(read_chunk_index(body))
             elif op == STATISTICS:
-                messages, _, counts = read_statistics(body)
-                found = found._replace(messages=messages, counts=counts)
+                messages, *_, size = _STATISTICS_HEAD.unpack_from(body)
+                counts = struct.iter_unpack("<HQ", body[_STATISTICS_HEAD.size :][:size])
+                found = found._replace(messages=messages, counts=dict(counts))
             elif op in (SCHEMA, CHANNEL):
                 found.declarations.append((op, body))
         return (found, "") if reached == at else (None, damaged)
@@ -629,15 +599,10 @@ def _from_records(file: StoredFile, summary: _Summary | None, wrong: str) -> Con
     return found
 
 
-def _size(part: Part) -> int:
-    return part.index_stop - part.start
-
-
 # Reads MCAP files: complete files by their index, and the remaining data of truncated or damaged files.
 #
 # A pass over a chunk skips the messages that are not selected. Small messages are copied. Large messages are views of
 # the chunk if most of it is selected, so that they do not keep other data in memory.
-
 
 READ = ("cdr", "ros1")  # encodings of messages
 NOT_ROS = "are not ROS messages (cdr, ros1)"
@@ -769,7 +734,9 @@ class McapFile:
             content, verified = chunk_records(self._file, part.start, part.stop)
             if part.index_stop <= part.stop:
                 return content, None
-            found, exactly = indexed_messages(content, index_records(self._file, part.stop, part.index_stop))
+            found, exactly = indexed_messages(
+                content, self._file.exact(part.stop, min(part.index_stop, part.stop + MAX_BYTES))
+            )
             if not (verified or exactly):
                 raise RoboCacheError("its messages are not those in its indexes")
         except RoboCacheError:
@@ -804,9 +771,6 @@ class McapFile:
 
 def _is_latched(channel: Channel) -> bool:
     return is_latched(channel.metadata.get("offered_qos_profiles", "")) or channel.metadata.get("latching") == "1"
-
-
-# Adds the checksums of chunks to MCAP files, which rosbags writes without them.
 
 
 _CHECKSUM_AT = 3 * 8  # in a chunk: after its first and last log time and its size

@@ -21,10 +21,7 @@ from robocache_ros.storage.downloads import StoredFile
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 
-# The records of a ROS 1 bag: a header of named fields, and data (http://wiki.ros.org/Bags/Format/2.0).
-
-
-ROS1_MAGIC = b"#ROSBAG V2.0\n"
+ROS1_MAGIC = b"#ROSBAG V2.0\n"  # http://wiki.ros.org/Bags/Format/2.0
 ANY_VERSION = b"#ROSBAG V"
 MESSAGE, BAG_HEADER, INDEX, CHUNK, CHUNK_INFO, CONNECTION = range(2, 8)
 MAX_HEADER = 1 << 20  # bytes of a record's header
@@ -121,9 +118,6 @@ def read_connection(fields: Fields, data: bytes) -> tuple[int, Connection]:
     # Comments in a definition may use any encoding.
     text = definition.decode(errors="replace")
     return u32(fields, b"conn"), Connection(topic, kind, text, about.get(b"latching", b"") == b"1")
-
-
-# The chunks of a ROS 1 bag: records, messages, and the index after each chunk.
 
 
 CODECS = {"none": "", "lz4": "lz4", "bz2": "bz2"}
@@ -407,7 +401,6 @@ def _find_connections(file: StoredFile, found: BagContents, chunk: Chunk) -> Non
 # Reads ROS 1 bags of format 2.0: complete bags, and the remaining data of truncated or damaged bags.
 #
 # A bag has no checksums of its messages, but each chunk is compared with the index after it.
-
 
 _WALKED = 1 << 16  # bytes per read while chunks are skipped
 

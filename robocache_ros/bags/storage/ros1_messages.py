@@ -9,7 +9,7 @@ from dataclasses import replace
 from struct import Struct as Packed
 from typing import TypeAlias
 
-from robocache_ros.bags.source import RawMessage, Source, Topic
+from robocache_ros.bags.source import ConvertedSource, RawMessage, Source, Topic
 from robocache_ros.decode.cdr import PADDING, check_count, truncated
 from robocache_ros.decode.definitions import (
     EMPTY_FIELD,
@@ -27,9 +27,6 @@ from robocache_ros.decode.definitions import (
     split_definitions,
 )
 from robocache_ros.errors import RoboCacheError, printable
-
-# Converts ROS 1 types to ROS 2: type names, and definitions with the ROS 2 names of numbers, times and the header.
-
 
 _RENAMED = {"tf/msg/tfMessage": "tf2_msgs/msg/TFMessage"}
 _TIMES = {"time": "builtin_interfaces/Time", "duration": "builtin_interfaces/Duration"}
@@ -77,7 +74,6 @@ def _translated(name: str, text: str) -> str:
 #
 # ROS 1 writes the same values in the same order, little endian, without padding.
 
-
 # Reads from a position of a message, appends to the CDR, and returns the end position.
 Step: TypeAlias = "Callable[[bytes, int, bytearray], int]"
 
@@ -120,7 +116,7 @@ def _steps(t: Type) -> Iterator[Step]:
         yield _text
     elif isinstance(t, Struct):
         if t.name == HEADER:
-            yield _seq
+            yield lambda data, at, out: at + _SEQ_BYTES
         for name, field in t.fields:
             yield from (_empty,) if name == EMPTY_FIELD else _steps(field)
     elif isinstance(t, (Array, Sequence)):
@@ -152,10 +148,6 @@ def _text(data: bytes, at: int, out: bytearray) -> int:
     out += data[at : at + size]
     out += b"\0"
     return at + size
-
-
-def _seq(data: bytes, at: int, _out: bytearray) -> int:
-    return at + _SEQ_BYTES
 
 
 def _empty(_data: bytes, at: int, out: bytearray) -> int:
@@ -201,10 +193,7 @@ def _count(data: bytes, at: int) -> tuple[int, int]:
     return int(_COUNT.unpack_from(data, at)[0]), at + 4
 
 
-# Converts ROS 1 topics and messages, from a bag or an MCAP file, to ROS 2.
-
-
-class AsRos2:
+class AsRos2(ConvertedSource):
     """Converts the ROS 1 messages of a storage file to CDR. Mismatched messages are omitted and noted.
 
     Args:
@@ -212,15 +201,11 @@ class AsRos2:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._lost: dict[str, dict[int, None]] = {}  # log times, by topic
         self._unread: Counter[str] = Counter()  # number of messages, by type with an invalid definition
         self._converters: dict[str, ToCdr] = {}
         self.topics = tuple(filter(None, map(self._converted, source.topics)))
-        self.start_ns = source.start_ns
-        self.log_times = source.log_times
-        self.has_checksums = source.has_checksums
-        self.close = source.close
 
     @property
     def notes(self) -> list[str]:

@@ -32,11 +32,8 @@ from robocache_ros.decode.definitions import (
 from robocache_ros.decode.definitions import Sequence as List
 from robocache_ros.decode.payloads import DecodeError
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import StreamSpec
-from robocache_ros.spec.keys import keys_of
-
-# Message types with predefined fields: the streams of each type, and their units.
-
+from robocache_ros.spec import keys
+from robocache_ros.spec.stream import ROUNDED, StreamSpec
 
 VECTORS = {  # type -> (path, quantity, unit); quaternions use spherical interpolation
     "geometry_msgs/msg/PoseStamped": (("pose.position", "position", "m"), ("pose.orientation", "orientation", "")),
@@ -82,10 +79,6 @@ MEASURED_FIELDS = {  # type -> the fields that are measured; the others describe
     "sensor_msgs/msg/NavSatFix": ("latitude", "longitude", "altitude"),
 }
 
-
-# Detects the numeric fields of a message type without predefined fields, in the form that streams read.
-
-
 MAX_STREAMS_PER_TOPIC = 16  # maximum number of streams per topic
 LONGEST = 1024  # maximum number of values of one field
 ELEMENTS = 64  # maximum number of messages in a list that are read individually
@@ -104,7 +97,7 @@ _NO_MEASUREMENTS = re.compile(
     r"covariance|(^|_)(variance|cov|time|times|timestamp|stamp|seq|sequence|count|counter|id|ids|index|usec|nsec)(_|$)"
 )
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_accepts = keys_of(StreamSpec)["field"].metadata["type"].accepts
+_accepts = keys.keys_of(StreamSpec)["field"].metadata["type"].accepts
 
 
 class NumericField(NamedTuple):
@@ -251,9 +244,6 @@ class _Search:
             self.left_out.append(f"{path} (no finite value)")
 
 
-# Reads the columns of suggested streams over the whole recording: their range, and what makes them useless.
-
-
 Float64 = NDArray[np.float64]
 
 REDUCED_AT_ONCE = 4096  # messages that are reduced at once, which bounds the memory
@@ -366,22 +356,21 @@ class _Values:
         kinds = zip(self._kinds, self._lengths, strict=True)
         integers = [kind.kind != "f" for kind, length in kinds for _ in range(length)]
         counters = sums.are_counters() & np.array(integers)
+        of_columns = (
+            sums.not_finite,
+            sums.low,
+            sums.high,
+            sums.last,
+            sums.exact,
+            sums.wraps_deg,
+            sums.wraps_rad,
+            counters,
+        )
         return [
-            Column(
-                label,
-                "" if self._names else label,
-                integers[i],
-                sums.count,
-                int(sums.not_finite[i]),
-                float(sums.low[i]),
-                float(sums.high[i]),
-                float(sums.last[i]),
-                bool(sums.exact[i]),
-                int(sums.wraps_deg[i]),
-                int(sums.wraps_rad[i]),
-                bool(counters[i]),
+            Column(label, "" if self._names else label, is_integer, sums.count, *values)
+            for label, is_integer, *values in zip(
+                self._labels(), integers, *(of_all.tolist() for of_all in of_columns), strict=True
             )
-            for i, label in enumerate(self._labels())
         ]
 
     def _reduce(self) -> None:
@@ -491,15 +480,13 @@ def usable_columns(
     bad = {reason: labels for reason, labels in left_out.items() if "NaN" in reason or "float32" in reason}
     if bad:  # a scan or a matrix with holes: its other columns are not listed one by one
         labels = [label for one in bad.values() for label in one]
-        return [], {f"{next(iter(bad))}, in {len(labels)} of {len(columns)} values": [_whole(columns)]}
+        return [], {
+            f"{next(iter(bad))}, in {len(labels)} of {len(columns)} values": [re.sub(r"\[\d+\]$", "", columns[0].label)]
+        }
     return list(columns), {}
 
 
 MAX_LISTED = 64  # maximum number of values of a stream whose fields are listed one by one
-
-
-def _whole(columns: Sequence[Column]) -> str:
-    return re.sub(r"\[\d+\]$", "", columns[0].label)
 
 
 def _useless(column: Column, constants: bool) -> str:
@@ -511,8 +498,7 @@ def _useless(column: Column, constants: bool) -> str:
         return "counts messages or time"
     if max(abs(column.low), abs(column.high)) > _FLOAT32_MAX:
         return "beyond float32"
-    offset = offset_of(column)
-    if abs(offset) > MAX_OFFSET:
+    if abs(offset_of(column)) > MAX_OFFSET:
         return "too large for float32, also with an offset"
     return ""
 
@@ -534,8 +520,6 @@ def offset_of(column: Column) -> float:
 
 def is_rounded(path: str) -> bool:
     """Whether a spec requires an offset for a field."""
-    from robocache_ros.spec.stream import ROUNDED
-
     return path.rpartition(".")[2] in ROUNDED
 
 
@@ -583,8 +567,6 @@ def _runs(labels: Sequence[str]) -> list[str]:
 def readable(info: BagInfo, stream: SuggestedStream) -> str:
     """Return why the engine could not read a stream; empty if it can."""
     from robocache_ros.decode import make_decoder
-    from robocache_ros.spec import keys
-    from robocache_ros.spec.stream import StreamSpec
 
     try:
         spec = keys.read(StreamSpec, stream.keys, name="stream")

@@ -118,7 +118,11 @@ def first_spec(info: BagInfo, topics: Sequence[str] = (), only: Sequence[str] = 
         raise RoboCacheError(_nothing(info, only, found))
     streams = unique_names(with_common_size(info, streams))
     streams, longest = with_times(info, streams)
-    warnings += filter(None, [short_episodes(info, streams), _without_observation(streams)])
+    warnings += filter(None, [short_episodes(info, streams)])
+    if all(stream.keys.get("role") == "action" for stream in streams if not stream.left_out):
+        warnings.append(
+            "every stream is an action, so a policy has nothing to observe; record sensors too, or change a `role`"
+        )
     delay = delay_ms(longest.ms)
     source = f" ({printable(longest.topic, 80)})" if longest.topic else ""
     why = f"Nearly all values arrive within {longest.ms:.0f} ms of their time{source}, except where a stream is held."
@@ -157,12 +161,6 @@ def _kind(stream: SuggestedStream) -> str:
         return "joints"
     vectors = [what for _, what, _ in VECTORS.get(keys["type"], ())]
     return "poses" if "frames" in keys or "position" in vectors else "numbers"
-
-
-def _without_observation(streams: Sequence[SuggestedStream]) -> str:
-    if all(stream.keys.get("role") == "action" for stream in streams if not stream.left_out):
-        return "every stream is an action, so a policy has nothing to observe; record sensors too, or change a `role`"
-    return ""
 
 
 def _nothing(info: BagInfo, only: Sequence[str], found: Sequence[SuggestedStream]) -> str:

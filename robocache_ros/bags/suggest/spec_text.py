@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from robocache_ros.bags.describe import BagInfo, image_size
 from robocache_ros.errors import printable
 
-# Formats a suggested fusion spec as text.
-
-
 _CLOCKS = {
     "device": "# `stamp: device` translates stamps of another clock, by comparing stamps and arrivals.",
     "receive": "# Where stamps are not usable, `stamp: receive` uses the arrival, which is late by the delay.",
@@ -123,7 +120,6 @@ def lines_of(
 
 
 def _comment(text: str, indent: str) -> Iterator[str]:
-    """Yield the lines of a comment."""
     lines = textwrap.wrap(printable(text, 8000), LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
         yield f"{indent}{'  ' if number else ''}{line}"
@@ -133,9 +129,6 @@ def _flow(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-# Gives the cameras of a suggested spec one size, which some policies need.
 
 
 _DEPTH_ENCODINGS = ("16UC1", "32FC1", "64FC1", "mono16")

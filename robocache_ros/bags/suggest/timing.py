@@ -17,9 +17,6 @@ from robocache_ros.bags.suggest.spec_text import SuggestedStream
 from robocache_ros.errors import printable
 from robocache_ros.spec import TF_STATIC
 
-# Sets the times of a suggested spec: `delay_ms`, and what is held or left out because it is slow, late or silent.
-
-
 OFTEN_SILENT = 0.25  # share of the time from a topic's first message to the end of the recording
 SLOWEST_BLENDED_HZ = 5  # the next sample of a slower topic comes too late to interpolate on a robot
 COVERED = 0.99  # share of the messages of a topic that arrive within `delay_ms`
@@ -178,9 +175,6 @@ def short_episodes(info: BagInfo, streams: Sequence[SuggestedStream]) -> str:
         f"because of the silences of {worst} ({printable(topic_name, 60)}); raise its max_age_ms to "
         f"{tens(age + longest)}, or give it `on_invalid: hold`"
     )
-
-
-# Selects frame poses for a first spec: end effectors and the base, or else other moving frames.
 
 
 MAX_POSES_PER_TOPIC = 4  # maximum number of poses per topic

@@ -1,7 +1,6 @@
 """The last steps of a batch, on its device: normalisation, augmentation and the conversion of images.
 
 Random numbers are drawn on the host, for each sample: the CPU and a GPU apply the same.
-
 """
 
 from __future__ import annotations
@@ -18,11 +17,6 @@ from robocache_ros.datasets.loader.batch import Batch, convert_images
 from robocache_ros.datasets.loader.order import COLOUR, CROP, DROPOUT, NOISE, philox
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.read import known_names
-
-# Normalisation and augmentation of a batch.
-#
-# Random numbers are drawn on the host, for each sample: the CPU and a GPU apply the same.
-
 
 _GREY = (0.299, 0.587, 0.114)  # share of red, green and blue in the brightness of a pixel (ITU-R BT.601)
 
@@ -71,10 +65,10 @@ class Augmentation:
     def _add_noise(self, batch: Batch, key: str, deviation: float, seed: int, epoch: int) -> None:
         values = batch.tensors[key]
         noise = np.zeros(values.shape, np.float32)
-        for row, sample in zip(noise, batch.samples, strict=True):
+        for row, sample, length in zip(noise, batch.samples, batch.lengths, strict=True):
             generator = np.random.Generator(philox(seed, epoch, NOISE, sample))
             # Drawn for the sample's own ticks, so that it does not depend on the padding.
-            shape = (batch.length_of(sample), *row.shape[1:]) if key in batch.per_tick else row.shape
+            shape = (length, *row.shape[1:]) if key in batch.per_tick else row.shape
             row[: shape[0]] = generator.standard_normal(shape, np.float32) * np.float32(deviation)
         there = batch.columns_valid(key)
         added = torch.from_numpy(noise).to(values.device)
@@ -163,9 +157,6 @@ class Normalisation:
             there = batch.columns_valid(key)
             scaled = (values - mean) / std
             batch.tensors[key] = scaled if there is None else scaled.masked_fill_(~there, 0)
-
-
-# The last steps of a batch, on its device.
 
 
 @dataclass(frozen=True)

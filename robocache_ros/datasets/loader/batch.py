@@ -49,10 +49,6 @@ class Batch:
             left = tensor.index_select(0, index.to(tensor.device))
             self.tensors[key] = left[:, :ticks].contiguous() if key in self.per_tick else left
 
-    def length_of(self, sample: int) -> int:
-        """Return the ticks of a sample."""
-        return self.lengths[self.samples.index(sample)]
-
     def columns_valid(self, key: str) -> Tensor | None:
         """(B, T, D) bool, whether each value of a tensor is valid: its stream, and not padding; None if all are.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +19,7 @@ from robocache_ros.datasets.loader.prefetch import Prefetcher
 from robocache_ros.datasets.loader.reading import CHUNKS, Sample
 from robocache_ros.datasets.window import Window
 from robocache_ros.errors import RoboCacheError
-
-# Where a cache is kept.
-
+from robocache_ros.ipc.shared_memory import available_bytes
 
 _LOG = logging.getLogger("robocache_ros.datasets.loader")
 
@@ -60,15 +57,7 @@ def choose_place(where: str, expected: float, what: str, share: float, device: t
 
 def free_bytes(place: torch.device) -> int:
     """Return the free memory of a place."""
-    if place.type == "cuda":
-        return int(torch.cuda.mem_get_info(place)[0])
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-# What caches have in common: small batches are gathered together, which takes a fraction of the time.
+    return int(torch.cuda.mem_get_info(place)[0]) if place.type == "cuda" else available_bytes() or 0
 
 
 BYTES_TOGETHER = {"cpu": 2**20, "cuda": 2**28}  # of batches that are gathered together: they share memory
@@ -99,11 +88,6 @@ class CachedBatches(ABC):
         self, per_tick: frozenset[str], widths: Mapping[str, tuple[int, ...]], place: torch.device, device: torch.device
     ) -> None:
         self._per_tick, self._widths, self._place, self._device = per_tick, widths, place, device
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes of the tensors."""
 
     @abstractmethod
     def sample_bytes(self, samples: Samples) -> int | None:
@@ -163,12 +147,6 @@ class CachedBatches(ABC):
         return torch.index_select(tensor, 0, index, out=staging).to(self._device, non_blocking=True)
 
 
-# Where the samples of a batch are in a cache: computed on a GPU from a few integers, so that nothing waits.
-
-
-Indices = NDArray[np.int64]
-
-
 class CachedPlaces(NamedTuple):
     """B samples of up to T ticks, as tensors where the cache is."""
 
@@ -181,7 +159,7 @@ class CachedPlaces(NamedTuple):
 
 
 def cached_places(
-    starts: Indices, lengths: Indices, rows: Indices, numbers: Indices, device: torch.device
+    starts: Numbers, lengths: Numbers, rows: Numbers, numbers: Numbers, device: torch.device
 ) -> CachedPlaces:
     """Return the places of samples; `starts` are (B,) int64, the first tick of each."""
     longest = int(lengths.max())
@@ -202,14 +180,11 @@ def cached_places(
     return CachedPlaces(first[:, None] + within, row, length, number, place >= length[:, None], ragged)
 
 
-# The aligned items of a dataset that fits in memory, packed: a batch is a gather.
-
-
 ITEMS_PER_READ = 16
 SAMPLE_SHARE = 0.5  # of the free memory that the cache may use: packing needs room for its largest tensor twice
 
 
-class SampleCache(CachedBatches):
+class _SampleCache(CachedBatches):
     """Items of a dataset, each tensor as one piece."""
 
     def __init__(
@@ -232,13 +207,7 @@ class SampleCache(CachedBatches):
             packed = torch.cat([part.tensors.pop(key) for part in parts])
             self._tensors[key] = packed.pin_memory() if pinned else packed
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
-
     def sample_bytes(self, samples: Samples) -> int | None:
-        """See `CachedBatches`."""
         if samples.windows is None and not (self._lengths == self._lengths[0]).all():
             return None
         ticks = samples.windows[0] if samples.windows else int(self._lengths[0])
@@ -248,7 +217,6 @@ class SampleCache(CachedBatches):
         )
 
     def readable(self, numbers: Numbers, samples: Samples) -> tuple[Numbers, Skipped]:
-        """See `CachedBatches`."""
         if not self.skipped:
             return numbers, ()
         items = samples.places(numbers)[0].tolist()
@@ -258,7 +226,6 @@ class SampleCache(CachedBatches):
         return numbers[[item not in self.skipped for item in items]], tuple(skipped)
 
     def gather(self, numbers: Numbers, samples: Samples) -> Gathered:
-        """See `CachedBatches`."""
         items, starts = samples.places(numbers)
         rows = self._rows_of[items]
         lengths = np.full(len(rows), samples.windows[0]) if samples.windows else self._lengths[rows]
@@ -285,8 +252,8 @@ class SampleCache(CachedBatches):
 
 def fill_samples(
     where: str, items: int, prefetcher: Prefetcher, widths: Mapping[str, tuple[int, ...]], device: torch.device
-) -> SampleCache | None:
-    """Read all items and keep them, if they fit; see `filling.filled`."""
+) -> _SampleCache | None:
+    """Read all items and keep them, if they fit; see `filled`."""
     parts: list[Batch] = []
     skipped: dict[int, str] = {}
     place = None
@@ -297,39 +264,32 @@ def fill_samples(
         if item.batch is None:
             continue
         if place is None:
-            nbytes = sum(tensor.numel() * tensor.element_size() for tensor in item.batch.tensors.values())
-            place = choose_place(
-                where, nbytes / len(item.batch.samples) * items, f"{items} items", SAMPLE_SHARE, device
-            )
+            expected = _nbytes(item.batch.tensors) / len(item.batch.samples) * items
+            place = choose_place(where, expected, f"{items} items", SAMPLE_SHARE, device)
             if place is None:
                 return None
-        _check_same(parts, item.batch)
-        parts.append(_packed(item.batch, place))
+        if parts:
+            _check_same(parts[0], item.batch)
+        packed = item.batch.output("concat")  # without padding
+        item.batch.tensors = {key: packed[key].to(place, copy=True) for key in item.batch.tensors}
+        parts.append(item.batch)
     if place is None:
         return None  # no item can be read: the epoch reports it
-    cache = SampleCache(parts, skipped, device, pinned=place.type == "cpu" and device.type == "cuda")
-    _LOG.info("cache: %d items, %.1f MiB on %s", items - len(skipped), cache.nbytes / 2**20, place)
-    return cache
+    nbytes = sum(_nbytes(part.tensors) for part in parts)
+    _LOG.info("cache: %d items, %.1f MiB on %s", items - len(skipped), nbytes / 2**20, place)
+    return _SampleCache(parts, skipped, device, pinned=place.type == "cpu" and device.type == "cuda")
 
 
-def _packed(batch: Batch, place: torch.device) -> Batch:
-    """Return a batch without its padding, where it is kept."""
-    packed = batch.output("concat")
-    batch.tensors = {key: packed[key].to(place, copy=True) for key in batch.tensors}
-    return batch
+def _nbytes(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def _check_same(parts: Iterable[Batch], batch: Batch) -> None:
-    for first in parts:
-        for key, tensor in batch.tensors.items():
-            known = first.tensors.get(key)
-            skip = 2 if key in batch.per_tick else 1
-            if known is None or known.shape[1:] != tensor.shape[skip:] or known.dtype != tensor.dtype:
-                raise RoboCacheError(f"cache: {key}: items differ in their shape or dtype; map them to one layout")
-        return
-
-
-# The rows that the windows of a dataset share, each once: a batch is a gather of them.
+def _check_same(first: Batch, batch: Batch) -> None:
+    for key, tensor in batch.tensors.items():
+        known = first.tensors.get(key)
+        skip = 2 if key in batch.per_tick else 1
+        if known is None or known.shape[1:] != tensor.shape[skip:] or known.dtype != tensor.dtype:
+            raise RoboCacheError(f"cache: {key}: items differ in their shape or dtype; map them to one layout")
 
 
 TICKS_PER_READ = 64
@@ -347,7 +307,7 @@ class Rows(NamedTuple):
     texts: dict[str, NDArray[Any]]  # (N,) of str
 
 
-class WindowCache(CachedBatches):
+class _WindowCache(CachedBatches):
     """Windows of episodes that are in memory, aligned at all of their ticks.
 
     Args:
@@ -373,14 +333,7 @@ class WindowCache(CachedBatches):
         self._unreadable = unreadable
         self._bad = np.array(sorted(unreadable), np.int64)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors."""
-        tables = (self._data.observed, self._data.acted, self._data.constant)
-        return sum(tensor.numel() * tensor.element_size() for table in tables for tensor in table.values())
-
     def sample_bytes(self, samples: Samples) -> int | None:
-        """See `CachedBatches`."""
         data, window = self._data, self._window
         return sum(
             rows * tensor[:1].numel() * tensor.element_size()
@@ -389,7 +342,6 @@ class WindowCache(CachedBatches):
         )
 
     def readable(self, numbers: Numbers, samples: Samples) -> tuple[Numbers, Skipped]:
-        """See `CachedBatches`."""
         if not len(self._bad):
             return numbers, ()
         first, last = self._bounds(numbers)
@@ -406,7 +358,6 @@ class WindowCache(CachedBatches):
         return kept, tuple((number, reason[number]) for number in numbers.tolist() if number in reason)
 
     def gather(self, numbers: Numbers, samples: Samples) -> Gathered:
-        """See `CachedBatches`."""
         sent = torch.from_numpy(np.stack([numbers, *self._bounds(numbers)]))
         if self._place.type == "cuda":
             sent = sent.pin_memory().to(self._place, non_blocking=True)
@@ -436,8 +387,8 @@ class WindowCache(CachedBatches):
 
 def fill_windows(
     where: str, dataset: Any, prefetcher: Prefetcher, widths: Mapping[str, tuple[int, ...]], device: torch.device
-) -> WindowCache | None:
-    """Read the episodes of a dataset of windows and keep them, if they fit; see `filling.filled`."""
+) -> _WindowCache | None:
+    """Read the episodes of a dataset of windows and keep them, if they fit; see `filled`."""
     ends = np.asarray(dataset.window_ends(), np.int64)
     rows: Rows | None = None
     first: Batch | None = None
@@ -459,9 +410,9 @@ def fill_windows(
         _keep(rows, item.batch, begin, stop)
     if rows is None or first is None:
         return None  # no tick can be read: the epoch reports it
-    cache = WindowCache(rows, unreadable, ends, dataset.window, first, device)
-    _LOG.info("cache: %d ticks of %d episodes, %.1f MiB", ends[-1], len(ends), cache.nbytes / 2**20)
-    return cache
+    nbytes = sum(map(_nbytes, (rows.observed, rows.acted, rows.constant)))
+    _LOG.info("cache: %d ticks of %d episodes, %.1f MiB", ends[-1], len(ends), nbytes / 2**20)
+    return _WindowCache(rows, unreadable, ends, dataset.window, first, device)
 
 
 def _reads(ends: Numbers) -> Iterator[tuple[int, int]]:
@@ -480,7 +431,6 @@ def _table(key: str, batch: Batch) -> str:
 
 
 def _row_bytes(batch: Batch) -> int:
-    """The bytes of a tick."""
     ticks = {"observed": TICKS_PER_READ, "acted": TICKS_PER_READ, "constant": 1}
     return sum(
         each.numel() * each.element_size() // ticks[_table(key, batch)]
@@ -510,9 +460,6 @@ def _keep(rows: Rows, batch: Batch, begin: int, stop: int) -> None:
         memory[begin:stop].copy_(batch.tensors[key].expand(stop - begin, *memory.shape[1:]))
     for key, words in rows.texts.items():
         words[begin:stop] = batch.texts[key][0]
-
-
-# Which cache a dataset has.
 
 
 def chunks_of(dataset: Any, cache: str) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robocache_ros import ops
 from robocache_ros.datasets.loader.batch import Batch
-from robocache_ros.datasets.loader.packing import Description, RawLayout, RawStream, key_of, rows_key, view
+from robocache_ros.datasets.loader.packing import ROWS, Description, RawLayout, RawStream, key_of, view
 from robocache_ros.datasets.loader.raw_samples import RGB
 from robocache_ros.errors import printable
 from robocache_ros.formats.images import decode_image
@@ -21,9 +21,6 @@ from robocache_ros.ops.image.nvjpeg import JpegBatchDecoder
 from robocache_ros.ops.resample.inputs import ABSENT_NS
 from robocache_ros.ops.resample.selection import HELD
 from robocache_ros.units import NS_PER_MS
-
-# Aligns the streams of a whole batch, on the device where they are.
-
 
 FOREVER = torch.iinfo(torch.int64).max
 PER_TICK = frozenset({"tick_ns", "is_pad", "fused", "proprio", "vision", "valid", "age_ms"})
@@ -59,7 +56,7 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
     raw, streams = batch.tensors, layout.streams
     vectors = [index for index, stream in enumerate(streams) if stream.width]
     for key in [key_of(index, "values") for index in vectors]:
-        if (rows := raw.get(rows_key(key))) is not None:  # they are joined, without padding
+        if (rows := raw.get(key + ROWS)) is not None:  # they are joined, without padding
             raw[key] = raw[key].index_select(0, rows.flatten()).view(*rows.shape, -1)
     of_role = {role: [i for i in vectors if streams[i].role == role] for role in ("observation", "action", "reward")}
     fused = [index for index in vectors if streams[index].role != "reward"]
@@ -146,9 +143,6 @@ def _gathered(images: Tensor, chosen: Tensor) -> Tensor:
     rows = (first + chosen - 1).clamp_(min=0)
     found = images.flatten(0, 1).index_select(0, rows.flatten()).view(*chosen.shape, *images.shape[2:])
     return found.masked_fill_((chosen == 0).view(*chosen.shape, *(1,) * (images.ndim - 2)), 0)
-
-
-# Decodes the jpeg files of a batch on its GPU.
 
 
 def decode_files(batch: Batch, description: Description, block: Tensor) -> dict[int, str]:

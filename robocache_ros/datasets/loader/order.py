@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from robocache_ros.datasets.loader.reading import MAX_REASON
 from robocache_ros.errors import RoboCacheError, printable
 
-# The order of the samples of an epoch: a pure function of its arguments, whatever the number of workers.
-
-
 Int64 = NDArray[np.int64]
 _MASK = 2**64 - 1
 # What random numbers of a sample are for: a word of the generator's counter, so that their streams do not overlap.
@@ -94,9 +91,6 @@ class BatchOrder:
         return batches
 
 
-# The samples of a dataset: its items, or windows of them.
-
-
 class Samples:
     """Numbers the samples of a dataset.
 
@@ -146,7 +140,6 @@ class Samples:
         return self._ends if self.windows else self._ends[-1:]
 
     def _lengths(self, dataset: Any, skip: bool) -> NDArray[np.int64]:
-        """(N,) ticks of each item."""
         if hasattr(dataset, "lengths"):
             return np.asarray(dataset.lengths, np.int64)
         if getattr(dataset, "window", None) is not None:
@@ -192,21 +185,11 @@ def stream_widths(dataset: Any) -> dict[str, tuple[int, ...]]:
     return {}
 
 
-# What is read for the batches of one epoch after the other.
-
-
 class Request(NamedTuple):
     """Samples that are read together."""
 
     samples: Sequence[Sequence[int]]  # the fields of each `Sample`
     epoch: int = 0
-
-
-class Epoch(NamedTuple):
-    """An epoch, or the rest of it."""
-
-    batches: list[Int64]  # (B,) the numbers of the samples of each
-    reads: Sequence[Int64]  # (n,) those that are read together; the batches, or runs
 
 
 class Epochs:
@@ -224,11 +207,12 @@ class Epochs:
     def requests(self, epoch: int, first: int) -> Iterator[Request]:
         """Yield what is read from a batch of an epoch on. The sequence goes on with the next epoch, without an end."""
         while len(self._order):
-            for numbers in self.rest(epoch, first).reads:
+            for numbers in self.rest(epoch, first)[1]:
                 yield Request(self._samples.of(numbers), epoch)
             epoch, first = epoch + 1, 0
 
 
-def _rest(order: BatchOrder, epoch: int, first: int) -> Epoch:
+def _rest(order: BatchOrder, epoch: int, first: int) -> tuple[list[Int64], Sequence[Int64]]:
+    """Return the samples of each batch of the rest of an epoch, and those that are read together."""
     batches = order.batches(epoch)[first:]
-    return Epoch(batches, order.reads(epoch, batches))
+    return batches, order.reads(epoch, batches)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# What the samples of a batch that is aligned on the device have in common.
-
 
 class RawStream(NamedTuple):
     """What a stream is in all samples of a batch."""
@@ -44,9 +42,6 @@ class RawLayout(NamedTuple):
 def key_of(index: int, part: str) -> str:
     """The key of a part of a stream in the block."""
     return f"{index}/{part}"
-
-
-# The arrays of a batch side by side in one block of memory, so that one copy moves all of them to the device.
 
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
@@ -91,7 +86,7 @@ def plan(
         samples: their arrays.
         stepped: arrays that are padded to a few lengths only: a kernel is prepared for each.
         joinable: arrays that are joined instead, without padding, if that saves much. The rows of a sample in such an
-            array are in another one, `rows_key`, (B, N) int32, whose padding repeats the last one.
+            array are in another one, `key + ROWS`, (B, N) int32, whose padding repeats the last one.
 
     Returns:
         the places, and the bytes of the block.
@@ -115,7 +110,7 @@ def plan(
             width = math.prod(first.shape[1:]) * first.dtype.itemsize
             if (padded - used) * width - padded * _ROW.itemsize > MIN_JOIN_SAVING_BYTES:
                 shapes[key] = first.dtype, (used, *first.shape[1:])
-                shapes[rows_key(key)] = _ROW, (len(samples), *rows)
+                shapes[key + ROWS] = _ROW, (len(samples), *rows)
     return _placed(shapes)
 
 
@@ -176,11 +171,6 @@ def _write_rows(out: NDArray[np.int32], counts: Sequence[int]) -> None:
     """Write which rows of a joined array each sample has, (B, N)."""
     ends = np.cumsum(counts)[:, None]
     np.minimum(ends - np.array(counts)[:, None] + np.arange(out.shape[1]), ends - 1, out=out, casting="same_kind")
-
-
-def rows_key(key: str) -> str:
-    """The key of the rows of a joined array."""
-    return key + ROWS
 
 
 def is_time(key: str) -> bool:

@@ -20,11 +20,9 @@ from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.worker_pool import Slot, WorkerPool
 from robocache_ros.errors import RoboCacheError
 
-# Reads batches without worker processes.
 
-
-class LocalReader:
-    """Reads batches in this process, when they are asked for."""
+class _LocalReader:
+    """Reads batches in this process, when their results are wanted; has the methods of a `WorkerPool`."""
 
     replaced = 0
     pids: tuple[int, ...] = ()
@@ -33,13 +31,12 @@ class LocalReader:
         self._reader = reader
         self._free = deque(slots)
         self._jobs: dict[int, tuple[Sequence[Sequence[int]], int]] = {}
+        self.release = self._free.append
 
     def submit(self, number: int, samples: Sequence[Sequence[int]], epoch: int) -> None:
-        """As of a `WorkerPool`."""
         self._jobs[number] = samples, epoch
 
     def result(self, number: int) -> tuple[Description, Slot]:
-        """As of a `WorkerPool`."""
         loaded = self._reader.load(*self._jobs.pop(number))
         slot = self._free.popleft()
         if loaded.description.nbytes > slot.nbytes:
@@ -47,33 +44,20 @@ class LocalReader:
         return self._reader.write(loaded, slot.memory.numpy()), slot
 
     def ready(self, number: int) -> bool:
-        """As of a `WorkerPool`."""
         return False
 
     def discard(self, number: int) -> None:
-        """As of a `WorkerPool`."""
         del self._jobs[number]
 
     @property
     def has_slot(self) -> bool:
-        """As of a `WorkerPool`."""
         return bool(self._free)
 
-    def release(self, slot: Slot) -> None:
-        """As of a `WorkerPool`."""
-        self._free.append(slot)
-
-    def close(self) -> None:
-        """As of a `WorkerPool`."""
-
-
-# Batches read ahead, copied to the device on a stream of their own, in their order.
+    def close(self) -> None: ...
 
 
 COPIES = 2  # batches that are on the device, or on their way, before the training loop asks for them
-MAX_BORROWED_BLOCKS = (
-    2  # on the CPU: blocks that batches use as they are, until their tensors are gone; more are copied
-)
+MAX_BORROWED_BLOCKS = 2  # on the CPU: blocks that batches use as they are, until their tensors are gone
 
 
 class OnDevice(NamedTuple):
@@ -93,6 +77,10 @@ class Prefetcher:
         prefetch: batches that are read ahead.
         device: of the batches.
         max_batch_bytes: limit of a batch.
+
+    Attributes:
+        slots: the blocks of host memory.
+        pool: the workers, or what reads in this process.
     """
 
     def __init__(
@@ -101,28 +89,13 @@ class Prefetcher:
         self._cuda, self._skip = device.type == "cuda", reader.skip
         self._device, self._workers, self._prefetch = device, workers, prefetch if workers else 1
         ahead = self._prefetch + (COPIES if self._cuda else MAX_BORROWED_BLOCKS)
-        self._slots = [Slot(i, pinned=self._cuda, limit=max_batch_bytes) for i in range(ahead)]
-        self._pool = WorkerPool(reader, workers, self._slots) if workers else LocalReader(reader, self._slots)
+        self.slots = [Slot(i, pinned=self._cuda, limit=max_batch_bytes) for i in range(ahead)]
+        self.pool = WorkerPool(reader, workers, self.slots) if workers else _LocalReader(reader, self.slots)
         self._borrowed = 0
         self._numbers = count()
         self._reading: deque[tuple[int, Request]] = deque()  # of the last call of `batches`, and after it
         self._copying: deque[tuple[Any, Slot]] = deque()  # slots that the device may still read
         self._stream = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
-
-    @property
-    def slots(self) -> Sequence[Slot]:
-        """The blocks of host memory."""
-        return self._slots
-
-    @property
-    def pids(self) -> Sequence[int]:
-        """The worker processes."""
-        return self._pool.pids
-
-    @property
-    def replaced(self) -> int:
-        """Workers that died and were replaced."""
-        return self._pool.replaced
 
     def batches(
         self,
@@ -151,7 +124,10 @@ class Prefetcher:
             while len(self._reading) < self._prefetch and (request := next(requests, None)) is not None:
                 self._submit(request)
             # Waits for a worker only if there is nothing to hand out.
-            while wanted and self._reading and (not ready or self._may_copy(len(ready))):
+            while wanted and self._reading:
+                copies = self._cuda and len(ready) < COPIES and self.pool.ready(self._reading[0][0])
+                if ready and not copies:
+                    break
                 wanted -= 1
                 ready.append(self._on_device(self._reading.popleft()[0], widths, finish))
             if not ready:
@@ -162,28 +138,24 @@ class Prefetcher:
         """Discard what is being read if it is not the first of some requests, and return those after it."""
         first = list(islice(requests, len(self._reading)))
         while [request for _, request in self._reading] != first[: len(self._reading)]:
-            self._pool.discard(self._reading.popleft()[0])
+            self.pool.discard(self._reading.popleft()[0])
         return chain(first[len(self._reading) :], requests)
 
     def _submit(self, request: Request) -> None:
-        while self._copying and (self._copying[0][0].query() or not self._pool.has_slot):
+        while self._copying and (self._copying[0][0].query() or not self.pool.has_slot):
             event, slot = self._copying.popleft()
             event.synchronize()
-            self._pool.release(slot)
+            self.pool.release(slot)
         number = next(self._numbers)
-        self._pool.submit(number, request.samples, request.epoch)
+        self.pool.submit(number, request.samples, request.epoch)
         self._reading.append((number, request))
-
-    def _may_copy(self, ready: int) -> bool:
-        """Whether the copy of another batch can be started at once."""
-        return self._cuda and ready < COPIES and self._pool.ready(self._reading[0][0])
 
     def _on_device(
         self, number: int, widths: Mapping[str, tuple[int, ...]], finish: Callable[[Batch], Batch]
     ) -> OnDevice:
-        description, slot = self._pool.result(number)
+        description, slot = self.pool.result(number)
         if not description.samples:
-            self._pool.release(slot)
+            self.pool.release(slot)
             return OnDevice(description, None, None)
         host = slot.memory[: description.nbytes]
         if self._stream is None:
@@ -191,7 +163,7 @@ class Prefetcher:
             block = self._borrow(slot, description.nbytes) if borrowed else host[: description.copied].clone()
             item = self._aligned(description, host, block, widths)
             if not borrowed:
-                self._pool.release(slot)
+                self.pool.release(slot)
             return item if item.batch is None else item._replace(batch=finish(item.batch))
         with torch.cuda.stream(self._stream):
             block = host[: description.copied].to(self._device, non_blocking=True)
@@ -213,7 +185,7 @@ class Prefetcher:
 
     def _returned(self, slot: Slot) -> None:
         self._borrowed -= 1
-        self._pool.release(slot)
+        self.pool.release(slot)
 
     def _aligned(
         self, description: Description, host: Tensor, block: Tensor, widths: Mapping[str, tuple[int, ...]]
@@ -244,10 +216,10 @@ class Prefetcher:
 
     def close(self) -> None:
         """End the workers and give the memory back."""
-        self._pool.close()
+        self.pool.close()
         self._reading.clear()
         for event, _ in self._copying:
             event.synchronize()
         self._copying.clear()
-        for slot in self._slots:
+        for slot in self.slots:
             slot.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,10 @@ from robocache_ros.formats.read import DatasetError, Stream, check_image_bytes
 RGB = 3  # channels of the jpeg files that a GPU decodes
 
 
-class RawSample(NamedTuple):
-    """A sample whose streams are not aligned."""
-
-    layout: RawLayout
-    arrays: Arrays
-    ticks: int
-    texts: dict[str, str]
-
-
-def raw_sample(sample: Unaligned, first: int, ticks: int, *, jpeg_files: bool) -> RawSample:
-    """Return the arrays of a sample.
+def raw_sample(
+    sample: Unaligned, first: int, ticks: int, *, jpeg_files: bool
+) -> tuple[RawLayout, Arrays, int, dict[str, str]]:
+    """Return the layout of a sample whose streams are not aligned, its arrays, the number of its ticks, and its texts.
 
     Of vectors, these are the samples that its ticks may need. Of images, each one that a tick uses, once.
 
@@ -65,7 +58,7 @@ def raw_sample(sample: Unaligned, first: int, ticks: int, *, jpeg_files: bool) -
         limits = stream.max_gap_ns, stream.max_age_ns
         marked = not image and stream.valid is not None and stream.age_ns is not None
         streams.append(RawStream(stream.name, stream.role, method, *limits, width, marked, size))
-    return RawSample(RawLayout(tuple(streams), own is not None), arrays, len(ticks_ns), dict(sample.texts))
+    return RawLayout(tuple(streams), own is not None), arrays, len(ticks_ns), dict(sample.texts)
 
 
 def _span(ticks_ns: NDArray[np.int64], own: NDArray[np.int64] | None) -> NDArray[np.int64]:

@@ -25,8 +25,6 @@ from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.read import all_finite
 
-# Windows of one episode that are read together, which takes a fraction of the time of reading them one by one.
-
 
 class WindowRun(NamedTuple):
     """B windows of an episode."""
@@ -59,9 +57,6 @@ def read_windows(dataset: Any, items: Sequence[int]) -> WindowRun | None:
     rows, flags = dataset.window.rows(ticks[:, None], count)
     arrays, texts = episode.windows(*rows)
     return WindowRun({**arrays, **flags}, texts, dataset.window.n_obs)
-
-
-# Reads the samples of a batch from a dataset; runs in the workers, or in the loader's own process.
 
 
 MAX_REASON = 200  # characters kept of the reason why a sample was skipped
@@ -185,7 +180,6 @@ class BatchReader:
         return loaded.description
 
     def _read_raw(self, sample: Sample) -> SampleRead:
-        """Read the streams of a sample."""
         from robocache_ros.datasets.loader.raw_samples import raw_sample  # needs torch, unlike other datasets
 
         unaligned = self._dataset_of(sample).unaligned(sample.item)
@@ -198,8 +192,10 @@ class BatchReader:
         return SampleRead(sample.number, arrays, texts, ticks, frozenset(), layout)
 
     def _read(self, sample: Sample) -> SampleRead:
-        """Read a sample as the dataset gives it."""
-        item = _item(self._dataset_of(sample), sample.item)
+        dataset = self._dataset_of(sample)
+        item: Mapping[str, Any] = (
+            dataset.undecoded(sample.item) if _defines(dataset, "undecoded") else dataset[sample.item]
+        )
         texts = {key: value for key, value in item.items() if isinstance(value, str)}
         arrays: Arrays = {
             key: value if isinstance(value, UndecodedImages) else np.asarray(value)
@@ -222,7 +218,6 @@ class BatchReader:
 
 
 def _planned(found: list[SampleRead], skipped: Sequence[tuple[int, str]]) -> Loaded:
-    """Place the samples of a batch in a block."""
     layout = found[0].layout if found else None
     entries, nbytes = plan([each.arrays for each in found], *_padded_keys(layout))
     files = [entry.offset for entry in entries if is_file(entry.key)]
@@ -242,12 +237,6 @@ def _planned(found: list[SampleRead], skipped: Sequence[tuple[int, str]]) -> Loa
 
 def _reason(error: Exception) -> str:
     return printable(error, MAX_REASON) or type(error).__name__
-
-
-def _item(dataset: Any, index: int) -> Mapping[str, Any]:
-    """Return an item, with images that are decoded later if the class that defines the items can leave them so."""
-    item: Mapping[str, Any] = dataset.undecoded(index) if _defines(dataset, "undecoded") else dataset[index]
-    return item
 
 
 def _defines(dataset: Any, name: str) -> bool:

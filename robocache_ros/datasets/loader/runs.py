@@ -108,9 +108,6 @@ def make_order(
     return BatchOrder(*plain)
 
 
-# The small tensors of samples that wait for their batch, in rows of one tensor for each key: a batch is a gather.
-
-
 ROW_BYTES = 1 << 16  # of larger tensors, such as images, a copy would take longer than a gather saves
 
 
@@ -165,9 +162,6 @@ class SamplePool:
         self._size += count
 
 
-# Batches of samples from many runs, from the batches that the runs were read as.
-
-
 def mixed(wanted: Iterable[NDArray], runs: Iterator[OnDevice]) -> Iterator[tuple[Batch | None, Skipped]]:  # type: ignore[type-arg]
     """Yield batches of wanted samples, None if a batch has none; and the samples that cannot be read.
 
@@ -197,8 +191,6 @@ def mixed(wanted: Iterable[NDArray], runs: Iterator[OnDevice]) -> Iterator[tuple
 
 
 class _Row(NamedTuple):
-    """A sample of a run."""
-
     batch: Batch  # the run, with the tensors that are not in the pool
     place: int  # in the run
     slot: int  # in the pool; -1: not in it

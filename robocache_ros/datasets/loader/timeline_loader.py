@@ -291,12 +291,12 @@ class TimelineLoader:
     @property
     def replaced_workers(self) -> int:
         """Worker processes that died and were replaced."""
-        return self._prefetcher.replaced
+        return self._prefetcher.pool.replaced
 
     @property
     def worker_pids(self) -> list[int]:
         """The worker processes."""
-        return list(self._prefetcher.pids)
+        return list(self._prefetcher.pool.pids)
 
     def set_epoch(self, epoch: int) -> None:
         """Continue with another epoch, from its start. The epoch that is already next keeps its position."""

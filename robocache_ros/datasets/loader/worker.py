@@ -5,18 +5,16 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.datasets import forked_processes
 from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import Loaded
 from robocache_ros.errors import RoboCacheError, printable
@@ -82,13 +80,10 @@ def run(connection: Connection, reader: bytes, threads: int, environment: Mappin
         connection: to the loader.
         reader: the pickled `BatchReader`, with its dataset.
         threads: of torch in this process.
-        environment: of the loader's process, which the one that forked this process may not have.
+        environment: of the loader's process.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    os.environ.clear()
-    os.environ.update(environment)
+    forked_processes.begin(environment)
     np.random.seed()  # noqa: NPY002 - of datasets that use it; workers are forked with one state
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         try:
             loaded = pickle.loads(reader)
@@ -133,10 +128,3 @@ def _map(fd: int, place: Place) -> NDArray[np.uint8]:
         return np.frombuffer(mmap.mmap(fd, place.nbytes, mmap.MAP_SHARED | mmap.MAP_POPULATE), np.uint8)
     finally:
         os.close(fd)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent
-    wait([parent.sentinel])
-    os._exit(1)

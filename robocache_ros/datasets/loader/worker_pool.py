@@ -3,68 +3,25 @@
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
 import pickle
 import resource
 import selectors
-import signal
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Sequence
 from multiprocessing.reduction import send_handle
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from robocache_ros.datasets.forked_processes import blocked_interrupt, worker_context
 from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.worker import NO_JOB, Done, Failed, Grown, Job, NewMemory, Place, TooSmall, run
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ipc.shared_memory import create
-
-# How worker processes start: forked by a process that has imported torch once, for all of them.
-
-
-# What workers of most datasets need. A module that cannot be imported is left to the worker.
-IMPORTED_ONCE = (
-    "numpy.random",
-    "robocache_ros.datasets.timeline_dataset",
-    "robocache_ros.datasets.loader.raw_samples",
-    "robocache_ros.datasets.loader.worker",
-)
-
-
-def worker_context() -> Any:
-    """Start the process that forks workers, if it is not running, and return the context of multiprocessing.
-
-    It imports in the background, and ends with this process. Torch has no threads in it: they do not survive a fork.
-    """
-    forkserver.set_forkserver_preload(list(IMPORTED_ONCE))
-    try:
-        with blocked_interrupt():
-            forkserver.ensure_running()
-    except ChildProcessError:  # this process was itself forked, by one whose workers are forked
-        return multiprocessing.get_context("spawn")
-    return multiprocessing.get_context("forkserver")
-
-
-@contextmanager
-def blocked_interrupt() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group. A process that starts here ignores it; the loader ends that process."""
-    resource_tracker.ensure_running()  # its own start, with the first process, would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-# Blocks of host memory that workers write and the loader reads; pinned where there is a GPU.
-
 
 GRANULARITY = 2**20  # bytes: slots of batches of about one size are not replaced again and again
 
@@ -106,6 +63,11 @@ class Slot:
         if self._pinned:
             _pin(self.memory)
 
+    @property
+    def place(self) -> Place:
+        """What a worker gets of it."""
+        return Place(self.number, self.generation, self.nbytes)
+
     def close(self) -> None:
         """Give the memory back."""
         if self.fd < 0:
@@ -121,9 +83,6 @@ def _pin(memory: Tensor) -> None:
     failed = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))  # type: ignore[no-untyped-call]
     if failed:
         warnings.warn(f"batches are not pinned (CUDA error {failed}); raise `ulimit -l`", RuntimeWarning, stacklevel=2)
-
-
-# Worker processes that read batches, and their replacement if one dies.
 
 
 # File descriptors of this process: a connection, the end of the process and its exit code; a block and its mapping; and
@@ -198,7 +157,7 @@ class WorkerPool:
         self._start()
         slot = self._free.popleft()
         worker = min(self._workers, key=lambda each: len(each.jobs))
-        job = Job(number, tuple(samples), epoch, _place(slot))
+        job = Job(number, tuple(samples), epoch, slot.place)
         worker.send(job, slot, job)
 
     def result(self, number: int) -> tuple[Description, Slot]:
@@ -270,7 +229,7 @@ class WorkerPool:
             del worker.jobs[job.number]
             self._fail(job, slot, str(error))
             return
-        job = job._replace(place=_place(slot))
+        job = job._replace(place=slot.place)
         worker.send(job, slot, Grown(job.number, job.place))
 
     def _fail(self, job: Job, slot: Slot, reason: str) -> None:
@@ -298,7 +257,7 @@ class WorkerPool:
         self._workers[place] = fresh = self._started()
         for job in jobs:
             slot = self._slots[job.place.slot]
-            job = job._replace(place=_place(slot))
+            job = job._replace(place=slot.place)
             fresh.send(job, slot, job)
 
     def _start(self) -> None:
@@ -330,10 +289,6 @@ class WorkerPool:
             worker.end()
         self._workers = []
         self._selector.close()
-
-
-def _place(slot: Slot) -> Place:
-    return Place(slot.number, slot.generation, slot.nbytes)
 
 
 def _check_descriptors(workers: int, slots: int) -> None:

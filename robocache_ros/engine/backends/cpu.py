@@ -21,9 +21,6 @@ from robocache_ros.ops.window import WindowSelection, window_values
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
-# The payloads of one stream in host memory, by slot, and the tensors that ticks compute from them.
-
-
 IMAGES = 4  # dimensions of (T, C, H, W)
 WINDOW_VALUES = 1 << 22  # maximum number of values gathered at once
 
@@ -175,9 +172,6 @@ class UnusedStore:
     def take(self, lower: Int64) -> Tensor:
         """Return an empty tensor for each tick."""
         return torch.empty(len(lower), 0, dtype=torch.uint8)
-
-
-# The CPU backend: payloads in host memory, frames as CPU tensors.
 
 
 FRAME_BLOCKS = 5  # for a stream: frames that are being computed, that wait to be written, and that are being written

@@ -52,8 +52,6 @@ from robocache_ros.ops.voxel.layouts import DepthImageLayout
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
-# Allocates GPU memory for a purpose of a stream, or raises an error that names both.
-
 
 def allocate(stream: str, purpose: str, slots: int, slot_bytes: int, device: torch.device) -> Tensor:
     """(slots, slot_bytes) uint8 zeros on the GPU, ready for use on every CUDA stream.
@@ -72,9 +70,6 @@ def allocate(stream: str, purpose: str, slots: int, slot_bytes: int, device: tor
         ) from None
     torch.cuda.current_stream(device).synchronize()
     return block
-
-
-# Copies host memory to the GPU through one pinned ring, on separate CUDA streams, with a ticket for each copy.
 
 
 log = logging.getLogger(__name__)
@@ -216,9 +211,6 @@ class UploadQueue:
         self._retired += 1
 
 
-# The launches of one image or cloud stream, prepared once for each layout of its samples.
-
-
 MediaLayout: TypeAlias = ImageLayout | PlacedLayout
 LayoutKey: TypeAlias = tuple[int, MediaLayout]  # the number of bytes, and their layout
 
@@ -276,9 +268,6 @@ class PreparedLayouts:
         return prepare_cloud(nbytes, layout.layout, pose, voxelization, self._sums)
 
 
-# The samples of one vector stream in GPU memory.
-
-
 class VectorRing:
     """Rows of float32 values on the GPU.
 
@@ -305,9 +294,6 @@ class VectorRing:
     def memory(self) -> list[MemoryRow]:
         """The memory in use."""
         return [MemoryRow(self.name, "samples", "gpu", len(self.rows), self._bytes)]
-
-
-# The samples of one image or cloud stream in GPU memory as received, and the tensors of the last ticks.
 
 
 PINNED_BLOCKS = 5  # for messages: two to receive next, one being decoded, two being copied
@@ -525,7 +511,6 @@ class MediaRing:
 # Frames have their own rings: the tensors of a tick stay valid while the next `FRAMES - 1` ticks are computed, and
 # its row for `horizon` ticks. Work that is launched on the current stream after `render` sees the complete tensors.
 # The host waits only for the row, in `Frames.rows()`.
-
 
 MAX_FRAMES = 4  # number of ticks whose images and grids are kept
 STAGING_BYTES = 4 * 2**20  # initial size of the pinned ring

@@ -45,7 +45,6 @@ from robocache_ros.spec import StreamSpec
 # `decode_compressed` on pixels and scans, only images of many megapixels take longer. A recording is fused without a
 # thread and without a limit, because no robot waits for it.
 
-
 WAIT_S = 0.05  # per tick; with a period of 20 ms, the output pauses for well under 100 ms
 PROCESSOR_S = 0.02  # enough for a 1080p jpeg
 AHEAD_BYTES = 64 * 2**20  # of decoded images not used yet; beyond it, images wait until a tick selects them
@@ -193,9 +192,6 @@ def _run(queue: _Queue, decode: Callable[[ImagePayload], Any]) -> None:
         job.payload = None
         job.done.set()
         del job  # its data must not stay alive until the next image
-
-
-# Converts the payload of an image or a cloud to the tensor that its stream declares.
 
 
 Payload: TypeAlias = ImagePayload | CloudPayload | DepthPayload

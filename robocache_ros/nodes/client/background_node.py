@@ -13,8 +13,6 @@ from rclpy.node import Node
 from robocache_ros.nodes import middleware
 from robocache_ros.nodes.process import until_shutdown
 
-# A node that is spun by a thread.
-
 
 class BackgroundNode:
     """A node with its own context, spun by a thread: the caller needs neither `rclpy.init()` nor an executor.
@@ -47,9 +45,6 @@ class BackgroundNode:
     def _spin(self) -> None:
         with until_shutdown(self._context):
             self._executor.spin()
-
-
-# The newest values in /diagnostics of each part of a node.
 
 
 class DiagnosticsWatch:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -31,9 +32,6 @@ from robocache_ros.ops.image.conversion import mean_std
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_MS, NS_PER_S
-
-# The newest frame, and the threads and event loops that wait for it.
-
 
 POLL_S = 0.1  # period at which a waiting thread checks `ended`; a shutdown by a signal sends no notification
 REPORT_S = 5.0  # period at which a thread that waits for frames logs what it waits for
@@ -211,9 +209,6 @@ def _is_fresh(frame: FusedFrame, max_age_ms: float | None) -> bool:
     return max_age_ms is None or abs(frame.tick_age_ns) <= max_age_ms * NS_PER_MS
 
 
-# Images for a policy: 8-bit pixels, values in 0..1 as in datasets, or normalised values.
-
-
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 
 
@@ -271,9 +266,6 @@ def _pixels(image: Tensor, normalization: object) -> Tensor:
         mean, std = (torch.tensor(values, dtype=torch.float32, device=image.device)[:, None, None] for values in affine)
         image = image * std + mean
     return (image * 255).round().clamp(0, 255).to(torch.uint8)
-
-
-# `FusedSubscriber`: reads the ticks of a fusion node in a policy.
 
 
 TRANSPORTS = ("auto", "message", "compressed")
@@ -372,7 +364,7 @@ class FusedSubscriber:
             self._node,
             fusion,
             self._images,
-            self._on_message_frame,
+            partial(self._deliver, shared=False),  # in the thread that spins the node
             self._on_layout,
             lambda: self.shared,
             self._group,
@@ -517,10 +509,6 @@ class FusedSubscriber:
             del frame.tensors[name]
         self._deliver(frame, layout, shared=True)
 
-    def _on_message_frame(self, frame: FusedFrame, layout: Layout) -> None:
-        """Called in the thread that spins the node."""
-        self._deliver(frame, layout, shared=False)
-
     def _deliver(self, frame: FusedFrame, layout: Layout, *, shared: bool) -> None:
         with self._order:  # not around the callback, which may close this subscriber
             switched = shared != self._newest_shared
@@ -537,7 +525,7 @@ class FusedSubscriber:
                 self.missed += max(0, round((frame.tick_ns - self._missed_from_ns) / period) - 1)
             self._newest_ns, self._newest_shared = frame.tick_ns, shared
             self._missed_from_ns = frame.tick_ns
-            self._clock.add_tick(frame.tick_ns + layout.spec.delay_ns)
+            self._clock.due_ns = frame.tick_ns + layout.spec.delay_ns
             self._mailbox.put(frame, seen=self._callback is not None)
         if self._callback:
             try:
@@ -556,7 +544,7 @@ class _TickClock:
         self._subscription: Any = None
         self._use_sim_time = False
         self._sim_ns: int | None = None  # the newest /clock
-        self._due_ns = 0  # when the newest tick was due
+        self.due_ns = 0  # when the newest tick was due
 
     def follow(self, *, use_sim_time: bool) -> None:
         """Set which clock it is."""
@@ -567,15 +555,11 @@ class _TickClock:
                     Clock, "/clock", self._on_clock, middleware.clock(depth=1), callback_group=self._group, raw=True
                 )
 
-    def add_tick(self, due_ns: int) -> None:
-        """Add the time at which the newest tick was due."""
-        self._due_ns = due_ns
-
     def now_ns(self) -> int:
         """The time. Sim time is that of the newest tick until a message of /clock has arrived."""
         if not self._use_sim_time:
             return time.time_ns()
-        return self._due_ns if self._sim_ns is None else self._sim_ns
+        return self.due_ns if self._sim_ns is None else self._sim_ns
 
     def close(self) -> None:
         """Destroy the subscription."""

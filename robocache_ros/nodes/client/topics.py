@@ -21,9 +21,6 @@ from robocache_ros.nodes import frame_messages, middleware
 from robocache_ros.spec import StreamSpec, load_spec
 from robocache_ros.spec.layout import Layout
 
-# Frames from messages: the window of a tick and its images arrive on separate topics.
-
-
 AWAITED = 8  # ticks whose images are waited for
 
 
@@ -97,9 +94,6 @@ class Assembly:
             for name, images in self._images.items()
             if name in frame.valid
         )
-
-
-# Frames from topics: for consumers on other machines, and if shared memory is not available.
 
 
 class TopicFollower:

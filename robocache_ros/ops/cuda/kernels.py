@@ -24,8 +24,6 @@ from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.resources import resource
 
-# Headers that are generated from Python when a kernel is compiled, so that no table is written twice.
-
 
 def alignment_table() -> str:
     """The text of resample/alignment_table.cuh: what kernels/resample/alignment.cuh makes types of."""
@@ -42,7 +40,6 @@ GENERATED: Mapping[str, Callable[[], str]] = {"resample/alignment_table.cuh": al
 
 
 # Compiles kernels/*.cu with NVRTC: no -ftz=true, no fused multiply-add, and every header in the cache key.
-
 
 # CuPy's own compile path adds -ftz=true, which flushes subnormals, so NVRTC is called directly.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
@@ -130,9 +127,6 @@ def compile_cubin(nvrtc: Any, source: Source, options: tuple[str, ...]) -> tuple
         return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program).strip()
     finally:
         nvrtc.destroyProgram(program)
-
-
-# Compiled modules on disk, shared by concurrent processes.
 
 
 _cache_directory: Path | None = None
@@ -272,9 +266,6 @@ def filled_packer(template: ctypes.Structure, given: Collection[str]) -> tuple[s
             pieces.append(field)
             end = field.offset + struct.calcsize(field.letter)
     return _packer(iter(pieces), size), tuple(between)
-
-
-# Kernels for Python: compiled on first use, memoized, and launched on torch's current stream with little overhead.
 
 
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
@@ -421,7 +412,6 @@ _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", _wrapped_strea
 # The kernel waits (griddepcontrol.wait) before it accesses what the previous one writes. This needs compute capability
 # 9.0; on older GPUs the launch is an ordinary one, with the same result.
 
-
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
 
 
@@ -497,9 +487,6 @@ def _driver() -> Any:
     return library
 
 
-# Pinned memory, and asynchronous copies from it.
-
-
 _ANY_DIRECTION = 4  # cudaMemcpyDefault: the driver derives the direction from the addresses
 
 
@@ -531,9 +518,6 @@ _stream: Any = torch.cuda.Stream
 def _memcpy_async() -> Any:
     import_cupy_cuda()
     return import_module("cupy.cuda.runtime").memcpyAsync
-
-
-# Whether tensors are like those of an earlier call: class, dtype, device, sizes, strides and requires_grad.
 
 
 # The C++ guards by which torch.compile decides whether to reuse compiled code. For ten tensors they take half a

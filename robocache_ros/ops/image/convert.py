@@ -30,7 +30,6 @@ from robocache_ros.ops.tensor_checks import check_bytes, check_dtype, check_tens
 # OpenCV's. An area mean is exact, rounded half up. Depth (float32) is interpolated with each operation rounded; its
 # area mean is summed in float64, rows first.
 
-
 U8 = NDArray[np.uint8]
 Array = NDArray[Any]  # (H, W, C) uint8 or float32
 
@@ -274,9 +273,6 @@ def _area_f32(image: Array, size: tuple[int, int]) -> Array:
                 summed += np.where(weight > 0, weight * np.take(total, index[:, k], axis=axis), 0)
             total = summed
         return np.asarray(total / (image.shape[0] * image.shape[1]), np.float32)
-
-
-# Camera images: from the bytes of a message to a (C, H, W) tensor, in one pass, with the same bits on CPU and GPU.
 
 
 def convert_image(

@@ -91,7 +91,6 @@ class NormalizeArguments(Structure):
 # convert.cu computes area means of all other images. This kernel exists for its speed: 1080p rgb8 to 224 x 224 takes
 # 3.8 us in L2, about the time that a copy of the image's bytes takes (docs/explanation/performance_spatial.md).
 
-
 Numbers = tuple[int | float, ...]
 
 AREA_THREADS = 96  # of a block
@@ -153,7 +152,6 @@ def _axis(source: int, out: int) -> tuple[int, int, int, int] | None:
 
 
 # Launches of kernels/image/convert.cu.
-
 
 _CONVERT_THREADS = 128  # of a block
 _NORMALIZE_THREADS = 256

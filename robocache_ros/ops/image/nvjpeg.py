@@ -50,7 +50,6 @@ def decode_jpeg(data: NDArray[np.uint8], device: torch.device) -> Tensor:
 # GPUs from the A100 on decode baseline files by hardware of their own; the others are decoded one by one, by kernels.
 # The bits are not libjpeg's: see `nvjpeg.py`.
 
-
 _DEFAULT, _HARDWARE = 0, 3  # nvjpegBackend_t
 _RGB_INTERLEAVED = 5  # nvjpegOutputFormat_t
 _ARCH_MISMATCH = 7  # nvjpegStatus_t: this GPU has no such hardware

@@ -111,7 +111,6 @@ class BlendArguments(Structure):
 
 # How a tile's elements are read and written: the template arguments of kernels/resample/item.cuh.
 
-
 # Where the rows' alignment allows no store of a full register, the items of wide rows begin where a wider store can.
 LEAST_STORED, LEAST_SHIFTED, SHIFTED_BYTES = 4, 16, 8  # bytes of a store, of a row, of an item
 IN_FLIGHT = 2  # items that a thread loads before it stores the first
@@ -198,7 +197,6 @@ def aligned(most: int, *places: int) -> int:
 # How streams are cut into tiles, one for each block: the arguments of kernels/resample/tile.cuh.
 #
 # Planning needs no GPU: tests execute plans on the CPU, with the same headers.
-
 
 # Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
 MAX_ROWS, MAX_TIMES_BYTES, MAX_DATA_BYTES = 500, 8 * 1024, 31 * 1024
@@ -387,9 +385,6 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     return Cut(traits, staged, tile_bytes, times, width, parts, group, span, tiles, shared, reach, lanes, step)
 
 
-# The plan of a fusion's launch, made once for each combination of shapes, dtypes, methods and alignments.
-
-
 MAX_TIMES_IN_FLIGHT = 4  # that a thread loads before it stores the first
 MAX_STREAMS = 40  # of a launch, whose parameters have 4 KiB
 
@@ -477,7 +472,6 @@ def _magic(divisor: int) -> int:
 
 
 # Launches of kernels/resample/resample.cu.
-
 
 Address = tuple[int, int, int, int, int]  # data, times, lengths, max_gap and max_age of StreamArguments
 
@@ -657,7 +651,6 @@ def _prepare(
 
 
 # Launches of kernels/resample/blend.cu.
-
 
 BLEND_THREADS = 256
 

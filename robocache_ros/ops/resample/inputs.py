@@ -14,9 +14,6 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.tensor_checks import BLEND_DTYPES, check_dtype, check_method, check_source, check_tensor
 
-# Times and limits, given in int64 nanoseconds or in float seconds, as int64 nanoseconds.
-
-
 TIME_DTYPES = (torch.int64, torch.float64, torch.float32)
 ABSENT_NS = torch.iinfo(torch.int64).min  # marks a sample or a target as absent
 NO_LIMIT_NS = torch.iinfo(torch.int64).max
@@ -48,9 +45,6 @@ def _number(name: str, value: Any) -> float:
         with suppress(TypeError, ValueError):
             return kind(value)
     raise RoboCacheError(f"{name}: expected a number or None, got {value!r}")
-
-
-# The inputs and the result of a fusion, and the checks of their types, shapes, dtypes and devices.
 
 
 INT_LIMIT = 2**31

@@ -17,8 +17,6 @@ from robocache_ros.ops.resample.cuda import blend_cuda, run_streams_cuda
 from robocache_ros.ops.resample.inputs import Fused, Label, Stream, check_streams, stream_label
 from robocache_ros.ops.tensor_checks import check_method, check_source, check_tensor
 
-# Fusion: any number of streams, each with its own rate, width, dtype and method, on one timeline in one launch.
-
 
 def fuse(
     streams: Sequence[Stream],
@@ -125,9 +123,6 @@ def run_streams(
     return run_streams_cpu(streams, targets, dtype, out, label, valid, age)
 
 
-# Blends of the rows of one buffer, for samples that the caller selected.
-
-
 Rows = Tensor | NDArray[Any]
 
 
@@ -177,9 +172,6 @@ def _array(name: str, rows: Any) -> NDArray[Any]:
         if rows.is_cuda:
             raise RoboCacheError(f"{name}: on {rows.device}, but source is on the CPU; move one of them")
     return torch.as_tensor(rows).detach().numpy()
-
-
-# Resampling of one batch of trajectories, with a gradient.
 
 
 _NAMES = {"data": "source", "times": "source_times", "targets": "target_times"}
@@ -275,9 +267,6 @@ class _Resample(torch.autograd.Function):
             # index_put_ sorts before it adds: the same bits every time, unlike scattered atomics
             total.index_put_(((rows + base)[some],), shares, accumulate=True)
         return total.view(batches, size, width).to(grad.dtype), None, None
-
-
-# Resampling on a GPU of trajectories that are in host memory, in slabs: the copies and the launches overlap.
 
 
 SLAB_BYTES = 64 << 20  # large enough for the full rate of PCIe, small enough that little is waited for at both ends

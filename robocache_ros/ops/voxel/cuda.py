@@ -175,9 +175,6 @@ class WriteArguments(Structure):
     )
 
 
-# Point clouds and depth images in the form that the voxel kernels read: bytes and the offsets of the coordinates.
-
-
 _UINT8, _FLOAT32 = 2, 7  # PointField's datatypes
 _BYTES, _WORDS, _VECTORS, _PIXELS = range(4)  # enum Layout of arguments.cuh
 
@@ -280,7 +277,6 @@ def _cloud_numbers(
 
 # The cells of points, and cleared memory: launches of kernels/voxel/locate.cu.
 
-
 THREADS = 256  # of a block; also those of place.cu and claims.cu
 _DEFINES = (f"THREADS={THREADS}",)
 _CLEAR_BLOCKS = 8  # to a multiprocessor
@@ -326,7 +322,6 @@ def blocks_of(clouds: CloudSource, each: int = 1) -> tuple[int, int, int]:
 
 
 # Sizes of the launches of bin_sort.cu and bin_reduce.cu: tiles of a cloud's points, and bins of a grid's voxels.
-
 
 # Both kernels are compiled with these.
 PIECE = 32  # neighbouring cells that are in one bin
@@ -430,7 +425,6 @@ def place_defines(mode: str) -> tuple[str, ...]:
 
 
 # The launches of kernels/voxel/claims.cu, where each point claims its voxel, for clouds that bins do not support.
-
 
 _POINTS, _CELLS = 4, 2  # that a thread of claim_voxels claims for; that a thread of write_voxels writes
 

@@ -19,9 +19,6 @@ from robocache_ros.reductions import REDUCTIONS, ReductionKind
 from robocache_ros.reductions.kind import FIXED_BITS, PlacedPoints, PointReduction
 from robocache_ros.spec import VoxelSpec
 
-# A voxel grid, the reduction of its points, and the result, with the checks that every backend relies on.
-
-
 AXES = ("x", "y", "z")
 FRACTION_BITS = 20
 MAX_VOXELS = 2**31 - 1
@@ -208,9 +205,6 @@ def checked_transform(transform: Tensor | None) -> Any:
     return transform[:3].detach().numpy()
 
 
-# Points grouped by voxel through a stable sort: the sparse forms, on any device, in torch.
-
-
 @dataclass(frozen=True)
 class Segments:
     """M placed points in V voxels."""
@@ -267,9 +261,6 @@ def sparse_voxels(
         segments.count.to(torch.int32),
         reduce(segments, rows, reduction) if reduction.kind.reads_features else None,
     )
-
-
-# The occupied voxels of a grid as points, as in the messages of the node and in exported recordings.
 
 
 CENTRE = ("x", "y", "z")

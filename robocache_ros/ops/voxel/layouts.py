@@ -14,9 +14,6 @@ from robocache_ros.ops.checks import check_choice, checked_floats, checked_list
 from robocache_ros.ops.image.formats import FORMATS, PACKED, ImageLayout
 from robocache_ros.spec.stream import POINT_DATATYPES
 
-# The layout of a PointCloud2's bytes, and the check that every point is inside them.
-
-
 MAX_FEATURES = 16  # limit of a kernel's parameters
 
 
@@ -100,9 +97,6 @@ def column_sources(layout: CloudLayout, features: Sequence[str]) -> list[int | P
             raise RoboCacheError(f"{role}: the cloud has no scalar field {name!r}; it has {', '.join(fields)}")
         sources.append(axes[name] if number >= 3 and name in axes else fields[name])
     return sources
-
-
-# The layout of a depth image and its colour image, and the check that every pixel is inside their bytes.
 
 
 AXES, RGB = ("x", "y", "z"), ("r", "g", "b")

@@ -44,9 +44,6 @@ from robocache_ros.ops.voxel.layouts import (
 from robocache_ros.reductions.kind import CellReduction, saturates
 from robocache_ros.spec.stream import POINT_DATATYPES
 
-# The CPU backend of voxels: the cell of each point, and the dense grids, in NumPy.
-
-
 F32 = NDArray[np.float32]
 
 
@@ -191,9 +188,6 @@ def fill_grid(out: Tensor, cell: NDArray[np.int64], rows: F32, grid: Grid, reduc
         reduction.kind.fill(out.numpy(), cell[cell >= 0], grid.shape)
     else:
         voxel_segments.fill(out, torch.from_numpy(cell), torch.from_numpy(rows), grid, reduction)
-
-
-# Point clouds to voxel grids, dense or sparse, from tensors or a message's bytes; the same bits on CPU and GPU.
 
 
 # More than 50 lines for its signature and docstring; its steps are functions of their own.
@@ -444,9 +438,6 @@ def voxelize_depth_layout(
         return voxelize(cloud_of_depth(data, layout, distance, matrix, voxelization), voxelization, output)
     columns = depth_columns(data.numpy(), None if color is None else color.numpy(), layout, matrix)
     return voxelize_on_cpu(columns, voxelization, output)
-
-
-# Point clouds of a fixed size from voxel grids: one point per voxel, as policies on point clouds need them.
 
 
 class FixedSizeCloud(NamedTuple):

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from robocache_ros.training.policies.policy_config import PolicyConfig
 
-# What all policies share: tokens of the observation, a transformer, and actions read at its last tokens.
-
 
 class Policy(nn.Module):
     """A transformer over the observed ticks and images, and one token per predicted action.
@@ -91,9 +89,6 @@ def masked_mean(values: Tensor, is_pad: Tensor) -> Tensor:
     return (values * keep).sum() / (keep.sum() * values.shape[-1]).clamp(min=1)
 
 
-# A chunk of actions from one pass of a transformer, as in ACT (Zhao et al., 2023), without its latent variable.
-
-
 class ActionTransformer(Policy):
     """Reads each action at a learned query; the loss is the absolute error, as in ACT."""
 
@@ -114,9 +109,6 @@ class ActionTransformer(Policy):
     def _actions(self, batch: Mapping[str, Tensor]) -> Tensor:
         tokens = self.observed(batch)
         return self.read_out([*tokens, self.queries.to(tokens[0].dtype).expand(len(tokens[0]), -1, -1)])
-
-
-# A chunk of actions by denoising: DDPM in training (Ho et al., 2020), DDIM for actions (Song et al., 2021).
 
 
 LARGEST = 5.0  # of a normalised action while it is denoised, in standard deviations
@@ -181,13 +173,9 @@ def kept_shares(steps: int) -> Tensor:
 
 
 def _sinusoids(step: Tensor, width: int) -> Tensor:
-    """(B, width) of (B,) steps, as in a transformer's positions."""
     rates = torch.exp(torch.arange(width // 2, device=step.device) * (-math.log(10_000) / max(width // 2 - 1, 1)))
     angles = step[:, None] * rates[None, :]
     return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
-
-
-# The policy of a configuration.
 
 
 def make_policy(config: PolicyConfig) -> Policy:

@@ -13,9 +13,10 @@ pytest.importorskip("rosbags", reason="needs the `bags` extra")
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage.ros1 import ROS1_MAGIC
-from robocache_ros.bags.write import write_bag, write_ros1_bag
+from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from test.fuzz.recordings import TYPES, messages
+from test.ros1_bags import write_ros1_bag
 
 
 def bag(path: Path, **options: Any) -> Path:

@@ -19,11 +19,12 @@ from robocache_ros.bags.storage.merge import merged_topics
 from robocache_ros.bags.storage.metadata import read_metadata, storage_files
 from robocache_ros.bags.suggest.fields import numeric_fields
 from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.bags.write import write_bag, write_ros1_bag
+from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
 from test.bags.conftest import MS, START_NS, numbers, pose
+from test.ros1_bags import write_ros1_bag
 
 POSE = "geometry_msgs/msg/PoseStamped"
 S = 1000 * MS

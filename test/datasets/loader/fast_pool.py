@@ -62,6 +62,6 @@ class FastPool:
 
 
 def pool_of(loader: TimelineLoader) -> FastPool:
-    pool = loader._prefetcher._pool
+    pool = loader._prefetcher.pool
     assert isinstance(pool, FastPool)
     return pool

@@ -17,7 +17,7 @@ from robocache_ros.engine.transforms import StaticTransforms
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import middleware
 from robocache_ros.nodes.middleware import latched
-from robocache_ros.nodes.subscriptions import TF_STATIC_DEPTH, StaticTransformSubscription
+from robocache_ros.nodes.subscriptions import TF_STATIC_DEPTH, subscribe_static_transforms
 from robocache_ros.spec import TF_TYPE, load_spec
 
 SPEC = {
@@ -74,7 +74,7 @@ def test_a_frame_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pyte
         r"streams\.scan\.voxels\.frame: /tf_static needs the package tf2_msgs, .* install it, or give voxels\.extrinsic"
     )
     with pytest.raises(RoboCacheError, match=expected):
-        StaticTransformSubscription(rig.node, load_spec(SPEC), None)
+        subscribe_static_transforms(rig.node, load_spec(SPEC), None)
 
 
 def test_a_pose_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,4 +83,4 @@ def test_a_pose_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytes
     with pytest.raises(
         RoboCacheError, match=r"streams\.ee\.type: /tf_static needs the package tf2_msgs, .* install it$"
     ):
-        StaticTransformSubscription(rig.node, spec, None)
+        subscribe_static_transforms(rig.node, spec, None)

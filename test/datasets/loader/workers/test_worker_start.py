@@ -14,7 +14,7 @@ import pytest
 from counting_episodes import Counting, Surroundings, order_of
 
 from robocache_ros.datasets import TimelineLoader
-from robocache_ros.datasets.loader.worker_pool import IMPORTED_ONCE
+from robocache_ros.datasets.forked_processes import IMPORTED_ONCE
 
 ROOT = Path(__file__).parents[4]
 
