@@ -49,9 +49,15 @@ help:
 demo: $(VENV)/.ready
 	@$(BIN)/robocache demo $(DEMO_ARGS)
 
-test: check
+# The types are checked while the first tests run, which often wait.
+test: $(VENV)/.ready
 	$(clean_shm)
-	@$(BIN)/python -m pytest -m "not slow and not gpu" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	@echo "==> ruff, mypy and the tests"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; tests=0; \
+	  $(BIN)/python -m pytest -m "not slow and not gpu" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS) || tests=$$?; \
+	  wait $$types || tests=$$?; cat $(VENV)/mypy.txt; exit $$tests
 
 # One process: they measure memory, start many processes, or use the GPU.
 test-slow: $(VENV)/.ready

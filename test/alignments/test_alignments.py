@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.alignments import NAMES, alignment, default_alignment
+from robocache_ros.alignments.linear import oracle
 from robocache_ros.ops.cuda.kernels import load_source
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -46,3 +47,7 @@ def test_a_blend_of_nothing_and_of_all_is_one_of_the_samples(name):
         got = found.blend(before[None], after[None], np.array([[weight]], np.float32))[0]
         np.testing.assert_allclose(got, expected, rtol=1e-6)  # a few roundings
         np.testing.assert_allclose(found.oracle(*np.float64([before, after]), weight), expected, rtol=1e-6)
+
+
+def test_a_quarter_of_the_way():
+    assert oracle(np.array([0.0, 100.0]), np.array([10.0, 80.0]), 0.25).tolist() == [2.5, 95.0]

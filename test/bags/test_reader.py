@@ -1,16 +1,20 @@
+"""Recordings, read in order, by topics and times, with a thread that reads ahead."""
+
 from __future__ import annotations
 
 import re
 import sqlite3
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from robocache_ros.bags.reader import Bag, open_storage
-from robocache_ros.bags.source import is_latched
+from robocache_ros.bags.shared_reading import BATCH_BYTES, read_ahead
+from robocache_ros.bags.source import RawMessage, is_latched
 from robocache_ros.bags.storage.merge import merged_messages
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
@@ -222,3 +226,32 @@ def test_a_type_that_differs_is_an_error(make_bag: Callable[..., Path]) -> None:
         bag.require(spec_with("command", type="std_msgs/msg/Float32MultiArray"))
     assert "streams.command.type: std_msgs/msg/Float32MultiArray" in str(caught.value)
     assert "is std_msgs/msg/Float64MultiArray" in str(caught.value)
+
+
+def messages(count: int, size: int = 10) -> Iterator[RawMessage]:
+    return (RawMessage("/a", k, bytes(size)) for k in range(count))
+
+
+def test_messages_come_in_order() -> None:
+    assert [message.log_ns for message in read_ahead(messages(5000))] == list(range(5000))
+
+
+def test_large_messages_come_in_order() -> None:
+    assert [message.log_ns for message in read_ahead(messages(40, BATCH_BYTES // 3))] == list(range(40))
+
+
+def test_an_error_comes_where_it_happened() -> None:
+    def failing() -> Iterator[RawMessage]:
+        yield from messages(3)
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        list(read_ahead(failing()))
+
+
+def test_the_thread_ends_when_the_messages_are_left() -> None:
+    before = set(threading.enumerate())
+    ahead = read_ahead(messages(100_000, 1000))
+    next(ahead)
+    ahead.close()
+    assert set(threading.enumerate()) <= before

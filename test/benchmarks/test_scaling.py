@@ -64,6 +64,7 @@ def test_a_share_is_near_the_gpu_of_its_process(monkeypatch: pytest.MonkeyPatch)
 pytest.importorskip("h5py")
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_one_process_and_two(tmp_path: Path) -> None:
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from benchmarks import report, suite
 from benchmarks.__main__ import main
 from benchmarks.suite import NEEDS, PARTS, Part, run_suite
 from robocache_ros.errors import RoboCacheError
+from test import forked
 
 ROOT = Path(__file__).parents[2]
 WORKS, FAILS = Part(("this",), "nothing"), Part(("json.tool", "--no-such-option"), "nothing")
@@ -153,18 +153,6 @@ def test_the_program_of_a_part_exists(part: Part) -> None:
     assert all(need in NEEDS for need in part.needs)
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS.values() if part.in_suite], ids=lambda part: part.command[-1])
-def test_the_program_of_a_part_has_the_options_of_the_suite(part: Part) -> None:
-    module = "robocache_ros.bench.command" if part.command[0] == "robocache_ros" else part.command[0]
-    place = importlib.util.find_spec(module)
-    assert place is not None
-    place = importlib.util.find_spec(f"{module}.__main__") if place.submodule_search_locations else place
-    assert place is not None
-    program = Path(str(place.origin)).read_text(encoding="utf-8")
-    for option in (each for each in part.in_suite if each.startswith("--")):
-        assert f'"{option}"' in program or f"    {option[2:]}: Annotated[" in program
-
-
 def test_the_limits_of_the_parts_are_within_the_budget() -> None:
     alone = [part.limit_s for name, part in PARTS.items() if name != "scaling"]  # which a machine with one GPU lacks
     assert sum(alone) <= suite.BUDGET_S
@@ -211,7 +199,7 @@ def test_a_mistake_in_a_part_is_one_line(code: str, lines: str, tmp_path: Path) 
     (tmp_path / "mistaken_part.py").write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "benchmarks.run_part", "works", "mistaken_part"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = forked.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"benchmarks: works: {lines}")
     assert done.stderr.count("\n") == 1

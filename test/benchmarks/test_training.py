@@ -46,6 +46,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "rows_of", rows_of)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_a_quick_run_writes_every_part(tmp_path: Path) -> None:
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,11 +13,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
+import yaml
 
 import robocache_ros
+from robocache_ros.bags.write import write_bag
 from robocache_ros.cli.options import flags, help_line
+from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.spec import load_spec
@@ -186,3 +191,78 @@ def test_the_commands_load_no_library_before_one_runs() -> None:
         [sys.executable, "-c", code, *libraries], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == []
+
+
+def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    rate = ["--rate-hz", 20, "--split", 2, "--trim-idle", 30, "--no-episode-file"]
+    action = ["--action", "delta", "--action-from", "joint_position", "--action-offset", "100ms"]
+
+    result = robocache(
+        "export", BAG, "--spec", SPEC, "--out", tmp_path / "out", "--media", "none", *rate, *action, "--json"
+    )
+
+    (recording,) = json.loads(result.out)["recordings"]
+    assert {episode["frames"] for episode in recording["episodes"][:3]} == {38}
+    assert recording["left_out"]["reasons"]["without their action"] == 2 * len(recording["episodes"])
+    told = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text())
+    assert (told["spec"]["rate_hz"], told["options"]["action_offset"]) == (20, "100ms")
+    assert "delta_action.0" in {column["name"] for column in told["layout"]["columns"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--action-offset", "30ms"], "action_offset: 30 ms is 1.50 ticks of 20 ms; use whole ticks"),
+        (["--episode-topic", "episode"], "--episode-topic: 'episode' is not an absolute topic name"),
+        (["--split", "-1"], "--split: -1.0 is not a number from 0"),
+        (["--rate-hz", "0"], "rate_hz: 0 is not an integer from 1 to 1000"),
+        (["--task-topic", "/what"], "task_topic: "),
+    ],
+)
+def test_a_mistake_in_an_option_is_one_line(
+    robocache: Callable[..., Finished], tmp_path: Path, options: list[str], message: str
+) -> None:
+    result = robocache("export", BAG, "--spec", SPEC, "--out", tmp_path / "out", "--media", "none", *options)
+    assert result.code == 2
+    assert result.err.splitlines()[0].startswith(f"robocache: {message}")
+
+
+def test_a_recording_below_the_quality_in_the_spec_is_reported_all_the_same(
+    robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    spec = tmp_path / "strict.yaml"
+    spec.write_text(Path(SPEC).read_text() + "quality: {max_invalid: 0, min_frames: 10000}\n")
+    export = robocache("export", BAG, "--spec", spec, "--out", tmp_path / "out", "--media", "none")
+    assert (export.code, "above quality.max_invalid, 0.00%" in export.err) == (2, True)
+    assert robocache("report", BAG, "--spec", spec, "--out", tmp_path / "report.html").code == 0
+
+
+START_NS = 1_700_000_000_000_000_000
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(("low", "rate_hz"), [(0, 50), (-180, 50), (0, 200)], ids=["0 to 360", "-180 to 180", "faster"])
+def test_a_yaw_in_degrees_crosses_the_wrap_and_not_the_whole_range(
+    robocache: Callable[..., Finished], tmp_path: Path, low: float, rate_hz: int
+) -> None:
+    """A turn of 60 deg a second, sampled at 20 Hz from 10 deg before the wrap."""
+    truth = lambda seconds: (low + 350 + 60 * seconds - low) % 360 + low  # noqa: E731
+    messages = [
+        ("/yaw", START_NS + 50 * k * MS, b"\0\1\0\0" + struct.pack("<III4xd", 0, 0, 1, truth(0.05 * k)))
+        for k in range(40)
+    ]
+    bag = write_bag(tmp_path / "turn", {"/yaw": "std_msgs/msg/Float64MultiArray"}, messages)
+    yaw = {"topic": "/yaw", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "angle", "unit": "deg"}
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump({"robocache": 1, "rate_hz": 50, "actions": "none", "streams": {"yaw": yaw}}))
+
+    done = robocache("export", bag, "--spec", spec, "--out", tmp_path / "out", "--format", "mcap")
+
+    assert done.code == 0
+    sample = open_dataset("mcap", tmp_path / "out", target_hz=rate_hz)[0]
+    ages_s = (sample["tick_ns"].numpy() - START_NS) / 1e9
+    between = ages_s < 1.95  # later ticks hold the last sample
+    apart = (sample["fused"].numpy()[:, 0] - truth(ages_s) + 180) % 360 - 180
+    assert np.abs(apart[between]).max() < 1e-3  # the wrap, in float32
+    assert low <= sample["fused"].min()
+    assert sample["fused"].max() <= low + 360

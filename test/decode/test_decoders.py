@@ -1,10 +1,20 @@
-"""Bytes of rosbags and of rclpy, in both byte orders, give one and the same sample."""
+"""Bytes of rosbags and of rclpy, in both byte orders, give one and the same sample: also of clouds and scans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from robocache_ros.decode import DecodeError, Sample
-from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES
+from robocache_ros.decode import DecodeError, Sample, make_decoder
+from robocache_ros.decode.decoder import Decoder
+from robocache_ros.decode.payloads import CloudPayload
+from robocache_ros.engine.backends.media import voxel_tensor
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, load_spec
 
 
 def test_bytes_decode_to_the_values_written(case, same):
@@ -68,3 +78,123 @@ def test_every_type_that_the_spec_takes_for_an_image_or_a_cloud_becomes_a_payloa
     payloads = {case.type for case in cases.values() if not isinstance(case.expected, np.ndarray)}
     assert payloads == {*IMAGE_TYPES, CLOUD_TYPE}
     assert {stream_of(kind).kind for kind in payloads} == {"image", "cloud"}
+
+
+TYPE = "sensor_msgs/msg/CameraInfo"
+HEADER = {"stamp": {"sec": 5, "nanosec": 7}, "frame_id": "optical"}
+K = [500.0, 0, 320.5, 0, 510.0, 240.25, 0, 0, 1]
+P = [450.0, 0, 310.0, 0, 0, 460.0, 230.0, 0, 0, 0, 1, 0]
+INFO = {"header": HEADER, "height": 480, "width": 640, "distortion_model": "plumb_bob", "d": [0.1, 0, 0, 0, 0], "k": K}
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    voxels = {"origin_m": [0, 0, 0], "size_m": 1, "shape": [1, 1, 1]}
+    keys = {"topic": "/d", "type": "sensor_msgs/msg/Image", "camera_info": "/i", "voxels": voxels}
+    (info,) = load_spec({"robocache": 1, "streams": {"rgbd": keys}}).stream("rgbd").companions
+    return make_decoder(info)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "intrinsics"),
+    [
+        ({}, (640, 480), (500.0, 510.0, 320.5, 240.25)),
+        ({"p": P}, (640, 480), (450.0, 460.0, 310.0, 230.0)),  # the rectified image's goes before the raw one's
+        ({"binning_x": 2, "binning_y": 2}, (320, 240), (250.0, 255.0, 160.25, 120.125)),
+        (
+            {"roi": {"x_offset": 100, "y_offset": 40, "height": 200, "width": 300}},
+            (300, 200),
+            (500.0, 510.0, 220.5, 200.25),
+        ),
+        (
+            {"binning_x": 2, "roi": {"x_offset": 100, "y_offset": 40, "height": 200, "width": 300}},
+            (150, 200),
+            (250.0, 510.0, 110.25, 200.25),
+        ),
+    ],
+)
+def test_the_camera_is_that_of_the_image(
+    decoder: Decoder, cdr: Callable[..., bytes], changes: dict[str, Any], size: Any, intrinsics: Any
+) -> None:
+    sample = decoder.decode_cdr(cdr(TYPE, INFO | changes))
+    assert sample.stamp_ns == 5 * 10**9 + 7
+    assert (sample.value.width, sample.value.height) == size
+    assert sample.value.intrinsics == intrinsics
+
+
+@pytest.mark.parametrize("changes", [{"k": [0.0] * 9}, {"k": [np.nan, *K[1:]]}, {"k": [-1.0, *K[1:]]}])
+def test_a_camera_that_is_not_calibrated_is_refused(
+    decoder: Decoder, cdr: Callable[..., bytes], changes: dict[str, Any]
+) -> None:
+    with pytest.raises(DecodeError, match="calibrate the camera") as caught:
+        decoder.decode_cdr(cdr(TYPE, INFO | changes))
+    assert caught.value.cause == "uncalibrated"
+
+
+def test_a_message_cut_anywhere_is_refused(decoder: Decoder, cdr: Callable[..., bytes]) -> None:
+    data = cdr(TYPE, INFO)
+    for size in range(len(data)):
+        with pytest.raises(DecodeError):
+            decoder.decode_cdr(data[:size])
+
+
+SCAN = "sensor_msgs/msg/LaserScan"
+GRID = {"origin_m": [-2, -2, -1], "size_m": 1.0, "shape": [4, 4, 2]}
+VALUES: dict[str, Any] = {
+    "angle_min": -math.pi / 2,
+    "angle_increment": math.pi / 2,
+    "range_min": 0.5,
+    "range_max": 10.0,
+    "ranges": np.array([1.25, 1.5, 1.75], np.float32),
+}
+
+
+def points(payload: CloudPayload) -> np.ndarray:
+    return payload.data.view(np.float32).reshape(payload.width, -1)
+
+
+def decoded(stream_of: Any, cdr: Any, **values: Any) -> CloudPayload:
+    value = make_decoder(stream_of(SCAN, voxels=GRID)).decode_cdr(cdr(SCAN, {**VALUES, **values})).value
+    assert isinstance(value, CloudPayload)
+    return value
+
+
+def test_the_points_of_a_scan_lie_at_its_angles(stream_of: Any, cdr: Any) -> None:
+    found = points(decoded(stream_of, cdr))
+    # The angles are float32 on the wire; 1e-6 of 2 m is their rounding.
+    np.testing.assert_allclose(found, [[0, -1.25, 0], [1.5, 0, 0], [0, 1.75, 0]], atol=2e-6)
+
+
+@pytest.mark.parametrize("far", [0.1, 11.0, math.inf, math.nan, -1.0])
+def test_a_range_outside_of_the_limits_is_no_point(stream_of: Any, cdr: Any, far: float) -> None:
+    found = points(decoded(stream_of, cdr, ranges=np.array([1, far, 1], np.float32)))
+    assert np.isnan(found[1, :2]).all()
+    assert np.isfinite(found[[0, 2]]).all()
+
+
+def test_intensities_are_a_field_of_the_points(stream_of: Any, cdr: Any) -> None:
+    payload = decoded(stream_of, cdr, intensities=np.array([7, 8, 9], np.float32))
+    assert [field.name for field in payload.fields] == ["x", "y", "z", "intensity"]
+    assert points(payload)[:, 3].tolist() == [7, 8, 9]
+
+
+def test_a_scan_fills_the_voxels_of_its_points(stream_of: Any, cdr: Any) -> None:
+    stream = stream_of(SCAN, voxels=GRID)
+    grid = np.asarray(voxel_tensor(decoded(stream_of, cdr), stream))
+    assert int(grid.sum()) == 3
+
+
+def test_without_a_grid_a_scan_is_its_ranges(stream_of: Any, cdr: Any) -> None:
+    sample = make_decoder(stream_of(SCAN, field="ranges", dim=3, align="hold")).decode_cdr(cdr(SCAN, VALUES))
+    assert isinstance(sample.value, np.ndarray)
+    assert sample.value.tolist() == [1.25, 1.5, 1.75]
+
+
+def test_a_scan_without_field_or_grid_is_refused(stream_of: Any) -> None:
+    with pytest.raises(RoboCacheError, match="field: missing"):
+        stream_of(SCAN)
+
+
+def test_a_scan_whose_angles_are_not_finite_is_dropped(stream_of: Any, cdr: Any) -> None:
+    with pytest.raises(DecodeError, match="angle_min, angle_increment"):
+        decoded(stream_of, cdr, angle_increment=math.nan)

@@ -1,12 +1,15 @@
-"""Streams that are faster than the ticks, through the engine."""
+"""The grid of ticks, the samples of each, and streams that are faster than the ticks."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from robocache_ros.engine import FusionEngine, tick_grid
 from robocache_ros.engine.backends import cpu
 from robocache_ros.engine.frames import split_window
+from robocache_ros.engine.samples import SampleIndex
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
@@ -134,3 +137,93 @@ def test_an_image_has_no_window():
     image = {"topic": "/i", "type": "sensor_msgs/msg/Image", "align": "window", "samples": 3}
     with pytest.raises(RoboCacheError, match="align: 'window' is for vectors; use hold, nearest or next"):
         load_spec({"robocache": 1, "streams": {"i": image}})
+
+
+rates = st.integers(1, 1000)
+times = st.integers(0, 4 * 10**18)  # to the year 2096
+
+
+@given(times, rates)
+def test_the_first_tick_at_or_after_a_time_has_none_before_it(time_ns, rate_hz):
+    k = tick_grid.first_at_or_after(time_ns, rate_hz)
+    assert tick_grid.tick_ns(k - 1, rate_hz) < time_ns <= tick_grid.tick_ns(k, rate_hz)
+
+
+@given(times, rates)
+def test_the_last_tick_at_or_before_a_time_has_none_after_it(time_ns, rate_hz):
+    k = tick_grid.last_at_or_before(time_ns, rate_hz)
+    assert tick_grid.tick_ns(k, rate_hz) <= time_ns < tick_grid.tick_ns(k + 1, rate_hz)
+
+
+@given(times, rates)
+def test_many_ticks_at_once_are_those_one_by_one(time_ns, rate_hz):
+    k = tick_grid.first_at_or_after(time_ns, rate_hz)
+    assert tick_grid.ticks_ns(k, 5, rate_hz).tolist() == [tick_grid.tick_ns(k + i, rate_hz) for i in range(5)]
+
+
+@given(times, rates)
+def test_ticks_of_any_rows_are_those_one_by_one(time_ns, rate_hz):
+    k, rows = tick_grid.first_at_or_after(time_ns, rate_hz), np.array([0, 0, 3, 10_000_000])
+    assert tick_grid.ticks_after(k, rows, rate_hz).tolist() == [
+        tick_grid.tick_ns(k + i, rate_hz) for i in rows.tolist()
+    ]
+
+
+def test_a_rate_that_does_not_divide_a_second_keeps_whole_seconds():
+    assert tick_grid.ticks_ns(0, 7, 3).tolist() == [0, 333333333, 666666666, 10**9, 1333333333, 1666666666, 2 * 10**9]
+    assert tick_grid.ticks_ns(0, 2, 3).dtype == np.int64
+
+
+operations = st.lists(
+    st.tuples(st.sampled_from(["insert", "insert", "insert", "extend", "prune", "drop"]), st.integers(0, 30)),
+    max_size=60,
+)
+
+
+def replay(index, steps):
+    """Apply the steps to the index and to a dictionary stamp -> (arrival, slot); compare after each."""
+    model = {}
+    for arrival, (what, number) in enumerate(steps):
+        if what == "insert" and number not in index:
+            if index.full:
+                del model[min(model)]
+            model[number] = (arrival, index.insert(number, arrival))
+        elif what == "extend" and index.growing:
+            stamps = max(model, default=0) + 1 + np.arange(number)
+            slots = index.extend(stamps, np.full(number, arrival)).tolist()
+            assert len(set(slots)) == number
+            assert not set(slots) & {slot for _, slot in model.values()}
+            model.update({stamp: (arrival, slot) for stamp, slot in zip(stamps.tolist(), slots, strict=True)})
+        elif what == "prune":
+            freed = index.prune(number)
+            assert sorted(freed) == sorted(slot for stamp, (_, slot) in model.items() if stamp < number)
+            model = {stamp: kept for stamp, kept in model.items() if stamp >= number}
+        elif what == "drop" and number < len(index):
+            stamp = sorted(model)[number]
+            assert index.drop(number) == model.pop(stamp)[1]
+        assert index.stamps_ns.tolist() == sorted(model)
+        assert index.arrivals_ns.tolist() == [model[stamp][0] for stamp in sorted(model)]
+        assert index.slots.tolist() == [model[stamp][1] for stamp in sorted(model)]
+        assert all(stamp in index for stamp in model)
+        assert len({slot for _, slot in model.values()}) == len(model)
+
+
+@given(operations)
+def test_a_bounded_index_drops_its_oldest_sample(steps):
+    replay(SampleIndex(5), steps)
+
+
+@given(operations)
+def test_a_growing_index_keeps_every_sample(steps):
+    index = SampleIndex(2, growing=True)
+    replay(index, steps)
+    assert not index.full
+
+
+def test_a_cleared_index_accepts_older_stamps_again():
+    index = SampleIndex(4)
+    index.insert(10, 0)
+    index.clear()
+    assert 10 not in index
+    index.insert(3, 1)
+    assert index.stamps_ns.tolist() == [3]

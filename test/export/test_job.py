@@ -75,7 +75,15 @@ def test_an_error_does_not_wait_for_the_checksums(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("size", "media"), [("200k", "none"), ("300k", "video"), ("1100k", "video"), ("3m", "image")])
+@pytest.mark.parametrize(
+    ("size", "media"),
+    [
+        ("200k", "none"),
+        ("1100k", "video"),
+        pytest.param("300k", "video", marks=pytest.mark.slow),
+        pytest.param("3m", "image", marks=pytest.mark.slow),
+    ],
+)
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     tmp_path: Path, small_disk: Callable[..., tuple[int, str, str]], size: str, media: str
 ) -> None:

@@ -32,6 +32,7 @@ def rows(url: str, name: str) -> Any:
     return deltalake.DeltaTable(f"{url}/{name}", storage_options=DatasetPlace(url).storage).to_pyarrow_table()
 
 
+@pytest.mark.slow
 def test_eight_processes_that_append_to_a_bucket_at_once_lose_nothing(s3: Bucket, tmp_path: Path) -> None:
     datasets = [small_dataset(tmp_path, seed) for seed in range(8)]
     out = f"{s3.url}/lift"
@@ -75,6 +76,7 @@ class OtherMachines(LocalProcesses):
         return super().map(work, tasks, progress)
 
 
+@pytest.mark.slow
 def test_other_machines_convert_into_the_bucket_and_the_rows_are_those_of_this_one(s3: Bucket, tmp_path: Path) -> None:
     recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(3)]
 

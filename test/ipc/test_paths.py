@@ -1,11 +1,19 @@
+"""The socket of a ring: its path, and who may connect."""
+
 from __future__ import annotations
 
+import json
 import os
+import socket
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from robocache_ros import ipc
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ipc import socket_path
 
@@ -63,3 +71,94 @@ def test_link_in_the_folders_place_is_refused(runtime: Path) -> None:
 
     with pytest.raises(RoboCacheError, match="is not a folder of only this user"):
         socket_path("/fusion")
+
+
+Spawn = Callable[..., Any]
+
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+
+OTHER_USER = 65534
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+
+
+@pytest.fixture
+def writer(make_writer: Callable[..., ipc.Writer], peer_frames: dict[str, Any]) -> ipc.Writer:
+    return make_writer(peer_frames["FIELDS"], slots=3)
+
+
+def test_socket_is_the_users_alone(writer: ipc.Writer, path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@as_root
+def test_another_user_cannot_open_the_socket(writer: ipc.Writer, spawn: Spawn, path: Path) -> None:
+    path.parent.chmod(0o755)
+
+    assert "Permission denied" in spawn("reader", user=OTHER_USER).hello["refused"]
+
+
+@as_root
+def test_another_user_is_refused_even_where_the_socket_lets_him_in(
+    writer: ipc.Writer, spawn: Spawn, path: Path
+) -> None:
+    path.parent.chmod(0o755)
+    path.chmod(0o666)
+
+    assert f"user {OTHER_USER} is not the node's user 0" in raw_hello(path, OTHER_USER)
+    assert writer.refused == 1
+    assert writer.readers == 0
+
+
+@as_root
+def test_node_of_another_user_is_not_trusted(spawn: Spawn, path: Path) -> None:
+    path.parent.chmod(0o777)
+    spawn("writer", user=OTHER_USER)
+
+    with pytest.raises(ipc.IpcUnavailableError, match=f"served by user {OTHER_USER}"):
+        ipc.Reader(path)
+
+
+def raw_hello(path: Path, user: int) -> str:
+    """The node's answer to a process of another user that skips the reader's checks."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setgid(user)
+        os.setuid(user)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(os.fspath(path))
+            data, fds, _, _ = socket.recv_fds(connection, 4096, 8)
+        os.write(send, json.dumps([data.decode(), len(fds)]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(send)
+    with open(receive, "rb") as answer:
+        text, fds = json.loads(answer.read())
+    assert fds == 0
+    return text
+
+
+def test_consumers_beyond_the_limit_are_refused(
+    writer: ipc.Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robocache_ros.ipc.shared_memory.MAX_READERS", 1)
+    first = ipc.Reader(path)
+
+    with pytest.raises(ipc.IpcUnavailableError, match="1 consumers are connected already"):
+        ipc.Reader(path)
+    assert first.alive
+
+
+def test_descriptors_do_not_pile_up(writer: ipc.Writer, path: Path, eventually: Eventually) -> None:
+    def come_and_go() -> int:
+        for _ in range(20):
+            ipc.Reader(path).close()
+        eventually(lambda: writer.readers == 0)
+        return len(os.listdir("/proc/self/fd"))
+
+    before = come_and_go()
+    eventually(lambda: come_and_go() <= before)  # the server may close a connection after the reader is counted

@@ -82,7 +82,7 @@ def test_the_thread_samples_between_start_and_stop() -> None:
     nvml = FakeNvml([0, 0, 60, 70, 80])
     running = monitor(nvml).start()
 
-    assert nvml.taken.wait(10)
+    assert nvml.taken.wait(60)
     result = running.stop()
 
     assert (result.max, nvml.open) == (80.0, 0)
@@ -93,7 +93,7 @@ def test_the_thread_samples_between_start_and_stop() -> None:
 def test_as_a_context_it_has_its_result_at_the_end() -> None:
     nvml = FakeNvml([60, 70])
     with monitor(nvml) as running:
-        assert nvml.taken.wait(10)
+        assert nvml.taken.wait(60)
 
     assert running.result.max == 70.0
     assert nvml.open == 0
@@ -102,7 +102,7 @@ def test_as_a_context_it_has_its_result_at_the_end() -> None:
 def test_an_error_while_sampling_is_raised_by_stop() -> None:
     nvml = FakeNvml([60, -1])
     running = monitor(nvml).start()
-    assert nvml.taken.wait(10)
+    assert nvml.taken.wait(60)
 
     with pytest.raises(RoboCacheError, match=r"^GPU 0: GPU is lost; check nvidia-smi$"):
         running.stop()
@@ -114,7 +114,7 @@ def test_an_error_of_the_body_of_a_context_is_not_replaced_by_one_of_nvml() -> N
 
     def body() -> None:
         with GPUUtilizationMonitor(interval_s=1e-4, nvml=nvml):
-            assert nvml.taken.wait(10)
+            assert nvml.taken.wait(60)
             raise KeyError("of the body")
 
     with pytest.raises(KeyError, match="of the body"):
@@ -128,7 +128,7 @@ def test_gpus_are_numbered_as_cuda_sees_them(visible: str, handle: int, monkeypa
     nvml = FakeNvml([])
 
     with monitor(nvml, device=1):
-        assert nvml.taken.wait(10)
+        assert nvml.taken.wait(60)
 
     assert set(nvml.read) == {handle}
 

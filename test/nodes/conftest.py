@@ -28,9 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_participants_of_earlier_tests() -> None:
+def _no_participants_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     # A node is in a reference cycle: until Python looks, its participant lives on, with threads and 64 MB of memory.
     gc.collect()
+    if not gc.get_freeze_count():
+        gc.freeze()
+    # Nodes in this process leave frozen what was frozen before the first test.
+    for name in ("freeze_gc", "unfreeze_gc"):
+        monkeypatch.setattr(f"robocache_ros.nodes.process.{name}", lambda: None)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""NVRTC without a GPU, and the kernels' headers as host code."""
+"""NVRTC without a GPU."""
 
 import ctypes
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -60,24 +59,15 @@ def nvrtc():
     return Nvrtc(found[-1])
 
 
-@pytest.fixture(scope="session")
-def host_library(tmp_path_factory, cxx, kernel_includes):
-    """Builds C++ that includes kernels/*.cuh with g++, one rounding per operation as on the GPU, and loads it."""
-    folder, libraries = tmp_path_factory.mktemp("host"), {}
+# Compiled for all of them by `make test-slow`: what a kernel may not use differs most between these two.
+QUICK = ("sm_75", "sm_90")
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
 
-    def build(text: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
-        if (text, defines) not in libraries:
-            stem = folder / str(len(libraries))
-            stem.with_suffix(".cpp").write_text(text)
-            flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-            files = [str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))]
-            command = [cxx, *flags, *kernel_includes, *(f"-D{define}" for define in defines), *files]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            libraries[text, defines] = ctypes.CDLL(str(stem.with_suffix(".so")))
-        return libraries[text, defines]
 
-    return build
+@pytest.fixture(params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES])
+def architecture(request):
+    """A GPU architecture to compile for."""
+    return request.param
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ KNOWN = {
 
 def calls(names: set[str]) -> Iterator[tuple[str, str, ast.Call]]:
     for module in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        text = module.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if any(name in text for name in names) else ():
             if isinstance(node, ast.Call):
                 called = node.func
                 name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

@@ -1,5 +1,7 @@
 """The fusion spec: what it accepts, what it refuses, and in which words."""
 
+from __future__ import annotations
+
 import copy
 import json
 import re
@@ -10,7 +12,7 @@ import yaml
 
 from robocache_ros.alignments import NAMES
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import FusionSpec, json_schema, load_spec
+from robocache_ros.spec import FusionSpec, Layout, json_schema, load_spec
 
 SPEC = yaml.safe_load("""
 robocache: 1
@@ -242,3 +244,21 @@ def test_relative_topics_are_in_the_namespace() -> None:
     assert robot.stream("depth").camera_info == "/robot1/depth/info"
     assert [s.topic for s in alone.streams] == ["/joint_states", "/odom", "/depth/image"]
     assert load_spec(robot.to_dict()) == robot
+
+
+def test_a_column_states_its_quantity_and_a_stream_its_kind() -> None:
+    streams = {
+        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a"], "unit": "rad"},
+        "front": {"topic": "/front", "type": "sensor_msgs/msg/Image"},
+    }
+    layout = Layout(load_spec({"robocache": 1, "streams": streams})).to_dict()
+    assert [(column["name"], column["quantity"], column["unit"]) for column in layout["columns"]] == [
+        ("joints.a", "value", "rad"),
+        ("valid:joints", "valid", "0 none, 1 aligned, 2 held"),
+        ("valid:front", "valid", "0 none, 1 aligned, 2 held"),
+        ("age_ms:joints", "age", "ms"),
+        ("age_ms:front", "age", "ms"),
+    ]
+    kinds = {name: stream["kind"] for name, stream in layout["streams"].items()}
+    assert kinds == {"joints": "vector", "front": "image"}
+    assert not any("kind" in column for column in layout["columns"])

@@ -99,7 +99,8 @@ def test_an_hour_whose_speed_changes_every_second_is_followed() -> None:
     true = 10 * S + np.cumsum(speed * 50 * MS).astype(np.int64)
     timeline = timeline_of({"/a": Times(logs + rng.integers(2 * MS, 12 * MS, len(logs)), true)})
 
-    error = [abs(timeline.at(log + 2 * MS) - time) / MS for log, time in zip(logs.tolist(), true.tolist(), strict=True)]
+    looked_at = zip(logs[::7].tolist(), true[::7].tolist(), strict=True)
+    error = [abs(timeline.at(log + 2 * MS) - time) / MS for log, time in looked_at]
     assert np.percentile(error, 99) < 60.0  # a piece is 1.5 s long at least, and the speed changes by 0.1 in between
 
 

@@ -1,9 +1,17 @@
 """The CDR reader: encapsulations, strings, padding and bounds, on bytes written by hand."""
 
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from robocache_ros.decode import DecodeError, make_decoder
+from robocache_ros.decode.cdr import read_message
+from robocache_ros.decode.definitions import message_type
+from test.decode.cdr.message_builders import STORE, Case
 
 STAMPLESS = {"field": "x", "dim": 1, "stamp": "receive", "align": "hold"}
 
@@ -127,3 +135,30 @@ def test_an_element_of_a_fixed_array_can_be_named(stream_of):
     definition = "Pose[3] p\n" + "=" * 80 + "\nMSG: my_msgs/Pose\nstring s\nfloat32 v"
     poses = "".join(f"01000000 00 000000 {np.float32(i).tobytes().hex()}" for i in (5, 6, 7))
     assert decode(stream_of, definition, poses, field="p[2].v") == [7.0]
+
+
+def plain(value: Any) -> Any:
+    """A value of either reader as lists, numbers and dicts."""
+    if isinstance(value, SimpleNamespace) or hasattr(value, "__msgtype__"):
+        return {name: plain(item) for name, item in vars(value).items() if name[0].islower()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("little_endian", [True, False])
+def test_a_message_has_the_values_that_rosbags_reads(case: Case, little_endian: bool) -> None:
+    data = case.cdr(little_endian)
+    if case.type not in STORE.fielddefs:
+        pytest.skip("a type of its own")
+    found = plain(read_message(message_type(case.type), data))
+    expected = plain(STORE.deserialize_cdr(data, case.type))
+    np.testing.assert_equal(found, expected)
+
+
+def test_a_message_that_is_cut_is_refused_wherever_it_is_cut(case: Case) -> None:
+    data = case.cdr()
+    message = message_type(case.type)
+    for stop in range(0, min(len(data) - 8, 200), 3):  # what is behind the last value may be padding
+        with pytest.raises(DecodeError):
+            read_message(message, data[:stop])

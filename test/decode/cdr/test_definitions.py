@@ -1,10 +1,25 @@
 """Message definitions: the common table, texts as bags carry them, installed classes."""
 
-import pytest
-from rosbags.typesys import Stores, get_typestore
+from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+from robocache_ros.bags.reader import RELEASES, find_release
 from robocache_ros.decode import definitions_of, make_decoder
-from robocache_ros.decode.definitions import COMMON, Array, Primitive, Sequence, Text, describe, message_type
+from robocache_ros.decode.definitions import (
+    COMMON,
+    Array,
+    Primitive,
+    Sequence,
+    Text,
+    describe,
+    message_type,
+    msg_of_idl,
+)
 from robocache_ros.errors import RoboCacheError
 
 LINE = "=" * 80
@@ -207,3 +222,131 @@ def test_a_type_with_a_wide_string_is_refused_by_name(stream_of):
     stream = stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive")
     with pytest.raises(RoboCacheError, match="wstring fields are not supported"):
         make_decoder(stream, {"my_msgs/msg/Thing": "wstring w\nfloat64 x"})
+
+
+STATE = "control_msgs/msg/JointTrajectoryControllerState"
+
+
+def message(text: str, joints: int, feedback: bool = True) -> bytes:
+    """A controller's state as a release serializes it; its optional lists are empty or not."""
+    store = get_typestore(Stores.ROS2_JAZZY)
+    store.register(get_types_from_msg(text, STATE))
+    types: Any = store.types
+    duration = types["builtin_interfaces/msg/Duration"](0, 0)
+    some, none = np.linspace(0, 1, joints), np.empty(0)
+    single = types["trajectory_msgs/msg/JointTrajectoryPoint"](some, some if feedback else none, none, none, duration)
+    several = types["trajectory_msgs/msg/MultiDOFJointTrajectoryPoint"]([], [], [], duration)
+    header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](7, 8), "base")
+    values = {"header": header, "joint_names": [f"joint_{k}" for k in range(joints)], "multi_dof_joint_names": []}
+    names = [line.split()[1] for line in text.strip().splitlines()]
+    fields = [values.get(name, several if name.startswith("multi_dof_") else single) for name in names]
+    return bytes(store.serialize_cdr(types[STATE](*fields), STATE))
+
+
+@pytest.mark.parametrize("text", RELEASES[STATE])
+@pytest.mark.parametrize("joints", [1, 2, 6, 7])
+def test_messages_tell_the_release_that_serialized_them(text: str, joints: int) -> None:
+    assert find_release(STATE, [message(text, joints), message(text, joints, feedback=False)]) == text
+
+
+def test_messages_of_no_known_release_have_none() -> None:
+    data = message(RELEASES[STATE][0], 6)
+    assert find_release(STATE, [data[:-8]]) is None
+    assert find_release(STATE, [data + bytes(8)]) is None
+    assert find_release(STATE, []) is None
+    assert find_release("sensor_msgs/msg/JointState", [data]) is None
+
+
+IDL = (
+    f"{LINE}\nIDL: my_msgs/msg/Rig\n"
+    """// generated from rosidl_adapter/resource/msg.idl.em
+#include "geometry_msgs/msg/Vector3.idl"
+#include "std_msgs/msg/Header.idl"
+
+module my_msgs {
+  module msg {
+    typedef double double__9[9];
+    typedef my_msgs::msg::Part my_msgs__msg__Part__2[2];
+    module Rig_Constants {
+      const uint8 ON = 1;
+    };
+    @verbatim (language="comment", text=
+      "A rig (see http://example.com)." "\\n"
+      "It has \\"parts\\".")
+    struct Rig {
+      std_msgs::msg::Header header;
+      @unit (value="rad")
+      double angle;
+      @default (value=3)
+      uint8 mode;
+      boolean on;
+      octet raw;
+      long long count;
+      double__9 matrix;
+      my_msgs__msg__Part__2 parts;
+      sequence<float> data;
+      sequence<my_msgs::msg::Part, 4> more;
+      string<8> name;
+      string text, note;
+      float grid[2][3];
+    };
+  };
+};
+"""
+    f"{LINE}\nIDL: my_msgs/msg/Part\n"
+    """
+module my_msgs { module msg { /* one of the parts */
+  struct Part { geometry_msgs::msg::Vector3 position; unsigned short id; };
+}; };
+"""
+)
+MSG = """std_msgs/Header header
+float64 angle
+uint8 mode
+bool on
+byte raw
+int64 count
+float64[9] matrix
+my_msgs/Part[2] parts
+float32[] data
+my_msgs/Part[<=4] more
+string<=8 name
+string text
+string note
+float32[6] grid
+===
+MSG: my_msgs/Part
+geometry_msgs/Vector3 position
+uint16 id
+"""
+
+
+def test_idl_gives_the_type_that_the_same_msg_text_gives() -> None:
+    name = "my_msgs/msg/Rig"
+    assert message_type(name, {name: msg_of_idl(name, IDL)}) == message_type(name, {name: MSG})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "module a { module msg { struct B { double x; }; }; };",  # another type
+        "module my_msgs { module msg { struct Rig { double x",
+        "module my_msgs { module msg { struct Rig { sequence<double__3> x; }; }; };",
+        "module my_msgs { module msg { struct Rig { double x[n]; }; }; };",
+        "module my_msgs { module msg { union Rig switch (long) { case 1: double x; }; }; };",
+        "}; }; }",
+    ],
+)
+def test_what_is_not_read_is_no_definition(text: str) -> None:
+    name = "my_msgs/msg/Rig"
+    found = msg_of_idl(name, text)
+    if found:  # a type that the text does not define
+        with pytest.raises(RoboCacheError, match="no definition of my_msgs/msg/double__3"):
+            message_type(name, {name: found})
+
+
+@pytest.mark.timeout(20)  # a scan that begins anew at every character takes hours
+@pytest.mark.parametrize("part", ["/*", '"\\', '\\"', "//", "@a(", "typedef ", "[", "::", "<"])
+def test_a_megabyte_of_one_thing_takes_no_time_to_speak_of(part: str) -> None:
+    assert msg_of_idl("my_msgs/msg/Rig", part * (1_000_000 // len(part))) == ""

@@ -2,8 +2,6 @@
 
 import contextlib
 import ctypes
-import subprocess
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,29 +12,17 @@ from robocache_ros.engine import FusionEngine
 
 
 @pytest.fixture(scope="session")
-def host_tick(tmp_path_factory, cxx, kernel_includes):
+def host_tick(host_library):
     """A launch of the tick as host code, by its name and the constants that it is compiled with."""
-    folder, here = tmp_path_factory.mktemp("tick"), Path(__file__).parent
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-shared", "-fPIC"]
+    text = (Path(__file__).parents[1] / "host_tick.cpp").read_text()
     arguments = {
         "tick_row": (*(ctypes.c_void_p,) * 3, ctypes.c_int, ctypes.c_int),
         "tick_image": (ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
         "tick_cloud": (ctypes.c_void_p,),
     }
 
-    @cache
     def build(name, *defines):
-        library = folder / f"{abs(hash((name, *defines)))}.so"
-        command = [
-            cxx,
-            *flags,
-            *(f"-D{define}" for define in defines),
-            *kernel_includes,
-            str(here.parent / "host_tick.cpp"),
-        ]
-        done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        launch = getattr(ctypes.CDLL(str(library)), name)
+        launch = getattr(host_library(text, defines), name)
         launch.argtypes = arguments[name]
         return launch
 
@@ -101,14 +87,13 @@ def emulated(monkeypatch, host_tick):
     )
     processors = SimpleNamespace(multi_processor_count=8)
     pinned = lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8)  # noqa: E731
-    for module in (memory, tick, gpu, gpu, gpu):
+    for module in (memory, tick, gpu):
         monkeypatch.setattr(module, "pinned", pinned)
     for module in (tick, gpu):
         monkeypatch.setattr(module, "copy_async", lambda to, source, size, _stream: ctypes.memmove(to, source, size))
     for name in ("_event", "_stream"):
         monkeypatch.setattr(memory, name, lambda *_: idle)
-    for module in (tick, tick, tick):
-        monkeypatch.setattr(module, "kernel", kernel)
+    monkeypatch.setattr(tick, "kernel", kernel)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", EmulatedGraph)
     monkeypatch.setattr(torch.cuda, "stream", nothing)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: idle)

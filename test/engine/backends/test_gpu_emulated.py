@@ -5,10 +5,13 @@ import logging
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.engine import FusionEngine
 from robocache_ros.engine.backends import cpu, factory, gpu
+from robocache_ros.engine.backends.gpu import ALIGNMENT, Staging
 from robocache_ros.engine.backends.media import converter_on
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.reductions import SPEC_REDUCTIONS
@@ -165,3 +168,30 @@ def test_a_recording_converted_on_another_device_has_the_bits_of_the_cpu(mixture
     engine = FusionEngine(mixture.spec("mean", ("z",)), "cuda", **options)
     assert engine.device.type == "cpu"
     assert mixture.compare(engine, reference, mixture.messages(rng), rng) > 30
+
+
+SIZE = 16 * ALIGNMENT
+
+
+@given(st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, 4)), max_size=60))
+def test_pieces_of_in_flight_copies_do_not_overlap(steps):
+    staging, in_flight = Staging(SIZE), []  # (head, first, past)
+    for size, done in steps:
+        for _ in range(min(done, len(in_flight))):
+            staging.release(in_flight.pop(0)[0])
+        offset = staging.claim(size)
+        if offset is None:
+            assert in_flight or staging.head % SIZE  # only an empty ring is one contiguous piece
+            continue
+        assert offset >= 0
+        assert offset + size <= SIZE
+        assert all(offset + size <= first or past <= offset or not size for _, first, past in in_flight)
+        in_flight.append((staging.head, offset, offset + size))
+
+
+def test_released_bytes_are_free_again():
+    staging = Staging(SIZE)
+    for _ in range(5):
+        assert staging.claim(SIZE) == 0
+        assert staging.claim(1) is None
+        staging.release(staging.head)

@@ -32,6 +32,7 @@ def alone(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathF
     return contents(export(bags, spec, tmp_path_factory.mktemp("alone") / "set", OPTIONS).out)
 
 
+@pytest.mark.slow
 def test_tasks_of_other_machines_give_the_same_bytes(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,9 @@ from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
 from test.fleet.s3_server import Bucket
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "name", [name if name in ("lerobot", "delta") else pytest.param(name, marks=pytest.mark.slow) for name in WRITERS]
+)
 def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
     s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], name: str
 ) -> None:

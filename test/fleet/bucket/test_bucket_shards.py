@@ -60,6 +60,7 @@ def test_other_objects_in_the_target_stop_a_shard_before_it_converts(run: Run, s
     assert seen == []
 
 
+@pytest.mark.slow
 def test_shards_replace_a_dataset(run: Run, s3: Bucket, bags: list[Path], spec: FusionSpec, local: Contents) -> None:  # noqa: F811
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
     for index in range(2):

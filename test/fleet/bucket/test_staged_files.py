@@ -18,7 +18,7 @@ VIDEO = DatasetOptions(formats=("lerobot", "robomimic"), rate_hz=10, preset="ult
 VECTORS = DatasetOptions(formats=("mcap", "diffusion_policy"), media="none")
 
 
-@pytest.mark.parametrize("options", [VIDEO, VECTORS], ids=["video", "vectors"])
+@pytest.mark.parametrize("options", [VIDEO, pytest.param(VECTORS, marks=pytest.mark.slow)], ids=["video", "vectors"])
 def test_the_datasets_have_the_bytes_of_local_ones(
     s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], options: DatasetOptions
 ) -> None:
@@ -27,6 +27,7 @@ def test_the_datasets_have_the_bytes_of_local_ones(
     assert hidden(s3) == [".robocache/complete.json"]
 
 
+@pytest.mark.slow
 def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]) -> None:
     mcap = DatasetOptions(formats=("mcap",), media="none")
     export(bags, spec, f"{s3.url}/out", mcap, executor=Elsewhere(remote=True))
@@ -35,6 +36,7 @@ def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, l
     assert objects(s3) == local()
 
 
+@pytest.mark.slow
 def test_several_datasets_are_listed_as_local_ones(
     s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:

@@ -22,7 +22,6 @@ from robocache_ros.spec import VoxelSpec, json_schema
 from test.ops.voxel import oracle
 
 ROOT = Path(__file__).parents[3]
-ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"]
 OF_FEATURES = [name for name, kind in REDUCTIONS.items() if isinstance(kind, FeatureReduction)]
 OF_CELLS = [name for name, kind in REDUCTIONS.items() if isinstance(kind, CellReduction)]
 
@@ -104,7 +103,6 @@ def test_the_spec_offers_what_streams_may_have_and_its_pages_describe_it(mode):
             dataclasses.replace(grid, features=() if features else ("intensity",))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("mode", [*OF_FEATURES, *OF_CELLS])
 def test_every_kernel_compiles_without_a_warning(nvrtc, mode, architecture):
     """For clouds of any layout, and depth images."""
@@ -122,7 +120,6 @@ def test_every_kernel_compiles_without_a_warning(nvrtc, mode, architecture):
         assert compile_cubin(nvrtc, source, compile_options(architecture, defines))[1] == "", file
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_points_are_located_by_a_kernel_that_compiles_without_a_warning(nvrtc, architecture):
     options = compile_options(architecture, ("THREADS=256",))
     assert compile_cubin(nvrtc, load_source("voxel/locate.cu"), options)[1] == ""

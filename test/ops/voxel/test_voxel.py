@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from robocache_ros import RoboCacheError
-from robocache_ros.ops import voxelize_pointcloud
-from robocache_ros.reductions import REDUCTIONS
+from robocache_ros.ops import fixed_size_cloud, voxelize_pointcloud
+from robocache_ros.reductions import REDUCTIONS, SPEC_REDUCTIONS
 
 UNIT = ((0, 0, 0), 1.0, (2, 2, 2))
 NAN, INF = float("nan"), float("inf")
@@ -174,3 +174,113 @@ def test_a_wrong_argument_is_refused_by_its_name(change, words):
     with pytest.raises(RoboCacheError) as caught:
         voxelize_pointcloud(**arguments)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_first_keeps_the_points_of_lowest_index_and_pads_with_zeros():
+    points = cloud((1, 1, 1, 10), (0, 0, 0, 11), (1, 1, 1, 12), (1, 1, 1, 13))
+    voxels = voxelize_pointcloud(points, *UNIT, "first", max_points=2, sparse=True)
+    assert voxels.coordinates.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert voxels.num_points.tolist() == [1, 3]
+    assert voxels.features.tolist() == [[[0, 0, 0, 11], [0, 0, 0, 0]], [[1, 1, 1, 10], [1, 1, 1, 12]]]
+    dense = voxelize_pointcloud(points, *UNIT, "first", max_points=2).grid
+    assert torch.equal(dense[1, 1, 1], voxels.features[1])
+    assert dense.shape == (2, 2, 2, 2, 4)
+
+
+@pytest.mark.parametrize("mode", SPEC_REDUCTIONS)
+def test_sparse_voxels_are_the_dense_grid_s_sorted(mode):
+    points = torch.rand(400, 5) * 4 - 1
+    grid = ((0, 0, 0), 0.25, (8, 9, 10))
+    dense, sparse = (voxelize_pointcloud(points, *grid, mode, sparse=form) for form in (False, True))
+    count = voxelize_pointcloud(points, *grid, "count").grid
+    assert sparse.coordinates.tolist() == torch.nonzero(count).tolist()
+    x, y, z = sparse.coordinates.long().T
+    assert torch.equal(sparse.num_points, count[x, y, z])
+    assert torch.equal(sparse.tally, dense.tally)
+    if SPEC_REDUCTIONS[mode].needs_features:
+        assert torch.equal(sparse.features, dense.grid[:, x, y, z].T)
+
+
+@pytest.mark.parametrize("mode", REDUCTIONS)
+def test_a_ragged_batch_is_its_clouds_one_by_one(mode):
+    points = torch.rand(3, 50, 4) * 3 - 0.5
+    lengths = torch.tensor([50, 0, 20])
+    extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
+    batch = voxelize_pointcloud(points, *UNIT, mode, lengths=lengths, **extra)
+    for i, length in enumerate(lengths):
+        one = voxelize_pointcloud(points[i, :length], *UNIT, mode, **extra)
+        assert torch.equal(batch.grid[i], one.grid)
+        assert torch.equal(batch.tally[i], one.tally)
+
+
+def test_a_sparse_batch_has_the_batch_before_x():
+    points = cloud((0, 0, 0), (1, 1, 1))[:, None].expand(2, 3, 3).contiguous()
+    voxels = voxelize_pointcloud(points, *UNIT, sparse=True)
+    assert voxels.coordinates.tolist() == [[0, 0, 0, 0], [1, 1, 1, 1]]
+
+
+def test_a_sparse_result_has_no_grid():
+    with pytest.raises(RoboCacheError, match="sparse"):
+        _ = voxelize_pointcloud(torch.zeros(1, 3), *UNIT, sparse=True).grid
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def by_hand(grid, count):
+    """The same, with a loop over the voxels of one (F, X, Y, Z) grid."""
+    points = [row for row in grid.reshape(len(grid), -1).T.numpy() if row.view(np.uint32).any()]
+    chosen = [points[i * len(points) // count] for i in range(count)] if len(points) > count else points
+    rows = np.zeros((count, len(grid)), np.float32)
+    rows[: len(chosen)] = np.array(chosen).reshape(-1, len(grid))
+    return rows, len(chosen)
+
+
+def grid_of(share, seed=0, features=4):
+    random = torch.Generator().manual_seed(seed)
+    occupied = torch.rand(1, 5, 6, 7, generator=random) < share
+    return torch.where(occupied, torch.randn(features, 5, 6, 7, generator=random), 0.0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("count", [1, 8, 40, 300])
+def test_it_is_that_of_a_loop_over_the_voxels(device, share, count):
+    grid = grid_of(share)
+    points, number = fixed_size_cloud(grid.to(device), count)
+    expected, chosen = by_hand(grid, count)
+    assert points.cpu().numpy().tobytes() == expected.tobytes()
+    assert int(number) == chosen
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_grids_of_several_ticks_are_independent(device):
+    grids = torch.stack([grid_of(0.1, 1), grid_of(0.0), grid_of(0.9, 2)])
+    points, numbers = fixed_size_cloud(grids.to(device), 16)
+    assert points.shape == (3, 16, 4)
+    for grid, rows, number in zip(grids, points.cpu(), numbers.tolist(), strict=True):
+        expected, chosen = by_hand(grid, 16)
+        assert (rows.numpy().tobytes(), number) == (expected.tobytes(), chosen)
+
+
+def test_the_means_of_the_coordinates_are_the_points_of_a_cloud():
+    cloud = torch.tensor([[0.1, 0.1, 0.1], [0.3, 0.1, 0.1], [1.5, 0.5, 0.5]])
+    features = torch.cat([cloud, cloud], dim=1)
+    grid = voxelize_pointcloud(features, (0, 0, 0), 1.0, (2, 2, 2), "mean").grid
+    points, number = fixed_size_cloud(grid, 4)
+    assert int(number) == 2
+    np.testing.assert_allclose(points.numpy(), [[0.2, 0.1, 0.1], [1.5, 0.5, 0.5], [0, 0, 0], [0, 0, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("grid", "count", "message"),
+    [
+        (torch.zeros(2, 3, 4), 8, r"grid: expected \(\.\.\., F, X, Y, Z\) float32 .* \(2, 3, 4\)"),
+        (torch.zeros(1, 2, 3, 4, dtype=torch.uint8), 8, "grid: .* torch.uint8"),
+        (torch.zeros(1, 2, 3, 4), 0, "count: 0 is below 1"),
+        (torch.zeros(1, 2, 3, 4), "8", "count: expected an integer"),
+    ],
+)
+def test_what_is_not_a_grid_of_features_is_refused(grid, count, message):
+    with pytest.raises(RoboCacheError, match=message):
+        fixed_size_cloud(grid, count)

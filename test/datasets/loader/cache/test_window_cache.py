@@ -29,9 +29,10 @@ def epochs(dataset: Any, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("short_reads")
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-@pytest.mark.parametrize("marks", [False, True], ids=["recorded", "exported"])
-@pytest.mark.parametrize("images", ["", "arrays", "png"])
-@pytest.mark.parametrize("align_on", ["workers", "device"])
+@pytest.mark.parametrize(
+    ("marks", "images", "align_on"),
+    [(False, "", "device"), (True, "arrays", "device"), (False, "png", "workers"), (True, "png", "device")],
+)
 def test_cached_windows_have_the_bits_of_windows_that_are_read(
     window: Window, marks: bool, images: str, align_on: str
 ) -> None:

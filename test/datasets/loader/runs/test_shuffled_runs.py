@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from counting_episodes import Counting, order_of, same
+from moving_streams import MovingStreams
 
-from robocache_ros.datasets import LoaderOptions, ShuffledRuns, TimelineLoader
+from robocache_ros.datasets import LoaderOptions, ShuffledRuns, SourceEpisode, TimelineDataset, TimelineLoader, Window
+from robocache_ros.datasets.loader import runs
+from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS
-from robocache_ros.datasets.loader.runs import RunOrder
+from robocache_ros.datasets.loader.reading import BatchReader
+from robocache_ros.datasets.loader.runs import ROW_BYTES, RunOrder, SamplePool
 from robocache_ros.errors import RoboCacheError
 
 ENDS = np.cumsum([7, 1, 30, 12])
@@ -113,3 +119,128 @@ def test_samples_that_cannot_be_read_are_left_out_counted_and_named() -> None:
 def test_a_buffer_smaller_than_a_run_is_refused() -> None:
     with pytest.raises(RoboCacheError, match="give 1 <= length <= buffer"):
         ShuffledRuns(8, buffer=4)
+
+
+class OneByOne(TimelineDataset):
+    """A dataset that defines its items itself, so that a loader asks for each."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return super().__getitem__(index)
+
+
+class Unreadable(MovingStreams):
+    """Episodes of which one cannot be read, and another has a number that is not finite."""
+
+    def read(self, index: int) -> SourceEpisode:
+        if index == 1:
+            raise OSError("shard-1: damaged")
+        episode = super().read(index)
+        if index == 3:
+            values = episode.streams["joints"].values
+            assert isinstance(values, np.ndarray)
+            values[-1, 1] = np.nan
+        return episode
+
+
+def wanted(count: int, first: int = 0) -> list[list[int]]:
+    return [[number, number, 0, 0] for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize(("images", "marks"), [("", True), ("arrays", False), ("jpeg", True)])
+@pytest.mark.parametrize("window", [Window(), Window(3, 4), Window(2, 5, -3), Window(1, 1, 40)])
+def test_batches_are_those_of_windows_read_one_by_one(images: str, window: Window, marks: bool) -> None:
+    source = MovingStreams(images=images, marks=marks)
+    datasets = (kind(source, target_hz=100, window=window) for kind in (TimelineDataset, OneByOne))
+    loaders = [TimelineLoader(each, 6, shuffle=ShuffledRuns(4, 8)) for each in datasets]
+
+    for batch, expected in zip(*loaders, strict=True):
+        assert list(batch) == list(expected)
+        for key, value in batch.items():
+            if isinstance(value, torch.Tensor):
+                assert value.dtype == expected[key].dtype
+                assert value.equal(expected[key]), key
+            else:
+                assert value == expected[key]
+
+
+def test_windows_of_one_episode_are_read_together_and_others_are_not() -> None:
+    reader = BatchReader(TimelineDataset(MovingStreams(), target_hz=100, window=Window(2, 3)))
+    within = int(reader.dataset.window_ends()[0])  # type: ignore[attr-defined]
+
+    assert reader.load(wanted(within)).together is not None
+    assert reader.load(wanted(2, within - 1)).together is None
+    assert reader.load(wanted(1)).together is None
+
+
+def test_windows_of_an_episode_that_cannot_be_read_are_skipped_and_named() -> None:
+    source = Unreadable(images="")
+    dataset = TimelineDataset(source, target_hz=100, window=Window(2, 3))
+    ends = dataset.window_ends()
+    loader = TimelineLoader(dataset, 6, shuffle=ShuffledRuns(4, 8), on_error="skip")
+
+    read = sorted(number for batch in loader for number in batch["index"].tolist())
+
+    assert not set(read) & set(range(ends[0], ends[1]))
+    assert set(range(ends[0])) <= set(read)
+    assert all("shard-1: damaged" in loader.skipped_samples[number] for number in range(ends[0], ends[1]))
+    assert any("not finite" in reason for reason in loader.skipped_samples.values())
+    assert sorted([*read, *loader.skipped_samples]) == list(range(ends[-1]))
+
+
+def test_a_window_that_cannot_be_read_is_an_error_that_names_it() -> None:
+    dataset = TimelineDataset(Unreadable(images=""), target_hz=100, window=Window(2, 3))
+    first = dataset.window_ends()[0]
+
+    with pytest.raises(RoboCacheError, match=f"sample {first}: shard-1: damaged"):
+        BatchReader(dataset).load(wanted(3, first))
+
+
+def batch(first: int, count: int, ticks: int = 2, width: int = 3) -> Batch:
+    values = torch.arange(first, first + count).float()[:, None, None].expand(count, ticks, width).contiguous()
+    images = torch.zeros((count, ticks, ROW_BYTES), dtype=torch.uint8)
+    samples, lengths = tuple(range(first, first + count)), (ticks,) * count
+    return Batch({"values": values, "images": images}, samples, lengths, frozenset({"values", "images"}), {})
+
+
+def test_slots_are_reused_and_more_are_made_only_when_all_are_taken() -> None:
+    pool = SamplePool(batch(0, 4))
+
+    first, second = pool.add(batch(0, 4)), pool.add(batch(4, 4))
+    assert first is not None
+    assert second is not None
+    pool.free(first)
+    third = pool.add(batch(8, 3))
+
+    assert sorted(first + second) == list(range(8))
+    assert third is not None
+    assert set(third) <= set(first)
+    assert pool.tensors["values"].shape == (8, 2, 3)
+    assert pool.tensors["values"][second][:, 0, 0].tolist() == [4, 5, 6, 7]
+    assert pool.tensors["values"][third][:, 0, 0].tolist() == [8, 9, 10]
+
+
+def test_large_tensors_and_other_shapes_are_not_in_the_pool() -> None:
+    pool = SamplePool(batch(0, 4))
+
+    assert set(pool.tensors) == {"values"}
+    assert pool.keys == ("values", "images")
+    assert pool.add(batch(0, 4, ticks=3)) is None
+    assert pool.add(batch(0, 4, width=2)) is None
+
+
+def test_runs_of_other_lengths_are_mixed_with_those_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaders = [TimelineLoader(Counting(), 4, shuffle=ShuffledRuns(2, buffer=4), seed=3) for _ in range(2)]
+    expected = list(loaders[0])
+    pools = []
+
+    class Refusing(SamplePool):
+        def add(self, batch: Batch) -> list[int] | None:
+            pools.append(self)
+            return super().add(batch) if len(pools) % 2 else None
+
+    monkeypatch.setattr(runs, "SamplePool", Refusing)
+    found = list(loaders[1])
+
+    assert len(pools) > 2
+    for one, other in zip(found, expected, strict=True):
+        assert all(value.equal(other[key]) for key, value in one.items() if isinstance(value, torch.Tensor))

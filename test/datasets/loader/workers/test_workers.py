@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -136,87 +137,45 @@ def test_close_ends_the_workers() -> None:
 
 FEW_DESCRIPTORS = """
 import resource, sys
+from pathlib import Path
 from robocache_ros.datasets import TimelineLoader
 from robocache_ros.programs import run
 from counting_episodes import Counting
 
+def main():
+    loader = TimelineLoader(Counting(), 3, workers=int(sys.argv[1]))
+    print(len(list(loader)))
+    print(Path(f"/proc/{loader.worker_pids[0]}/status").read_text())
+
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-    sys.exit(run("training", lambda: print(len(list(TimelineLoader(Counting(), 3, workers=int(sys.argv[1])))))))
+    sys.exit(run("training", main))
 """
 
 
-@pytest.mark.parametrize("workers", [1, 8])
-def test_too_few_descriptors_are_one_line(tmp_path: Path, workers: int) -> None:
+def in_a_process(tmp_path: Path, workers: int) -> subprocess.CompletedProcess[str]:
+    """A training that may open 40 files."""
     script = tmp_path / "training.py"
     script.write_text(FEW_DESCRIPTORS)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
-
-    done = forked.run(
-        [sys.executable, str(script), str(workers)], env=environment, capture_output=True, text=True, check=False
-    )
-
-    if workers == 1:
-        assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
-    else:
-        assert done.returncode == 2
-        assert re.fullmatch(
-            r"training: workers: 8 workers and 18 batches take 72 file descriptors, \d\d of 40 are free; "
-            r"raise `ulimit -n`, or use fewer workers\n",
-            done.stderr,
-        )
-
-
-FIRST_WORKER = """
-from pathlib import Path
-from robocache_ros.datasets import TimelineLoader
-from counting_episodes import Counting
-
-if __name__ == "__main__":
-    loader = TimelineLoader(Counting(), 3, workers=1)
-    print(Path(f"/proc/{loader.worker_pids[0]}/status").read_text())
-"""
+    return forked.run([sys.executable, script, workers], env=environment, capture_output=True, text=True)
 
 
 def test_ctrl_c_does_not_reach_the_first_worker_of_a_process(tmp_path: Path) -> None:
-    script = tmp_path / "training.py"
-    script.write_text(FIRST_WORKER)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
+    done = in_a_process(tmp_path, workers=1)
 
-    done = forked.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
-
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "5"  # batches: few descriptors are enough
     (blocked,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigBlk:"))
     assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
 
 
-TRAINER = """
-import json, os, signal, sys
-from robocache_ros.datasets import TimelineLoader
-from counting_episodes import Counting
+def test_too_few_descriptors_are_one_line(tmp_path: Path) -> None:
+    done = in_a_process(tmp_path, workers=8)
 
-if __name__ == "__main__":
-    state, log, last = sys.argv[1:4]
-    loader = TimelineLoader(Counting(), 3, shuffle=True, seed=7, workers=1)
-    if os.path.exists(state):
-        loader.load_state_dict(json.load(open(state)))
-    for batch in loader:
-        with open(log, "a") as file:
-            print(batch["index"].tolist(), file=file)
-        json.dump(loader.state_dict(), open(state, "w"))
-        if last == "killed" and len(open(log).readlines()) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_trainer_that_is_killed_and_resumed_sees_the_same_sequence(tmp_path: Path) -> None:
-    script = tmp_path / "trainer.py"
-    script.write_text(TRAINER)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
-    arguments = [sys.executable, str(script), str(tmp_path / "state.json"), str(tmp_path / "log")]
-
-    killed = forked.run([*arguments, "killed"], env=environment, cwd=ROOT, check=False)
-    forked.run([*arguments, "finishes"], env=environment, cwd=ROOT, check=True)
-
-    assert killed.returncode == -signal.SIGKILL
-    expected = order_of(batches_without_workers()[:5])
-    assert (tmp_path / "log").read_text().splitlines() == [str(batch) for batch in expected]
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"training: workers: 8 workers and 18 batches take 72 file descriptors, \d\d of 40 are free; "
+        r"raise `ulimit -n`, or use fewer workers\n",
+        done.stderr,
+    )
