@@ -138,9 +138,9 @@ class Timed:
 
     def __call__(self, task: Any, tell: Progress) -> tuple[Any, float, float]:
         """Return the result, and the seconds and CPU seconds that it took."""
-        begun, cpu = time.perf_counter(), time.process_time()
+        started, cpu = time.perf_counter(), time.process_time()
         result = self.work(task, tell)
-        return result, time.perf_counter() - begun, time.process_time() - cpu
+        return result, time.perf_counter() - started, time.process_time() - cpu
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,10 @@ def driver_cost(count: int) -> dict[str, float]:
     recordings = tuple(PlannedRecording(Path(f"recordings/lift_{number:06}")) for number in range(count))
     events: list[Event] = []
     with TemporaryDirectory() as folder, RayOfNothing(needs=lambda _needs: Resources()) as executor:
-        begun, cpu = time.perf_counter(), time.process_time()
+        started, cpu = time.perf_counter(), time.process_time()
         plans = {"": Plan(recordings, spec, DatasetOptions(), {})}
         made = make_pieces(plans, PieceStore(Path(folder)), executor, events.append)
-        found = {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu}
+        found = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
     assert len(made[""]) == count
     return {name: value / count for name, value in found.items()}
 

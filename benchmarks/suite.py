@@ -248,8 +248,8 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
     except OSError as error:
         raise RoboCacheError(f"{printable(out)}: {error.strerror}; give another --out") from None
     result: dict[str, Any] = {"machine": system(), "budget_s": budget_s, "parts": {}}
-    begun = time.monotonic()
-    end = begun + budget_s
+    started = time.monotonic()
+    end = started + budget_s
     for name in names:
         left_s = end - time.monotonic()
         limit_s = min(PARTS[name].limit_s, left_s)
@@ -261,7 +261,7 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
         finally:  # also after Ctrl-C and SIGTERM
             outcome["seconds"] = round(time.monotonic() - part_begun, 1)
             result["parts"][name] = outcome
-            result["seconds"] = round(time.monotonic() - begun, 1)
+            result["seconds"] = round(time.monotonic() - started, 1)
             replace(out / "suite.json", json.dumps(result, indent=1) + "\n")
             replace(out / "suite.md", as_markdown(result, out))
         reason = f": {outcome['reason']}" if outcome["reason"] else ""
@@ -284,7 +284,7 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     if not_run is not None:
         return _outcome("not run", not_run, part.limit_s)
     out.mkdir(parents=True, exist_ok=True)
-    before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
+    before, started, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
     program = (PROGRAM, name, *part.command, *part.in_suite, "--out", str(out))
     reason, late = _failure(program, log, limit_s)
@@ -293,7 +293,7 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     if part.plots and measured and drawable():
         drawn, _ = _failure(["benchmarks.plots", "--results", str(out), "--out", str(out)], log, PLOT_S)
         reason, late = reason or drawn, late and not drawn
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
     state = "measured" if reason is None else "cut short" if late and limit_s < part.limit_s else "failed"
     if part.plots and not drawable():  # what was measured is not lost

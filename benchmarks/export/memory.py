@@ -208,7 +208,7 @@ def measured(command: list[str], tree: Path) -> dict[str, Any]:
     """Run a command of a checkout; its time and the most anonymous memory that it held, sampled."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     load_before = os.getloadavg()[0]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     process = subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL)
     peak_kb, ended, complete = 0, 0, True
     while not ended:
@@ -222,7 +222,7 @@ def measured(command: list[str], tree: Path) -> dict[str, Any]:
     if complete and process.returncode:
         raise SystemExit(f"{' '.join(command)}: exit status {process.returncode}")
     return {
-        "seconds": round(time.perf_counter() - begun, 1),
+        "seconds": round(time.perf_counter() - started, 1),
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),  # does not depend on other load
         "peak_anonymous_mb": round(peak_kb * 1024 / 1e6),
         "load_before": round(load_before, 1),

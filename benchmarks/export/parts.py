@@ -246,10 +246,10 @@ def measured(arguments: list[str], rounds: int) -> dict[str, Any]:
     """Median and minimum of some runs, after one that fills the disk cache."""
     process, conversion, times = [], [], []
     for _ in range(rounds + 1):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         command = [sys.executable, "-m", "robocache_ros", *arguments]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        process.append(time.perf_counter() - begun)
+        process.append(time.perf_counter() - started)
         line = re.search(r"in\s+([\d.]+)\s+s\s+\(([\d.]+)\s+x\s+real\s+time", done.stdout)
         if line:
             conversion.append(float(line[1]))

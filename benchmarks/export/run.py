@@ -68,9 +68,9 @@ def encoders(wanted: Mapping[str, Any]) -> dict[str, Any]:
                 video.write(image.reshape(HEIGHT, WIDTH, 3).transpose(2, 0, 1))
             video.close()
 
-        before, begun = cpu_seconds(), time.perf_counter()
+        before, started = cpu_seconds(), time.perf_counter()
         list(pool.map(encode, range(len(parts)), parts))
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
     return {"seconds": seconds, "cpu_seconds": cpu_seconds() - before, "rows": rows}
 
 
@@ -83,18 +83,18 @@ def reader(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
         need("pyarrow", "export")  # imported before, as in an export
 
-        begun, before = time.perf_counter(), time.process_time()
+        started, before = time.perf_counter(), time.process_time()
         with Bag(wanted["bag"]) as bag:
             for message in bag.messages(views=True):
                 size += len(message.data)
     else:
         from rosbags.rosbag2 import Reader
 
-        begun, before = time.perf_counter(), time.process_time()
+        started, before = time.perf_counter(), time.process_time()
         with Reader(wanted["bag"]) as opened:
             for _, _, data in opened.messages():
                 size += len(data)
-    return {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - before, "bytes": size}
+    return {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - before, "bytes": size}
 
 
 def cpu_seconds() -> float:

@@ -31,9 +31,9 @@ def main() -> None:
     writer = lerobot.LeRobotV3Writer(lerobot.LeRobotV3WriterConfig(fps=wanted["fps"], **encoder))
     writer._video_encoder.config.gop_size = wanted.get("gop", 12)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     writer.write_dataset(reader.read_episodes(Path(wanted["file"]), config), Path(wanted["out"]))
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu_seconds = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
     info = json.loads((Path(wanted["out"]) / "meta" / "info.json").read_text(encoding="utf-8"))

@@ -32,12 +32,12 @@ def main() -> None:
     loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers)
     iterator = iter(loader)
     next(iterator)  # starts the workers
-    begun, count = time.perf_counter(), 0
+    started, count = time.perf_counter(), 0
     for batch in iterator:
         count += len(batch["action"])
         if count >= wanted["samples"]:
             break
-    rate = count / (time.perf_counter() - begun)
+    rate = count / (time.perf_counter() - started)
     backend = f" ({dataset.video_backend})" if wanted["cameras"] else ""
     print(json.dumps({f"LeRobotDataset{backend}, {workers} workers": rate}))
 

@@ -35,9 +35,9 @@ def main() -> None:
         )
         for _ in loader:  # starts the workers
             pass
-        begun = time.perf_counter()
+        started = time.perf_counter()
         count = sum(1 for _ in loader)
-        found[f"SequenceDataset, cache {mode}, {workers} workers"] = count / (time.perf_counter() - begun)
+        found[f"SequenceDataset, cache {mode}, {workers} workers"] = count / (time.perf_counter() - started)
     print(json.dumps(found))
 
 

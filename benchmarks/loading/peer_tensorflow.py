@@ -75,9 +75,9 @@ def main() -> None:
     found = {}
     for name, form in forms.items():
         next(form())
-        begun = time.perf_counter()
+        started = time.perf_counter()
         count = sum(1 for _ in form())
-        found[name] = count / (time.perf_counter() - begun)
+        found[name] = count / (time.perf_counter() - started)
     print(json.dumps(found))
 
 

@@ -105,8 +105,8 @@ def _by_workers(
 
 
 def _rate(counted: Callable[[], float]) -> float:
-    begun = time.perf_counter()
-    return counted() / (time.perf_counter() - begun)
+    started = time.perf_counter()
+    return counted() / (time.perf_counter() - started)
 
 
 def _frames(video: Path) -> int:

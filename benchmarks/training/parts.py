@@ -308,7 +308,7 @@ def _until(trainer: Trainer, most_s: float, averaged: int) -> tuple[int, float, 
     for _ in range(WARM_UP + 1):  # workers start, a cache is filled, and the step is compiled and captured
         trainer.train_step()
     wait_for(trainer.device)
-    begun, start = trainer.step, time.perf_counter()
+    started, start = trainer.step, time.perf_counter()
     first = None
     while True:
         total = torch.zeros((), device=trainer.device)
@@ -316,7 +316,7 @@ def _until(trainer: Trainer, most_s: float, averaged: int) -> tuple[int, float, 
             total += trainer.train_step()
         loss = float(total)
         first = loss if first is None else first
-        steps, seconds = trainer.step - begun, time.perf_counter() - start
+        steps, seconds = trainer.step - started, time.perf_counter() - start
         if loss <= GOAL * first or seconds > most_s:
             return steps, seconds, loss <= GOAL * first
 

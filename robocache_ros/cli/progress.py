@@ -203,8 +203,8 @@ class JsonLog:
         elif isinstance(event, Converted):
             self._log("recording_done", path=event.recording.path, reused=event.reused, so_far=self._tally.numbers())
         elif isinstance(event, Failed):
-            told = {"path": event.recording.path, "reason": event.reason, **_dataset(event)}
-            self._log("recording_failed", **told, so_far=self._tally.numbers())
+            stated = {"path": event.recording.path, "reason": event.reason, **_dataset(event)}
+            self._log("recording_failed", **stated, so_far=self._tally.numbers())
         elif isinstance(event, Merging):
             self._log("merge", formats=event.formats, recordings=event.recordings, **_dataset(event))
         elif isinstance(event, Ended):

@@ -66,7 +66,7 @@ class EpisodeCutter:
         self._needed = np.array(spec.inputs) & ~masked
         strict = [i for i, s in enumerate(spec.streams) if s.on_invalid in ("fail", "drop") and self._needed[i]]
         self._unbroken = {index: _Unbroken() for index in strict}
-        self._begun: set[int] = set()  # parts of which ticks were yielded
+        self._started: set[int] = set()  # parts of which ticks were yielded
         self._newest_ns: int | None = None
         self._start = self._stop = 0
         self._part = -1  # of the open episode; -1: none is open
@@ -84,7 +84,7 @@ class EpisodeCutter:
     @property
     def incomplete(self) -> bool:
         """Whether ticks of a part were yielded that is left out."""
-        return not self._begun.isdisjoint(self.dropped)
+        return not self._started.isdisjoint(self.dropped)
 
     @property
     def notes(self) -> list[str]:
@@ -147,7 +147,7 @@ class EpisodeCutter:
         self._waiting.append(frames)
         if self._stop - self._start >= self._min_frames:
             self._long_enough = True
-            self._begun.add(self._part)
+            self._started.add(self._part)
             waiting, self._waiting = self._waiting, []
             for number, ticks in enumerate(waiting):
                 yield EpisodeTicks(ticks, first=number == 0)

@@ -135,14 +135,14 @@ class Machines:
         self._ray, self._clock = ray, clock
         self._counted_s = -RECOUNT_S
         self._found: list[Mapping[str, float]] = []
-        self._told = False
+        self._stated = False
 
     def slots(self, needs: Resources) -> int:
         """Return how many tasks of these needs run at once: one at least, as a machine may be started for it."""
         wanted = {"CPU": needs.cpus, "GPU": needs.gpus, "memory": needs.memory_bytes}
         found = sum(min(int(has.get(name, 0) / n) for name, n in wanted.items() if n) for has in self._resources())
-        if not found and not self._told:
-            self._told = True
+        if not found and not self._stated:
+            self._stated = True
             _log.warning(
                 "robocache: no machine of the cluster has %g cores, %g GPUs and %.1f GB; waiting for one",
                 *(needs.cpus, needs.gpus, needs.memory_bytes / 1e9),
