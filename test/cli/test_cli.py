@@ -39,17 +39,6 @@ def test_play_passes_its_arguments_on(robocache: Callable[..., Finished]) -> Non
     assert "rate: 0.0 is not between" in result.err
 
 
-def test_without_ros_play_names_what_to_install(
-    robocache: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in [name for name in sys.modules if name.startswith("robocache_ros.nodes")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "rclpy", None)
-    result = robocache("play", BAG)
-    assert result.code == 2
-    assert "pip install 'robocache_ros[ros]'" in result.err
-
-
 def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Finished]) -> None:
     result = robocache("info", BAG)
     assert result.code == 0

@@ -6,6 +6,8 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,8 @@ def _no_participants_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     if not gc.get_freeze_count():
         gc.freeze()
     # Nodes in this process leave frozen what was frozen before the first test.
-    for name in ("freeze_gc", "unfreeze_gc"):
-        monkeypatch.setattr(f"robocache_ros.nodes.process.{name}", lambda: None)
+    for name in ("freeze_gc", "unfreeze_gc") if find_spec("rclpy") else ():
+        monkeypatch.setattr(import_module("robocache_ros.nodes.process"), name, lambda: None)
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def start(program: str, *arguments: str, blocked: str = "") -> subprocess.Comple
         ("robocache", ["--help"], "typer", "typer", "cli"),
         ("robocache", ["--version"], "click typer rich", "typer", "cli"),
         ("fusion_node", [], "rclpy", "rclpy", "ros"),
+        ("robocache", ["play", BAG], "rclpy", "rclpy", "ros"),
         ("bag_player", [BAG], "rclpy", "rclpy", "ros"),
         ("bag_player", [BAG], "rosgraph_msgs", "rosgraph_msgs", "ros"),
     ],
