@@ -53,7 +53,7 @@ def wait() -> Callable[..., Any]:
     return until
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def panda_spec() -> dict[str, Any]:
     """The example spec, with subscriptions that lose nothing."""
     spec: dict[str, Any] = yaml.safe_load(SPEC.read_text())
