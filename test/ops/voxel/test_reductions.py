@@ -48,7 +48,7 @@ def test_no_other_module_asks_for_a_reduction_by_its_name():
                 assert not compared & names, f"{file}:{node.lineno}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 @pytest.mark.parametrize("mode", SPEC_REDUCTIONS)
 def test_a_grid_agrees_with_the_float64_oracle(mode, data):
