@@ -55,14 +55,6 @@ def test_an_export_completes_while_requests_fail(
     assert contents(tmp_path / "remote") == contents(tmp_path / "local")
 
 
-def test_a_recording_that_is_not_there_is_named(s3: Bucket, refused: Callable[[str], str]) -> None:
-    assert refused(f"{s3.url}/none.mcap").startswith(f"{s3.url}/none.mcap: no such recording; give")
-
-
-def test_a_bucket_that_is_not_there_is_named(s3: Bucket, refused: Callable[[str], str]) -> None:
-    assert refused(f"{s3.url}-none/a.mcap") == f"{s3.url}-none/a.mcap: no such bucket; correct the URL"
-
-
 def test_a_recording_that_may_not_be_read_is_named(
     faulty_s3: Bucket, faults: Faults, recorded: list[Path], refused: Callable[[str], str]
 ) -> None:

@@ -39,6 +39,7 @@ def without_paths(rows: Any) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "episode"} for row in rows.to_pylist()]
 
 
+@pytest.mark.slow
 def test_eight_processes_that_append_at_once_lose_nothing(datasets: list[Path], tmp_path: Path) -> None:
     firsts = append_together(datasets, str(tmp_path / "out"))
 

@@ -149,7 +149,7 @@ def test_skipped_recordings_are_listed_and_the_dataset_is_that_of_the_others(
 
 def test_a_failure_is_a_line_for_each_recording_and_exit_code_2(bags: list[Path], tmp_path: Path) -> None:
     short = ["--min-frames", "100000"]
-    done = run(tmp_path / "set", bags, *short, "--jobs", "2")
+    done = run(tmp_path / "set", bags, *short, "--jobs", "1")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2
     assert done.stderr.count("no 100000 ticks in a row") == 2, done.stderr  # long paths shorten the rest

@@ -32,11 +32,20 @@ def key(plan: Plan, recording: Path) -> str:
 
 
 @pytest.mark.parametrize("media", ["none", pytest.param("video", marks=pytest.mark.slow)])
-def test_two_processes_make_the_bytes_of_one(
-    recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, media: str
+def test_two_processes_make_the_bytes_of_one_and_one_of_them_is_started(
+    recordings: list[Path],
+    spec: FusionSpec,
+    undisturbed: Callable[[str], Contents],
+    tmp_path: Path,
+    media: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    started: list[int] = []
+    start = local._started
+    monkeypatch.setattr(local, "_started", lambda threads: started.append(threads) or start(threads))
     out = export(recordings, spec, tmp_path / "set", DatasetOptions(media=media), jobs=2).out
     assert contents(out) == undisturbed(media)
+    assert len(started) == 1
 
 
 def test_the_order_in_which_pieces_are_made_changes_no_byte(
@@ -147,16 +156,6 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
     monkeypatch.setattr("robocache_ros.exporter.datasets.make_pieces", resized)
     with pytest.raises(RoboCacheError, match=r"streams\.front: 224x224 .* in .*lift, 112x112 .* in .*again; give it"):
         export(bags, spec, tmp_path / "set")
-
-
-def test_the_process_of_the_export_is_one_of_the_jobs_and_the_others_are_started_once(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[int] = []
-    start = local._started
-    monkeypatch.setattr(local, "_started", lambda threads: started.append(threads) or start(threads))
-    assert len(export(bags, spec, tmp_path / "set", NO_MEDIA, jobs=2).recordings) == 2
-    assert len(started) == 1
 
 
 @pytest.mark.parametrize("jobs", [0, -1])

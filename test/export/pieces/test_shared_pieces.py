@@ -212,6 +212,7 @@ def test_other_files_in_the_folder_stay(
         "draft-of-a-letter",
         "mine",
     }
+    assert PieceStore(pieces).count() == 2
     assert exported(bags, "b")[1] == []
 
 

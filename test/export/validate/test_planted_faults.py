@@ -26,7 +26,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "validate_a_dataset.md"
 SECTION = "## What a dataset cannot reveal"
 LIBRARIES = {"robomimic": "h5py", "rlds": "google_crc32c", "delta": "deltalake"}
 STORED = tuple(dict.fromkeys(fault.format for fault in FAULTS))  # a format, and how its images are stored
-FEW = ("lerobot", "lerobot image", "lerobot21", "rlds", "mcap")  # of them are damaged where tests are not slow
+FEW = (
+    "lerobot",
+    "lerobot image",
+    "lerobot21",
+    "rlds",
+    "mcap",
+    "mcap image",
+)  # of them are damaged where tests are not slow
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +48,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         name, _, media = stored.partition(" ")
         if media not in made:
             formats = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
-            chosen = replace(options, formats=formats if not media else (name, "lerobot21"), media=media or "video")
+            chosen = replace(options, formats=formats if not media else ("lerobot", "mcap"), media=media or "video")
             out = export(recordings, sensor_spec(outcomes=True), folder / f"out {media}", chosen, report=False).out
             made[media] = out
         if not (made[media] / name).is_dir():

@@ -118,15 +118,6 @@ def test_the_plan_of_a_killed_export_can_be_given_up(
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
 
 
-def test_pieces_of_a_stopped_export_are_removed_when_they_are_old(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
-) -> None:
-    stopped_export(bags, spec, f"{s3.url}/out")
-    assert facts("gc", f"{s3.url}/out")["pieces"] == 0
-    assert facts("gc", f"{s3.url}/out", "--older-than", "0s")["pieces"] == 1
-    assert not any("/pieces/" in name for name in hidden(s3))
-
-
 def test_local_exports_have_a_state_too(
     tmp_path: Path, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
 ) -> None:

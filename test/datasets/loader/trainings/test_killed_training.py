@@ -82,6 +82,7 @@ def training(folder: Path, tmp_path: Path) -> Iterator[Callable[[int], Training]
         each.kill()
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_change_nothing(training: Callable[[int], Training], undisturbed: list[str]) -> None:
     running = training(2)
 
