@@ -218,3 +218,8 @@ def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(
 def test_options_out_of_range_are_refused(option: str, value: object) -> None:
     with pytest.raises(RoboCacheError, match=f"^{option}: "):
         DatasetOptions(**{option: value})  # type: ignore[arg-type]
+
+
+def test_an_option_that_does_not_exist_is_named(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="overwrit: no such option; did you mean 'overwrite'"):
+        export(bags, spec, tmp_path / "set", overwrit=True)

@@ -62,3 +62,12 @@ def test_a_line_that_is_not_json_is_one_finding(dataset: Path) -> None:
     (dataset / "meta/episodes.jsonl").write_text('{"episode_index": 0,\n')
     (text,) = found(dataset)
     assert text.startswith("meta/episodes.jsonl: line 1: not JSON")
+
+
+@pytest.mark.parametrize("length", [10**13, 10**400])
+def test_an_episode_longer_than_its_video_is_a_finding(dataset: Path, length: int) -> None:
+    path = dataset / "meta/episodes.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(first), "length": length}), *others]))
+
+    assert any(text.startswith(f"{VIDEO.format(0)}, episode 0: 1000000000") for text in found(dataset))
