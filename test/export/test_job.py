@@ -217,3 +217,8 @@ def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(
         export(bags[:1], spec, tmp_path / "set", DatasetOptions(trim=False))
     made = export(bags[:1], spec, tmp_path / "set", DatasetOptions(media="none", trim=False, on_invalid="mask"))
     assert made.frames == len(made.recordings[0].ticks_ns)
+
+
+def test_an_option_that_does_not_exist_is_named(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="overwrit: no such option; did you mean 'overwrite'"):
+        export(bags, spec, tmp_path / "set", overwrit=True)

@@ -115,3 +115,22 @@ def test_a_local_manifest_may_name_urls(raw: str, tmp_path: Path) -> None:
     (tmp_path / "some.yaml").write_text(f"- recording: {raw}/day_2/*\n")
 
     assert names(tuple(one.path for one in load_manifest(tmp_path / "some.yaml")), raw) == FOUND[2:4]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["/[z-a]*.mcap", "/[[]*", "/day_[!1]", "/[]d]ay_2/*", "/day_2/[a-b].*", "/**/**/a.mcap", "/split/**", "/day_[12"],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_pattern_of_a_url_is_that_of_a_local_path(argument: str, raw: str, tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+
+    def found(where: str) -> list[str]:
+        try:
+            return names(find_recordings([where + argument]), where)
+        except RoboCacheError as error:
+            return [str(error).partition("; ")[0].rpartition(": ")[2]]
+
+    assert found(raw) == found(str(tmp_path))

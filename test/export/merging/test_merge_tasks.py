@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -9,8 +10,9 @@ from types import ModuleType
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources, Task
+from robocache_ros.exporter.executors.base import Resources, Task, finished
 from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.formats import write as shared
@@ -113,3 +115,21 @@ def test_an_error_in_a_thread_ends_the_tasks() -> None:
     with LocalProcesses(2) as executor, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
         done.extend(result for _, result in executor.map(work, tasks, lambda _event: None))
     assert {"task 0", "task 1"} <= set(done)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError("Couldn't deserialize thrift"), "/out: Couldn't deserialize thrift; choose another folder"),
+        (OSError(28, "ignored", "/out/file"), "/out/file: No space left on device; free some space"),
+        (OSError("write failed: [errno 28] full"), "/out: No space left on device; free some space"),
+    ],
+)
+def test_an_error_of_a_file_in_another_process_has_its_reason(error: OSError, expected: str) -> None:
+    def fail(_task: Task, _progress: Progress) -> None:
+        raise error
+
+    returned = pickle.loads(pickle.dumps(finished(fail, Task("file", 1, Resources()), lambda _event: None)))
+    with pytest.raises(RoboCacheError) as raised, file_errors(Path("/out")):
+        raise returned
+    assert str(raised.value).startswith(expected)

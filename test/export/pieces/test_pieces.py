@@ -14,7 +14,7 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.executors import local
 from robocache_ros.exporter.job import export
-from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.piece_store import LocalObjects, PieceFailure, PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.formats import recording as recording_file
@@ -169,3 +169,22 @@ def test_more_processes_than_recordings_are_not_started(
 ) -> None:
     monkeypatch.setattr(local, "_started", lambda *_: pytest.fail("a process was started"))
     export(bags[:1], spec, tmp_path / "set", NO_MEDIA, jobs=8)
+
+
+def test_pieces_in_a_folder_are_counted_without_a_look_at_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (made, failed, neither) = PieceStore(tmp_path), (digit * 64 for digit in "abc")
+    with store.draft() as draft:
+        (draft / "file").write_bytes(b"x")
+        store.commit(draft, made)
+    store.fail(failed, PieceFailure("recording", "error"))
+    monkeypatch.delattr(LocalObjects, "listed")
+
+    assert store.count() == 1
+    ended = store.ended([made, failed, neither])
+    assert [(ended[key].done, ended[key].failed) for key in (made, failed, neither)] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]

@@ -693,6 +693,11 @@ LEROBOT21 = [
         "meta/episodes.jsonl: line 1: not JSON",
         lambda d: (d / META21.format("episodes")).write_text('{"episode_index": 0,\n'),
     ),
+    lerobot21(
+        "an episode longer than its video",
+        "10000000000000 rows; the video has",
+        change_lines(META21.format("episodes"), lambda lines: lines[0].update(length=10**13)),
+    ),
     lerobot21("the stamp of a depth image", "its stamp is", change_column(DEPTH, "stamp_ns", at(2, MS))),
     lerobot21("the provenance is missing", "meta/robocache.json: is missing", remove(OWN)),
 ]
