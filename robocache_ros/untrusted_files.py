@@ -98,6 +98,13 @@ def path_below(root: AnyPath, name: str | Path) -> AnyPath:
     return root / text
 
 
+def name_below(root: AnyPath, path: AnyPath) -> str:
+    """Return the name, relative to a folder, of a path that was found in it; `.` for the folder itself."""
+    if isinstance(path, Path):
+        return str(path.relative_to(str(root)))
+    return str(path)[len(str(root)) :].strip("/")
+
+
 def file_below(root: AnyPath, name: str | Path) -> DatasetFile:
     """Return a file of a dataset; see `path_below`.
 

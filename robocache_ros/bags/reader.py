@@ -188,15 +188,15 @@ def check_files(path: AnyPath) -> None:
         inside = next((name for name in folders if storage_files(path / name)), "")
         hint = f"give a folder in it, such as {printable(inside, 40)}" if inside else "give a recording"
         raise RoboCacheError(f"{path}: not a recording, it has no .mcap, .db3 or .bag file; {hint}")
+    missing = [printable(file.name) for file in files if not file.exists()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise RoboCacheError(f"{path}: its file {printable(missing[0], 60)}{more} is missing; copy the complete folder")
     if len(files) > 1 and len({_SPLIT_OF_ROS1.sub("", file.name) for file in files if _is_named_ros1(file)}) > 1:
         raise RoboCacheError(
             f"{path}: {len(files)} ROS 1 bags that are not splits of one recording; give one, such as "
             f"{printable(max(files, key=lambda file: file.stat().st_size).name, 40)}"
         )
-    missing = [printable(file.name) for file in files if not file.exists()]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise RoboCacheError(f"{path}: its file {printable(missing[0], 60)}{more} is missing; copy the complete folder")
     for file in files:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):

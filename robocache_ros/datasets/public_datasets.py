@@ -18,7 +18,7 @@ from robocache_ros.formats.registry import open_source
 from robocache_ros.formats.rlds.read import Mapped, open_rlds
 from robocache_ros.formats.robomimic.read import RobomimicDemos
 from robocache_ros.storage.paths import AnyPath, any_path
-from robocache_ros.untrusted_files import file_below
+from robocache_ros.untrusted_files import file_below, name_below
 
 
 def dataset_path(
@@ -213,7 +213,7 @@ def _task_file(path: AnyPath, task: str, modality: str) -> AnyPath:
             f"{printable(path, 60)}: {len(found)} files of {printable(task, 40)} with {modality} in the name, not 1; "
             "give the file itself"
         )
-    return file_below(path, str(found[0])[len(str(path)) + 1 :])
+    return file_below(path, name_below(path, found[0]))
 
 
 def _of_timeline(path: str | AnyPath, options: dict[str, Any]) -> AnyPath:

@@ -136,12 +136,13 @@ def _key(dataset: TimelineDataset, files: tuple[Path, ...], on_error: str) -> st
 
 
 class _SourcePickler(pickle.Pickler):
-    """Writes classes and functions without their modules, so that a source that moves keeps its statistics."""
+    """Writes this package's classes and functions without their modules: a source that moves keeps its statistics."""
 
     def persistent_id(self, value: Any) -> str | None:
         if not isinstance(value, (type, FunctionType, BuiltinFunctionType)):
             return None
-        return f"{str(value.__module__).partition('.')[0]}:{value.__qualname__}"
+        package = str(value.__module__).partition(".")[0]
+        return f"{package}:{value.__qualname__}" if package == "robocache_ros" else None
 
 
 def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_Part]:

@@ -161,6 +161,13 @@ def scalar(t: Type, order: str, slot: int) -> Step:
     return step
 
 
+def integer(t: Type, order: str, slot: int) -> Step:
+    """Read a single whole number as a Python int."""
+    if primitive_of(t).kind not in "iu":
+        raise RoboCacheError(f"type: expected a whole number, its definition has {describe(t)}")
+    return scalar(t, order, slot)
+
+
 def string(t: Type, order: str, slot: int) -> Step:
     """Read a string, UTF-8 with a closing NUL, as str."""
 

@@ -496,7 +496,7 @@ def msg_of_idl(name: str, text: str) -> str:
     try:
         structs = _Reader(text).structs
         first = structs.pop(_short("::".join(name.split("/"))))
-    except (KeyError, ValueError, IndexError, RoboCacheError):
+    except (KeyError, ValueError, IndexError, RecursionError, RoboCacheError):
         return ""
     return "\n".join([first, *(f"{'=' * 80}\nMSG: {key}\n{body}" for key, body in structs.items())])
 

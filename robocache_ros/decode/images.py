@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from robocache_ros.decode.cdr import numbers, octets, scalar, string
+from robocache_ros.decode.cdr import integer, numbers, octets, scalar, string
 from robocache_ros.decode.decoder import Decoder
 from robocache_ros.decode.definitions import Struct
 from robocache_ros.decode.payloads import (
@@ -158,7 +158,7 @@ class ImageDecoder(Decoder):
     """A sensor_msgs/msg/Image as ImagePayload; encodings with the same pixels get the same name."""
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
-        numbers = [((name,), scalar) for name in ("height", "width", "step")]
+        numbers = [((name,), integer) for name in ("height", "width", "step")]
         super().__init__(
             stream, message, [*numbers, (("encoding",), string), (("is_bigendian",), scalar), (("data",), octets)]
         )
@@ -317,12 +317,14 @@ class CameraDecoder(Decoder):
     """
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
-        scalars = [(("height",), scalar), (("width",), scalar), (("binning_x",), scalar), (("binning_y",), scalar)]
-        window = [(("roi", name), scalar) for name in ("x_offset", "y_offset", "height", "width")]
+        scalars = [((name,), integer) for name in ("height", "width", "binning_x", "binning_y")]
+        window = [(("roi", name), integer) for name in ("x_offset", "y_offset", "height", "width")]
         super().__init__(stream, message, [*scalars, *window, (("k",), numbers), (("p",), numbers)])
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
         height, width, bin_x, bin_y, left, top, rows, columns, k, p = values
+        if len(k) != 9 or len(p) != 12:
+            raise DecodeError("bad_length", f"camera_info: k has {len(k)} values and p {len(p)}; 9 and 12 are expected")
         fx, fy, cx, cy = (p[0], p[5], p[2], p[6]) if p[0] else (k[0], k[4], k[2], k[5])
         bin_x, bin_y = max(bin_x, 1), max(bin_y, 1)
         camera = (float(fx) / bin_x, float(fy) / bin_y, (float(cx) - left) / bin_x, (float(cy) - top) / bin_y)

@@ -214,9 +214,15 @@ class StreamSamples:
         return self.clock
 
     def add(self, backend: Backend, stamp_ns: int, arrival_ns: int, value: Any) -> bool:
-        """Add a sample; returns False if a sample with this stamp exists (the first one is kept)."""
+        """Add a sample; returns False if a sample with this stamp exists (the first one is kept).
+
+        A full index drops its oldest sample, and ignores a sample that is older than all of its samples.
+        """
         if stamp_ns in self.index:
             return False
+        if self.index.full and stamp_ns < self.index.stamps_ns[0]:
+            self.overrun += 1
+            return True
         backend.put(self.spec.name, self.insert(stamp_ns, arrival_ns), value)
         return True
 

@@ -252,6 +252,7 @@ class CloudPlacement:
             newest_ns = self._tree.newest_ns(child)
             if stamp_ns < newest_ns - JUMP_BACK_NS:  # the clock jumped back: drop the samples from before the jump
                 self._tree.prune(NO_TIME_NS, child)
+                newest_ns = stamp_ns
             try:
                 self._tree.add(transform, stamp_ns, arrival_ns)
             except DecodeError as error:

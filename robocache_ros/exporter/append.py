@@ -34,13 +34,7 @@ def append(request: ExportRequest, executor: Executor, progress: Progress | None
         RoboCacheError: there are several datasets, or options that an append does not have; the rows have other columns
             than those of the dataset; as of `export`.
     """
-    if request.options.overwrite or request.options.shard:
-        raise RoboCacheError("append: not with overwrite or shard; any number of appends may run at the same time")
-    if len(request.outputs) > 1:
-        raise RoboCacheError(f"append: {len(request.outputs)} datasets; give one spec and one rate")
-    formats = request.outputs[0].options.formats
-    if formats != ("delta",):
-        raise RoboCacheError(f"append: not for the format {printable(formats[0], 30)}; use --format delta")
+    check_append(request)
     dataset, own_pieces = append_folders(request, remote=executor.remote)
     store = ObjectStore(str(own_pieces)) if is_url(own_pieces) else None
     if store is not None:  # recordings that failed are tried again, as by other appends
@@ -62,29 +56,42 @@ def append(request: ExportRequest, executor: Executor, progress: Progress | None
     return replace(result, out=request.out, notes=(*result.notes, *notes))
 
 
-def append_folders(request: ExportRequest, *, remote: bool = False) -> tuple[Path, AnyPath]:
-    """Return the folders of an append that is not complete: of its dataset, and of its pieces.
-
-    They are those of another call with the same recordings, spec and options. That of the dataset is on this machine;
-    that of the pieces is in the bucket, if `out` is in one and other machines (`remote`) convert the recordings.
+def check_append(request: ExportRequest) -> None:
+    """Refuse an append of several datasets, of other formats, with options of others, or to another dataset.
 
     Errors:
-        RoboCacheError: `out` has something else than a Delta Lake dataset.
+        RoboCacheError: why it is refused; `out` has something else than a Delta Lake dataset.
     """
-    out, output = request.out, request.outputs[0]
-    decides = [[str(each) for each in request.recordings], output.spec.to_dict(), asdict(output.options), str(out)]
-    name = f"{APPEND}{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}"
-    if is_url(out):
-        folder, store = cache_folder("appends"), ObjectStore(str(out))
+    if request.options.overwrite or request.options.shard:
+        raise RoboCacheError("append: not with overwrite or shard; any number of appends may run at the same time")
+    if len(request.outputs) > 1:
+        raise RoboCacheError(f"append: {len(request.outputs)} datasets; give one spec and one rate")
+    formats = request.outputs[0].options.formats
+    if formats != ("delta",):
+        raise RoboCacheError(f"append: not for the format {printable(formats[0], 30)}; use --format delta")
+    if is_url(request.out):
+        store = ObjectStore(str(request.out))
         others = any(entry[0] != "." for entry in store.entries())
         is_delta = not others or "_delta_log" in store.below("episodes").entries()
     else:
-        folder = Path(os.path.abspath(out))
+        folder = Path(os.path.abspath(request.out))
         if folder.exists() and not folder.is_dir():
             raise RoboCacheError(f"{printable(folder)}: is a file; give a new folder, or that of a Delta Lake dataset")
         others = folder.exists() and any(entry.name[0] != "." for entry in folder.iterdir())
         is_delta = not others or (folder / "episodes" / "_delta_log").is_dir()
     if not is_delta:
-        raise RoboCacheError(f"{printable(out)}: is not a Delta Lake dataset; choose another folder")
+        raise RoboCacheError(f"{printable(request.out)}: is not a Delta Lake dataset; choose another folder")
+
+
+def append_folders(request: ExportRequest, *, remote: bool = False) -> tuple[Path, AnyPath]:
+    """Return the folders of an append that is not complete: of its dataset, and of its pieces.
+
+    They are those of another call with the same recordings, spec and options. That of the dataset is on this machine;
+    that of the pieces is in the bucket, if `out` is in one and other machines (`remote`) convert the recordings.
+    """
+    out, output = request.out, request.outputs[0]
+    decides = [[str(each) for each in request.recordings], output.spec.to_dict(), asdict(output.options), str(out)]
+    name = f"{APPEND}{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}"
+    folder = cache_folder("appends") if is_url(out) else Path(os.path.abspath(out))
     pieces = any_path(f"{out}/{BUCKET_APPENDS}/{name}", "pieces") if is_url(out) and remote else None
     return folder / name / "dataset", pieces or folder / name / "pieces"

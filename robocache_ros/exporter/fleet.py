@@ -209,11 +209,13 @@ class FleetTarget:
         return Removed(len(attempts), len(unneeded) + sum(name.endswith(f"/{DONE}") for name in appends), size)
 
     def _removed_appends(self, older_than: timedelta) -> dict[str, Listed]:
-        """Remove the pieces in the bucket of appends that were stopped; return their objects."""
+        """Remove the pieces in the bucket of appends whose newest object is old; return their objects."""
         if self._target is None or self._pieces.shared:
             return {}
         store, until = ObjectStore(f"{self._out}/{BUCKET_APPENDS}"), datetime.now(timezone.utc) - older_than
-        found = {name: each for name, each in store.listed().items() if each.modified < until}
+        listed = store.listed()
+        running = {name.partition("/")[0] for name, each in listed.items() if each.modified >= until}
+        found = {name: each for name, each in listed.items() if name.partition("/")[0] not in running}
         store.delete(found)
         return found
 

@@ -11,7 +11,7 @@ draft-<id>/          in a folder only: a piece during the conversion, locked wit
 Nothing is locked but drafts, and two pieces of one key have the same bytes. Of several processes that make the same
 piece, the first one that puts done.json has made it; the others delete their attempt. An attempt without done.json is
 in progress, or its process was killed: `robocache fleet gc` removes old ones. A piece is used only if all of its files
-have their SHA-256; one that is damaged is made again.
+have their SHA-256; one that is damaged is made again. If its done.json is damaged, its files stay until `fleet gc`.
 """
 
 from __future__ import annotations
@@ -274,8 +274,15 @@ class PieceStore:
         """Record the error of a recording for later exports and other shards."""
         self.objects.put(f"{key}/{FAILED}", json.dumps(asdict(failure)).encode())
 
+    def ended(self, keys: Iterable[str]) -> dict[str, KeyState]:
+        """Return which keys have a piece or an error; in a bucket from one listing, of keys of others too."""
+        if self.local is None:
+            return self.states()
+        folders = ((key, self.local / key) for key in keys)
+        return {key: KeyState((folder / DONE).exists(), (folder / FAILED).exists()) for key, folder in folders}
+
     def states(self) -> dict[str, KeyState]:
-        """Return what there is of each key, from one listing."""
+        """Return what there is of each key, from one listing of all files."""
         states: dict[str, KeyState] = {}
         for name, file in self.objects.listed(hexadecimal=True).items():
             key, _, rest = name.partition("/")
@@ -296,7 +303,9 @@ class PieceStore:
 
     def count(self) -> int:
         """Return the number of complete pieces."""
-        return sum(state.done for state in self.states().values())
+        if self.local is None:
+            return sum(state.done for state in self.states().values())
+        return sum(bool(_KEY.fullmatch(done.parent.name)) for done in self.local.glob(f"*/{DONE}"))
 
     def used(self) -> bool:
         """Whether there may be pieces or errors of an earlier export."""

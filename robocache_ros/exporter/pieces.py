@@ -44,7 +44,7 @@ from robocache_ros.storage.paths import AnyPath, RemotePath, is_url
 
 _BLOCK_BYTES = 1 << 20
 
-Identity = tuple[int, int, int, int]  # device, inode, size, ctime in ns
+Identity = tuple[int, int, int, int]  # device, inode, size, time of the last change of the contents in ns
 
 
 class Checksums:

@@ -61,7 +61,8 @@ def _parse(raw: Any) -> Moment:
     value = _number(raw) if isinstance(raw, str) else raw
     if isinstance(value, str):
         return _iso(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         raise refuse(f"{show_value(raw)} is not a time; write seconds from the start, such as 2.5, or an ISO 8601 time")
     if value < 0:
         raise refuse(f"{show_value(raw)} is before the recording; write seconds from its start, 0 or more")

@@ -16,6 +16,7 @@ from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.decode.transforms import read_transforms
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.exporter.append import check_append
 from robocache_ros.exporter.convert import preview_recording
 from robocache_ros.exporter.datasets import DatasetPlan, check_any_target
 from robocache_ros.exporter.executors.local import available_cores
@@ -280,7 +281,10 @@ def _dry_run(request: ExportRequest, output: Output, recordings: Iterable[Planne
     options = request.options
     plan = DatasetPlan(output, request.recordings, options.device).plan
     with file_errors(request.target):
-        check_any_target(request.target, overwrite=options.overwrite or options.append)
+        if options.append:
+            check_append(request)
+        else:
+            check_any_target(request.target, overwrite=options.overwrite)
         store = piece_store(request.target, options.pieces)
     run = DryRun(tuple(expect(recording, plan.spec, plan.options) for recording in recordings))
     accepted = tuple(expected.recording for expected in run.accepted)

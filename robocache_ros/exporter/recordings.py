@@ -7,6 +7,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from robocache_ros.untrusted_files import read_text
 
 
 MAX_CELL = 8192  # characters
+MAX_LINES = 100_001  # of a table in CSV: the names of the columns, and as many rows as an export has recordings
 
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 _PLAIN = re.compile(r'[^",\r\n]*')
@@ -47,11 +49,12 @@ class Cell(NamedTuple):
     column: int
 
 
-def split_cells(text: str) -> list[list[Cell]]:
-    """Return the cells of each row; empty lines are left out.
+def split_cells(text: str, most: int) -> list[list[Cell]]:
+    """Return the cells of each row, at most `most`; empty lines are left out.
 
     Errors:
-        CsvError: a quote is not closed or not at the start of a cell, or a cell is longer than MAX_CELL.
+        CsvError: a quote is not closed or not at the start of a cell, a cell is longer than MAX_CELL, a row has more
+            cells, or there are more than MAX_LINES.
     """
     rows: list[list[Cell]] = []
     row: list[Cell] = []
@@ -64,6 +67,10 @@ def split_cells(text: str) -> list[list[Cell]]:
         value = match[1].replace('""', '"') if match.re is _QUOTED else match[0].strip()
         if len(value) > MAX_CELL:
             raise CsvError(line, column, f"a cell of {len(value):,} characters; use at most {MAX_CELL:,}")
+        if len(row) == most:
+            raise CsvError(line, column, f"more than {most} cells in a row; quote one with a comma in it")
+        if line > MAX_LINES:
+            raise CsvError(line, column, f"more than {MAX_LINES:,} lines; use two tables")
         row.append(Cell(value, line, column))
         if "\n" in match[0]:
             line += match[0].count("\n")
@@ -140,7 +147,8 @@ def _yaml(path: AnyPath, kind: RowKind) -> Table:
 def _csv(path: AnyPath, kind: RowKind) -> Table:
     shown = printable(path, 60)
     try:
-        header, *lines = split_cells(read_text(path, _HINT.format(kind.name), MAX_CSV_BYTES)) or [[]]
+        text = read_text(path, _HINT.format(kind.name), MAX_CSV_BYTES)
+        header, *lines = split_cells(text, len(kind.keys) + 1) or [[]]  # one more may be a key with an error
     except CsvError as error:
         raise RoboCacheError(printable(f"{shown}:{error.line}:{error.column}: {error}", 199)) from None
     names = [cell.text for cell in header]
@@ -220,8 +228,6 @@ EPISODE_KEYS = {
 
 
 METADATA = "metadata.yaml"
-_MAGIC = {"*": "[^/]*", "?": "[^/]"}
-_CLASS = re.compile(r"\[[^]]+\]")
 
 
 def _find_remote(url: str, but: str) -> Iterator[RemotePath]:
@@ -284,12 +290,12 @@ class _Tree:
 
     def matches(self, pattern: str) -> Iterator[str]:
         """Yield the recordings that a glob matches, some of them several times."""
-        matches = re.compile(_regex(pattern)).fullmatch
+        parts = pattern.split("/")
         for folder in [*self._names, *self._folders]:
-            if matches(folder):
+            if _matches(folder, parts):
                 yield from self.recordings(folder)
         for file in self.files:
-            if is_stored(file) and matches(file):
+            if is_stored(file) and _matches(file, parts):
                 yield _parent(file) if METADATA in self._names[_parent(file)] else file
 
 
@@ -303,26 +309,20 @@ def _split(url: str) -> tuple[str, str]:
     return f"{protocol}{mark}{'/'.join(parts[:first])}", "/".join(parts[first:])
 
 
-def _regex(pattern: str) -> str:
-    text, parts = "", pattern.split("/")
-    for number, part in enumerate(parts):
-        if part == "**":
-            text += "(?:[^/]+/)*" if number + 1 < len(parts) else ".*"
-        else:
-            text += _part(part) + ("/" if number + 1 < len(parts) else "")
-    return f"{text[:-3]}(?:/.*)?" if text.endswith("/.*") else text  # a/** is also a
-
-
-def _part(part: str) -> str:
-    text = ""
-    while part:
-        if found := _CLASS.match(part):
-            text += found[0].replace("[!", "[^", 1).replace("\\", "\\\\")
-            part = part[found.end() :]
-        else:
-            text += _MAGIC.get(part[0]) or re.escape(part[0])
-            part = part[1:]
-    return text
+def _matches(name: str, pattern: Sequence[str]) -> bool:
+    """Whether a name matches the parts of a glob; `**` stands for any number of its parts."""
+    places = {0}  # in the pattern, where the rest of the name may match
+    for part in (*name.split("/"), None):
+        for place in sorted(places):
+            while place < len(pattern) and pattern[place] == "**":
+                place += 1
+                places.add(place)
+        if part is None:
+            break
+        rest = [place for place in places if place < len(pattern)]
+        places = {place for place in rest if pattern[place] == "**"}
+        places |= {place + 1 for place in rest if pattern[place] != "**" and fnmatchcase(part, pattern[place])}
+    return len(pattern) in places
 
 
 def _parent(name: str) -> str:

@@ -13,6 +13,7 @@ from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec.keys import read_values
 from robocache_ros.storage.cache import VARIABLE, cache_bytes_of
 from robocache_ros.storage.paths import AnyPath, any_path
 
@@ -120,7 +121,7 @@ class ExportRequest:
         """Return the request of arguments, with the options of the run that are given."""
         if isinstance(recordings, (str, Path, PlannedRecording)):
             raise RoboCacheError(f"bags: {printable(recordings)} is one path; give a list of recordings")
-        options = ExportOptions(**given)
+        options = ExportOptions(**read_values(ExportOptions, given))
         return cls(planned(recordings), tuple(outputs), any_path(out, "datasets"), options)
 
     @property

@@ -216,7 +216,8 @@ class _ShardedExport:
         self, shard: Shard, own: Sequence[PlannedRecording], losses: tuple[FailedRecording, ...], written: str
     ) -> ShardResult:
         """Return the result of a shard, with the numbers of recordings of all shards."""
-        notes, states, store = self._store.notes(), self._store.states(), self._store
+        store, notes = self._store, self._store.notes()
+        states = store.ended({key for keys in self._keys.values() for key in keys})
         converted = failed = 0
         for keys in self._keys.values():
             ended = {key for key in keys if key in states or key + PIECE in notes}

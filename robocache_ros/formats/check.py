@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import lzma
 import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,7 @@ from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError, DatasetFile, file_below
 
 MAX_FINDINGS = 500  # further findings are counted
-_ARCHIVE_ERRORS = (EOFError, tarfile.TarError, zipfile.BadZipFile)
+_ARCHIVE_ERRORS = (EOFError, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 _LIBRARY_ERRORS = {"pyarrow": "ArrowException", "av": "FFmpegError"}
 
 

@@ -33,7 +33,7 @@ ROLES = ("observation", "action", "reward")
 _DOT = 8192  # numbers of a dot product that BLAS does not spread over threads
 
 # What the contents of damaged files raise where they are taken for what they should be.
-MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 @contextmanager

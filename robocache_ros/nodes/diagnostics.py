@@ -92,7 +92,7 @@ class Diagnostics:
         counters = Counter(dict(ingest.counters[stream.name]))
         for feed in parts:
             part = feed.name.rpartition("/")[2]
-            counters.update({f"{part}:{key}": count for key, count in ingest.counters[feed.name].items()})
+            counters.update({f"{part}:{key}": count for key, count in dict(ingest.counters[feed.name]).items()})
         counters.update(ingest.engine.lost(stream.name))
         counters["dropped"] += state.crashed
         counters["dropped:internal"] += state.crashed

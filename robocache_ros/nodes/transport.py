@@ -126,7 +126,7 @@ def fast_dds_bytes(environ: Mapping[str, str]) -> int:
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]  # without its namespace
     segments = {
-        descriptor.findtext("transport_id", "").strip(): int(descriptor.findtext("segment_size", str(SEGMENT_BYTES)))
+        descriptor.findtext("transport_id", "").strip(): _segment_bytes(descriptor.findtext("segment_size", ""))
         for descriptor in root.iter("transport_descriptor")
         if descriptor.findtext("type", "").strip() == "SHM"
     }
@@ -139,6 +139,13 @@ def fast_dds_bytes(environ: Mapping[str, str]) -> int:
                 sizes.append(SEGMENT_BYTES)
             return max(sizes, default=_socket_bytes())
     return SEGMENT_BYTES
+
+
+def _segment_bytes(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return SEGMENT_BYTES
 
 
 def _socket_bytes() -> int:

@@ -252,7 +252,7 @@ class DatasetOptions:
     on_invalid: str = key(
         choice("spec", "split", "hold", "mask", "drop", "fail"),
         "ticks without a value, of every stream: leave them out and split, hold the last value, store zeros and mask "
-        "them, leave them out, or fail; spec: as the spec has it for each stream",
+        "them, drop the episode, or fail; spec: as the spec has it for each stream",
         default="spec",
         flag=Flag(EPISODES, "Ticks without a value: split, hold, mask, drop or fail.", metavar="HOW"),
     )
@@ -260,7 +260,7 @@ class DatasetOptions:
         boolean,
         "if invalid ticks are masked, leave out those at both ends",
         default=True,
-        flag=Flag(EPISODES, "With mask: no invalid ends."),
+        flag=Flag(EPISODES, "With mask: trim invalid ticks at both ends."),
     )
     min_frames: int = key(
         integer(1, 10**9),

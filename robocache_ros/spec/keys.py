@@ -48,6 +48,9 @@ class SpecError(SeveralErrors):
             lines.append(more.line(place(()) or "spec"))
         super().__init__("\n".join(lines))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems,), {"args": self.args}  # without `place`, which the lines contain
+
 
 def refusal(key: str, text: str) -> SpecError:
     """Return the error of a rule for several keys, reported at `key`. Paths such as `voxels.features` are split."""

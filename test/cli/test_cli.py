@@ -39,17 +39,6 @@ def test_play_passes_its_arguments_on(robocache: Callable[..., Finished]) -> Non
     assert "rate: 0.0 is not between" in result.err
 
 
-def test_without_ros_play_names_what_to_install(
-    robocache: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in [name for name in sys.modules if name.startswith("robocache_ros.nodes")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "rclpy", None)
-    result = robocache("play", BAG)
-    assert result.code == 2
-    assert "pip install 'robocache_ros[ros]'" in result.err
-
-
 def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Finished]) -> None:
     result = robocache("info", BAG)
     assert result.code == 0
@@ -192,6 +181,17 @@ def test_a_name_from_outside_cannot_forge_a_line(robocache: Callable[..., Finish
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert "\x1b" not in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["info", "URL"], ["check", "URL", "URL"], ["report", "URL", "--spec", "URL"], ["fleet", "status", "URL"]],
+)
+def test_a_url_keeps_its_slashes(robocache: Callable[..., Finished], arguments: list[str]) -> None:
+    url = "nosuch://bucket/raw"
+    result = robocache(*(argument.replace("URL", url) for argument in arguments))
+    assert result.code == 2
+    assert url in result.err
 
 
 def test_help_states_the_exit_codes(robocache: Callable[..., Finished]) -> None:

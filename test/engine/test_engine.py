@@ -213,6 +213,17 @@ def test_a_full_index_drops_its_oldest_sample_and_counts_it():
     assert engine.lost("v")["overrun"] == 100 - slots_for(engine.spec.stream("v"), engine.spec)
 
 
+def test_a_full_index_ignores_a_sample_older_than_all_and_counts_it():
+    engine = FusionEngine(spec(0.0, v={**STAMPED, "rate_hz": 1, "max_skew_ms": 1e6}))
+    slots = slots_for(engine.spec.stream("v"), engine.spec)
+    advance(engine, 99)
+    for i in range(slots):
+        push(engine, "v", 100 - i / 10, 100, 1.0)
+    push(engine, "v", 50, 100, 2.0)
+    assert engine.lost("v")["overrun"] == 1
+    assert advance(engine, 101).fused.tolist() == [[1.0]]
+
+
 def test_rows_carry_values_valid_and_age_as_the_layout_names_them():
     engine = FusionEngine(spec(v=STAMPED, a={**ARRAY, "dim": 2}))
     advance(engine, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robocache_ros.engine import FusionEngine, offline
@@ -59,6 +59,7 @@ def messages(samples):
 recordings = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3000), st.integers(0, 150)), max_size=80)
 
 
+@settings(max_examples=60)
 @given(
     recordings,
     st.sampled_from(["fixed", "eager"]),

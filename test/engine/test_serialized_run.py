@@ -87,7 +87,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("at", [0, 1, 150, 299])
+@pytest.mark.parametrize("at", [0, 150, 299])
 def test_an_odd_message_among_others_is_read_as_alone(odd, at):
     arrivals = [T0 + 2 * MS * i for i in range(300)]
     messages = [
@@ -134,7 +134,7 @@ times = st.integers(-40, 120)
 steps = st.lists(st.tuples(st.integers(0, 5), times, st.sampled_from(["", "", "", "", *ODD])), min_size=1, max_size=80)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(steps, st.integers(1, 6))
 def test_samples_and_counters_are_those_of_single_messages(steps, repeated):
     arrival_ns, messages, arrivals = T0, [], []

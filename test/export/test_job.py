@@ -79,8 +79,8 @@ def test_an_error_does_not_wait_for_the_checksums(tmp_path: Path) -> None:
     ("size", "media"),
     [
         ("200k", "none"),
-        ("1100k", "video"),
         pytest.param("300k", "video", marks=pytest.mark.slow),
+        pytest.param("1100k", "video", marks=pytest.mark.slow),
         pytest.param("3m", "image", marks=pytest.mark.slow),
     ],
 )
@@ -93,6 +93,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert "No space left on device; free some space" in errors
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes_is_one_line(tmp_path: Path) -> None:
     line = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *command(tmp_path / "set", "--media", "image")]
     done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -147,6 +148,10 @@ def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:
         ({"task": "\udcff"}, "is not a line of text"),
         ({"task": "x" * 1001}, "task: 1,001 characters; use 1,000 at most"),
         ({"robot_type": "a\0b"}, "robot_type: .* is not a line of text"),
+        *(
+            ({option: value}, f"^{option}: ")
+            for option, value in (("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "skip"))
+        ),
     ],
 )
 def test_options_are_checked(keys: dict[str, Any], expected: str) -> None:
@@ -214,7 +219,6 @@ def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(
     assert made.frames == len(made.recordings[0].ticks_ns)
 
 
-@pytest.mark.parametrize(("option", "value"), [("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "skip")])
-def test_options_out_of_range_are_refused(option: str, value: object) -> None:
-    with pytest.raises(RoboCacheError, match=f"^{option}: "):
-        DatasetOptions(**{option: value})  # type: ignore[arg-type]
+def test_an_option_that_does_not_exist_is_named(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="overwrit: no such option; did you mean 'overwrite'"):
+        export(bags, spec, tmp_path / "set", overwrit=True)

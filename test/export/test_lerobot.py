@@ -271,3 +271,15 @@ def test_a_dataset_states_how_its_images_are_stored(made: Made) -> None:
         front = meta(made(media), "robocache.json")["images"]["front"]
         assert (front["stored"], front["normalized"]) == (stored, False)
         assert front["normalize"] == {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+
+@pytest.mark.parametrize("shape", [[1 << 20, 1 << 20], [0], [-1, 8], "8"])
+def test_arrays_of_a_shape_that_does_not_fit_are_refused(made: Made, tmp_path: Path, shape: object) -> None:
+    provenance = meta(made("image"), "robocache.json")
+    provenance["arrays"]["voxels"]["shape"] = shape
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "robocache.json").write_text(json.dumps(provenance))
+    (tmp_path / "arrays").symlink_to(made("image").out / "arrays")
+
+    with pytest.raises(RoboCacheError, match=r"robocache\.json: arrays are malformed|voxels"):
+        read_arrays(tmp_path, "voxels")

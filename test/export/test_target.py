@@ -73,13 +73,6 @@ def test_a_dataset_is_left_alone_without_overwrite(tmp_path: Path) -> None:
     assert contents(out) == OLD
 
 
-def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    with new_dataset(tmp_path / "out") as new:
-        dataset(new.folder, "new")
-    assert contents(tmp_path / "out") == NEW
-
-
 def test_an_empty_file_system_may_be_filled(tmp_path: Path) -> None:
     (tmp_path / "out" / "lost+found").mkdir(parents=True)
     with new_dataset(tmp_path / "out") as new:
@@ -114,21 +107,15 @@ def test_a_link_to_an_empty_folder_stays_a_link(tmp_path: Path) -> None:
     assert contents(tmp_path / "disk") == NEW
 
 
-def test_overwrite_replaces_a_dataset(tmp_path: Path) -> None:
+def test_overwrite_replaces_a_dataset_and_keeps_other_files(tmp_path: Path) -> None:
     out = dataset(tmp_path / "out")
+    (out / "videos" / "front").mkdir(parents=True)
+    (out / "videos" / "front" / "a.mp4").touch()  # of the dataset, and not of the new one
+    (out / "README.md").write_text("mine")
     with new_dataset(out, overwrite=True) as new:
         dataset(new.folder, "new")
         assert (out / "meta" / "info.json").read_text() == "old"  # readable until the new one is complete
-    assert contents(out) == NEW
-
-
-def test_overwrite_removes_what_the_new_dataset_lacks(tmp_path: Path) -> None:
-    out = dataset(tmp_path / "out")
-    (out / "videos" / "front").mkdir(parents=True)
-    (out / "videos" / "front" / "a.mp4").touch()
-    with new_dataset(out, overwrite=True) as new:
-        dataset(new.folder, "new")
-    assert contents(out) == NEW
+    assert contents(out) == {**NEW, "README.md": "mine"}
 
 
 def test_a_format_may_write_files_of_any_name(tmp_path: Path) -> None:
@@ -146,14 +133,6 @@ def test_a_format_may_write_files_of_any_name(tmp_path: Path) -> None:
         dataset(new.folder, "new")
 
     assert contents(tmp_path / "set") == NEW
-
-
-def test_overwrite_keeps_files_that_are_not_the_datasets(tmp_path: Path) -> None:
-    out = dataset(tmp_path / "out")
-    (out / "README.md").write_text("mine")
-    with new_dataset(out, overwrite=True) as new:
-        dataset(new.folder, "new")
-    assert contents(out) == {**NEW, "README.md": "mine"}
 
 
 def test_a_failed_overwrite_keeps_the_old_dataset(tmp_path: Path) -> None:

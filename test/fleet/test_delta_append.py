@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from robocache_ros.exporter.fleet import FleetTarget, State
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import RecordingTask
 from robocache_ros.exporter.progress import Converted, Event
+from robocache_ros.exporter.target import BUCKET_APPENDS
 from robocache_ros.formats.delta.append import DatasetPlace, append_dataset
+from robocache_ros.storage.object_store import Listed, ObjectStore
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 from test.fleet.bucket.conftest import hidden, objects
@@ -154,6 +156,7 @@ def test_a_bucket_without_conditional_puts_is_refused(faulty_s3: Bucket, faults:
         append_dataset(small_dataset(tmp_path, 1), f"{faulty_s3.url}/lift")
 
 
+@pytest.mark.slow
 def test_appends_lose_nothing_while_some_requests_fail(
     faulty_s3: Bucket, faults: Faults, s3_server: str, tmp_path: Path
 ) -> None:
@@ -171,3 +174,18 @@ def test_appends_lose_nothing_while_some_requests_fail(
         for name in ("ticks", "episodes")
     }
     assert_complete(found["ticks"].to_pyarrow_table(), found["episodes"].to_pyarrow_table(), datasets)
+
+
+def test_an_append_in_progress_keeps_its_old_objects(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("running/old", "running/new", "stopped/old"):
+        s3.put(f"a/{BUCKET_APPENDS}/{name}", b"x")
+    now, listed = datetime.now(timezone.utc), ObjectStore.listed
+
+    def with_ages(self: ObjectStore, *args: Any, **given: Any) -> dict[str, Listed]:
+        found = listed(self, *args, **given)
+        return {name: Listed(x.size, now - timedelta(days=9 * name.endswith("old"))) for name, x in found.items()}
+
+    monkeypatch.setattr(ObjectStore, "listed", with_ages)
+    FleetTarget(f"{s3.url}/a").collect(timedelta(days=7))
+
+    assert s3.keys("a/") == [f"a/{BUCKET_APPENDS}/running/new", f"a/{BUCKET_APPENDS}/running/old"]

@@ -6,13 +6,16 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from test.nodes.rig import Rig, until
+from test.nodes.rig import JOINT_SPEC, Rig, until
 
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "config" / "panda_lift.yaml"
@@ -34,8 +37,8 @@ def _no_participants_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     if not gc.get_freeze_count():
         gc.freeze()
     # Nodes in this process leave frozen what was frozen before the first test.
-    for name in ("freeze_gc", "unfreeze_gc"):
-        monkeypatch.setattr(f"robocache_ros.nodes.process.{name}", lambda: None)
+    for name in ("freeze_gc", "unfreeze_gc") if find_spec("rclpy") else ():
+        monkeypatch.setattr(import_module("robocache_ros.nodes.process"), name, lambda: None)
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def wait() -> Callable[..., Any]:
     return until
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def panda_spec() -> dict[str, Any]:
     """The example spec, with subscriptions that lose nothing."""
     spec: dict[str, Any] = yaml.safe_load(SPEC.read_text())
@@ -62,23 +65,7 @@ def panda_spec() -> dict[str, Any]:
 
 @pytest.fixture
 def joint_spec() -> dict[str, Any]:
-    """Two joints by header stamp, and a command by its receive time."""
-    qos = {"reliability": "reliable", "depth": 100}
-    return {
-        "robocache": 1,
-        "horizon": 4,
-        "delay_ms": 20,
-        "streams": {
-            "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "qos": qos},
-            "command": {
-                "topic": "/command",
-                "type": "std_msgs/msg/Float32MultiArray",
-                "dim": 1,
-                "align": "hold",
-                "qos": qos,
-            },
-        },
-    }
+    return deepcopy(JOINT_SPEC)
 
 
 @pytest.fixture

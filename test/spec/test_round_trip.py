@@ -83,14 +83,14 @@ SPECS = st.fixed_dictionaries(
 
 
 @given(SPECS)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_resolved_spec_reads_back_the_same(spec: FusionSpec) -> None:
     assert load_spec(spec.to_dict()) == spec
     assert load_spec(json.loads(Layout(spec).to_json())["spec"]) == spec
 
 
 @given(SPECS)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_resolved_spec_reads_back_the_same_from_yaml(spec: FusionSpec) -> None:
     assert load_spec(load(yaml.safe_dump(spec.to_dict(), sort_keys=False, allow_unicode=True)).value) == spec
 

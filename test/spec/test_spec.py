@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import re
 from contextlib import nullcontext
 
@@ -13,6 +14,7 @@ import yaml
 from robocache_ros.alignments import NAMES
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, Layout, json_schema, load_spec
+from robocache_ros.spec.keys import Problem, SpecError
 
 SPEC = yaml.safe_load("""
 robocache: 1
@@ -262,3 +264,13 @@ def test_a_column_states_its_quantity_and_a_stream_its_kind() -> None:
     kinds = {name: stream["kind"] for name, stream in layout["streams"].items()}
     assert kinds == {"joints": "vector", "front": "image"}
     assert not any("kind" in column for column in layout["columns"])
+
+
+def test_the_errors_of_a_spec_come_from_another_process_as_they_are() -> None:
+    problem = Problem(("streams", 0), "missing; add it")
+    error = SpecError([problem], lambda _path: "spec.yaml:1:2")
+
+    returned = pickle.loads(pickle.dumps(error))
+
+    assert (type(returned), str(returned), returned.problems) == (SpecError, str(error), (problem,))
+    assert str(returned) == "spec.yaml:1:2: streams[0]: missing; add it"

@@ -39,9 +39,13 @@ class _LocalReader:
     def result(self, number: int) -> tuple[Description, Slot]:
         loaded = self._reader.load(*self._jobs.pop(number))
         slot = self._free.popleft()
-        if loaded.description.nbytes > slot.nbytes:
-            slot.grow(loaded.description.nbytes)
-        return self._reader.write(loaded, slot.memory.numpy()), slot
+        try:
+            if loaded.description.nbytes > slot.nbytes:
+                slot.grow(loaded.description.nbytes)
+            return self._reader.write(loaded, slot.memory.numpy()), slot
+        except BaseException:
+            self.release(slot)
+            raise
 
     def ready(self, number: int) -> bool:
         return False

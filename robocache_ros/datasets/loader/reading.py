@@ -220,6 +220,10 @@ class BatchReader:
 def _planned(found: list[SampleRead], skipped: Sequence[tuple[int, str]]) -> Loaded:
     layout = found[0].layout if found else None
     entries, nbytes = plan([each.arrays for each in found], *_padded_keys(layout))
+    texts = sorted({key for each in found for key in each.texts})
+    for key in texts:
+        if lacking := [each.number for each in found if key not in each.texts]:
+            raise RoboCacheError(f"{printable(key, 40)}: sample {lacking[0]} lacks this text; map them to one layout")
     files = [entry.offset for entry in entries if is_file(entry.key)]
     description = Description(
         entries,

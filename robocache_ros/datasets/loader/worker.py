@@ -119,6 +119,8 @@ def _serve(connection: Connection, reader: Any) -> None:
             answer = Failed(message.number, str(error))
         except MemoryError as error:
             answer = Failed(message.number, f"batch: {printable(error)}; use a smaller batch_size")
+        except Exception as error:  # of a dataset or of a library: another worker would fail too
+            answer = Failed(message.number, f"batch: {printable(f'{type(error).__name__}: {error}', 150)}")
         connection.send(answer)
 
 

@@ -108,7 +108,8 @@ class MediaStore:
         return int(raw) + ahead + sum(tensor.nbytes for tensor in self._converted.values())
 
     def put(self, slot: int, value: Any) -> None:
-        """Keep a payload as received."""
+        """Keep a payload as received, in place of that of a sample that was dropped from a full index."""
+        self.drop([slot])
         self._payloads[slot] = self._thread.submit(value) if self._thread else value
 
     def drop(self, slots: Sequence[int]) -> None:

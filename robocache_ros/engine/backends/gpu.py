@@ -380,7 +380,8 @@ class MediaRing:
         return self._pool.acquire(nbytes)
 
     def put(self, slot: int, payload: Payload) -> None:
-        """Send an image or cloud to its slot; keep a compressed image and start decoding it."""
+        """Send an image or cloud to its slot, in place of what is there; start decoding a compressed image."""
+        self.drop([slot])
         self._serial += 1
         sample = self._samples[slot] = _Sample(self._serial)
         if self._compressed:

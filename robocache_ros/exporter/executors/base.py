@@ -119,7 +119,8 @@ def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, progress: Prog
     try:
         return Finished(work(task, progress))
     except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
-        return OSError(error_number(error), os.strerror(error_number(error)), error.filename)
+        number = error_number(error)
+        return OSError(number, os.strerror(number), error.filename) if number else OSError(str(error))
     except RoboCacheError as error:
         return error
     except Exception:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import glob
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.formats.columns import MAX_BYTES, ArrayRows, array_of, channels_last
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.lerobot.schema import PROVENANCE
-from robocache_ros.formats.parquet import Table, column, read_parquet
-from robocache_ros.formats.pieces import ArrayInfo, runs
-from robocache_ros.formats.read import read_object
+from robocache_ros.formats.parquet import Table, column, read_parquet, row_group
+from robocache_ros.formats.pieces import runs
+from robocache_ros.formats.read import DatasetError, check_image_bytes, read_object, refusing
 from robocache_ros.formats.write import FileTask, array_bytes
-from robocache_ros.untrusted_files import file_below, files_below, folder_below
+from robocache_ros.storage.paths import AnyPath
+from robocache_ros.untrusted_files import DatasetFile, file_below, files_below
 
 
 def coordinate_type(shape: tuple[int, ...]) -> str:
@@ -56,6 +62,81 @@ ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.p
 ARRAYS_FILE_MB = 100
 
 
+OPEN_FILES = 32
+
+
+@dataclass(frozen=True)
+class StoredArrays:
+    """The arrays of a stream: the files by `name` below `root`, and the shape and the dtype of an array."""
+
+    root: AnyPath
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    is_sparse: bool
+    kind: str  # image or cloud
+
+    def of_episode(self, episode: int, valid: NDArray[np.uint8], where: str) -> ArrayRows:
+        """Return the arrays of an episode; `valid` is 0 in the rows that have none."""
+        return ArrayRows(len(valid), partial(self._read, episode, valid), f"{where}: {self.name}")
+
+    def _read(self, episode: int, valid: NDArray[np.uint8], row: int) -> NDArray[Any]:
+        for path in _files(self.root, self.name, os.getpid()):
+            episodes, starts, stops = _index(path, os.getpid())
+            found = np.flatnonzero((episodes == episode) & (starts <= row) & (row < stops))
+            if len(found):
+                table, place = row_group(path, int(found[0]), ("coords", "values") if self.is_sparse else ("data",))
+                return channels_last(self.array(table, place), self.kind)
+        if valid[row]:
+            folder = printable(self.root / "arrays" / self.name)
+            raise DatasetError(f"{folder}: no file has row {row} of episode {episode}; get its files again")
+        return channels_last(np.zeros(self.shape, self.numpy_dtype), self.kind)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of an array that is read."""
+        return np.dtype("u1" if self.dtype == "bits" else self.dtype)
+
+    def array(self, table: Any, row: int) -> NDArray[Any]:
+        """Return the array in a row of a table of a file."""
+        if not self.is_sparse:
+            return array_of(self.shape, self.dtype, table["data"][row].as_py())
+        return sparse_grid(table, row, self.shape)
+
+
+def stored_arrays(
+    folder: AnyPath, stated: Mapping[str, Any], kinds: Mapping[str, str], where: str
+) -> dict[str, StoredArrays]:
+    """Return the arrays of a dataset by stream, as its provenance describes them.
+
+    Errors:
+        DatasetError: the provenance is malformed.
+    """
+    found = {}
+    with refusing(where, "arrays are malformed", "export it again"):
+        for name, about in stated.items():
+            shape, dtype = tuple(int(n) for n in about["shape"]), str(about["dtype"])
+            stored = np.dtype("u1" if dtype == "bits" else dtype)
+            if not 0 < math.prod(shape) * stored.itemsize <= MAX_BYTES or min(shape) < 1 or Path(name).name != name:
+                raise ValueError(f"{name}: {shape} {dtype}")
+            is_sparse = about.get("layout") == "sparse"
+            found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
+    return found
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _files(root: AnyPath, name: str, process: int) -> tuple[DatasetFile, ...]:
+    return tuple(files_below(root, f"arrays/{glob.escape(name)}/chunk-*/file-*.parquet"))
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _index(path: DatasetFile, process: int) -> tuple[NDArray[np.int64], ...]:
+    """(K,) the episode of each array of a file, its first row, and the row after its last one."""
+    names = ("episode_index", "frame_from", "frame_to")
+    table = read_parquet(path, list(names))
+    return tuple(table.column(name).to_numpy().astype(np.int64) for name in names)
+
+
 def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Read the arrays of a stream in an episode of a dataset.
 
@@ -63,24 +144,21 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
         (K, 2) int64 [start, stop) frames for which each array is valid; (K, ...) the arrays, occupancy as uint8.
 
     Errors:
-        RoboCacheError: the dataset has no arrays of this stream.
+        RoboCacheError: the dataset has no arrays of this stream, or they are damaged or too large.
     """
-    stated = read_object(file_below(Path(dataset), PROVENANCE))["arrays"]
+    folder = Path(dataset)
+    stated, where = read_object(file_below(folder, PROVENANCE)).get("arrays", {}), printable(folder / PROVENANCE)
     if stream not in stated:
         raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(stated) or 'none'}")
-    info = ArrayInfo(tuple(stated[stream]["shape"]), stated[stream]["dtype"])
-    files = files_below(folder_below(Path(dataset), f"arrays/{stream}"), "chunk-*/file-*.parquet")
+    stored = stored_arrays(folder, {stream: stated[stream]}, {stream: "cloud"}, where)[stream]
+    files = files_below(folder, f"arrays/{glob.escape(stream)}/chunk-*/file-*.parquet")
     tables = [read_parquet(file, equal=("episode_index", episode)) for file in files]
-    arrays = [_array(table, row, info) for table in tables for row in range(len(table))]
-    frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]
-    empty = np.zeros((0, *info.shape), info.numpy_dtype)
-    return np.concatenate([np.zeros((0, 2), np.int64), *frames]), np.stack(arrays) if arrays else empty
-
-
-def _array(table: Any, row: int, info: ArrayInfo) -> NDArray[Any]:
-    if "data" in table.column_names:
-        return info.array(table["data"][row].as_py())
-    return sparse_grid(table, row, info.shape)
+    check_image_bytes(sum(map(len, tables)), (*stored.shape, stored.numpy_dtype.itemsize), f"{where}: {stream}")
+    with refusing(f"{where}: {stream}", "damaged", "export the dataset again"):
+        frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]
+        arrays = [stored.array(table, row) for table in tables for row in range(len(table))]
+        found = np.stack(arrays) if arrays else np.zeros((0, *stored.shape), stored.numpy_dtype)
+        return np.concatenate([np.zeros((0, 2), np.int64), *frames]), found
 
 
 def sparse_grid(table: Any, row: int, shape: tuple[int, ...]) -> NDArray[Any]:

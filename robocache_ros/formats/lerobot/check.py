@@ -616,10 +616,13 @@ def _check_spans(
         return
     used = np.zeros(len(times), bool)
     for span in spans:
+        where = f"{name}, episode {span.episode}"
+        text = f"{span.length} rows; the video has {len(times)} frames"
+        if not findings.check(span.length <= len(times), where, text):
+            continue
         wanted = span.start_s + np.arange(span.length) / fps
         nearest = np.clip(np.searchsorted(times, wanted - TOLERANCE_S), 0, len(times) - 1)
         off = np.abs(times[nearest] - wanted) > TOLERANCE_S
-        where = f"{name}, episode {span.episode}"
         if off.any():
             first = int(off.argmax())
             findings.add(where, f"{int(off.sum())} of {span.length} rows have no frame, the first is row {first}")

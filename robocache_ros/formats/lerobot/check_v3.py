@@ -79,9 +79,10 @@ def _episodes(findings: Findings, rows: LeRobotRows) -> list[Episode]:
         with findings.reading(name):
             path = file_in(findings.dataset, name)
             columns = [column for column in column_names(path) if not column.startswith("stats/")]
+            table = read_table(path, name, columns, distinct=True)  # first: it refuses a file that claims too much
             sizes = np.diff(group_starts(path, name)).tolist()
             places = [(group, row) for group, size in enumerate(sizes) for row in range(size)]
-            found = zip(*map(values_of, read_table(path, name, columns, distinct=True).columns), strict=True)
+            found = zip(*map(values_of, table.columns), strict=True)
             read += [
                 dict(zip(columns, row, strict=True), file=name, group=group, row=number)
                 for row, (group, number) in zip(found, places, strict=True)

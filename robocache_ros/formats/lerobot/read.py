@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import glob
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,19 +16,15 @@ from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import task_texts, values_of
 from robocache_ros.formats.columns import (
-    MAX_BYTES,
-    ArrayRows,
     ExportColumns,
-    array_of,
-    channels_last,
     export_columns,
     read_marks,
     successes,
 )
 from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
 from robocache_ros.formats.lerobot import schema
-from robocache_ros.formats.lerobot.arrays import sparse_grid
-from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet, row_group
+from robocache_ros.formats.lerobot.arrays import StoredArrays, stored_arrays
+from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     DatasetError,
@@ -203,63 +196,6 @@ def _tasks_v2(folder: AnyPath) -> dict[int, str]:
     return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, schema.TASKS_V21))}
 
 
-OPEN_FILES = 32
-
-
-@dataclass(frozen=True)
-class StoredArrays:
-    """The arrays of a stream: the files by `name` below `root`, and the shape and the dtype of an array."""
-
-    root: AnyPath
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    is_sparse: bool
-    kind: str  # image or cloud
-
-    def of_episode(self, episode: int, valid: NDArray[np.uint8], where: str) -> ArrayRows:
-        """Return the arrays of an episode; `valid` is 0 in the rows that have none."""
-        return ArrayRows(len(valid), partial(self._read, episode, valid), f"{where}: {self.name}")
-
-    def _read(self, episode: int, valid: NDArray[np.uint8], row: int) -> NDArray[Any]:
-        for path in _files(self.root, self.name, os.getpid()):
-            episodes, starts, stops = _index(path, os.getpid())
-            found = np.flatnonzero((episodes == episode) & (starts <= row) & (row < stops))
-            if len(found):
-                table, place = row_group(path, int(found[0]), ("coords", "values") if self.is_sparse else ("data",))
-                return channels_last(self._array(table, place), self.kind)
-        if valid[row]:
-            folder = printable(self.root / "arrays" / self.name)
-            raise DatasetError(f"{folder}: no file has row {row} of episode {episode}; get its files again")
-        empty = np.zeros(self.shape, "u1" if self.dtype == "bits" else self.dtype)
-        return channels_last(empty, self.kind)
-
-    def _array(self, table: Any, row: int) -> NDArray[Any]:
-        if not self.is_sparse:
-            return array_of(self.shape, self.dtype, table["data"][row].as_py())
-        return sparse_grid(table, row, self.shape)
-
-
-def stored_arrays(
-    folder: AnyPath, stated: Mapping[str, Any], kinds: Mapping[str, str], where: str
-) -> dict[str, StoredArrays]:
-    """Return the arrays of a dataset by stream, as its provenance describes them.
-
-    Errors:
-        DatasetError: the provenance is malformed.
-    """
-    found = {}
-    with refusing(where, "arrays are malformed", "export it again"):
-        for name, about in stated.items():
-            shape, dtype = tuple(int(n) for n in about["shape"]), str(about["dtype"])
-            stored = np.dtype("u1" if dtype == "bits" else dtype)
-            if not 0 < math.prod(shape) * stored.itemsize <= MAX_BYTES or min(shape) < 1 or Path(name).name != name:
-                raise ValueError(f"{name}: {shape} {dtype}")
-            is_sparse = about.get("layout") == "sparse"
-            found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
-    return found
-
-
 @dataclass(frozen=True)
 class DepthFrames(VideoFrames):
     """The frames of an episode in a depth video: (H, W, 1) float32 in `unit`, 0 where there is no depth."""
@@ -292,19 +228,6 @@ def _depths(unit: str) -> NDArray[np.float32]:
     depths = depths_of_codes(unit).astype(np.float32)
     depths[0] = 0
     return depths
-
-
-@lru_cache(maxsize=OPEN_FILES)
-def _files(root: AnyPath, name: str, process: int) -> tuple[DatasetFile, ...]:
-    return tuple(files_below(root, f"arrays/{glob.escape(name)}/chunk-*/file-*.parquet"))
-
-
-@lru_cache(maxsize=OPEN_FILES)
-def _index(path: DatasetFile, process: int) -> tuple[NDArray[np.int64], ...]:
-    """(K,) the episode of each array of a file, its first row, and the row after its last one."""
-    names = ("episode_index", "frame_from", "frame_to")
-    table = read_parquet(path, list(names))
-    return tuple(table.column(name).to_numpy().astype(np.int64) for name in names)
 
 
 OPEN_TABLES = 2

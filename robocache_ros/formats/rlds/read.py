@@ -36,7 +36,7 @@ from robocache_ros.formats.rlds.tfds import CompressedArrays, TfdsDataset, TfdsF
 from robocache_ros.formats.rlds.tfrecord import RecordFile, parse_example
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.storage.paths import AnyPath, as_path
-from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below
+from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below, name_below
 
 # Which features of a TFDS dataset are images, proprioception, actions and language: the conventions of Open X.
 #
@@ -320,7 +320,7 @@ def open_rlds(path: str | AnyPath, **options: Any) -> EpisodeSource:
         DatasetError: there is no dataset.
     """
     top = as_path(path)
-    folders = [folder_below(top, str(folder)[len(str(top)) :].strip("/")) for folder in _tfds_folders(top)]
+    folders = [folder_below(top, name_below(top, folder)) for folder in _tfds_folders(top)]
     sources = [RldsEpisodes(folder, **options) for folder in folders]
     return sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
 

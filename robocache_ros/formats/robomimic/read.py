@@ -16,7 +16,6 @@ from robocache_ros.file_limits import check_hdf5
 from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats.columns import ArrayRows, ExportColumns, export_columns, read_marks
 from robocache_ros.formats.read import (
-    MALFORMED,
     MAX_EPISODES,
     MAX_STEPS,
     MAX_VECTOR_BYTES,
@@ -38,7 +37,7 @@ from robocache_ros.untrusted_files import DatasetFile, Hdf5File, file_below, giv
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
 OPEN_FILES = 8
 # What h5py raises where an object is damaged, missing or of another kind.
-_refusing = partial(refusing, what="damaged, or not robomimic's", errors=(*MALFORMED, MemoryError))
+_refusing = partial(refusing, what="damaged, or not robomimic's")
 MODALITIES = ("low_dim", "image")
 
 

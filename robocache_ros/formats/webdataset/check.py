@@ -26,6 +26,7 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
+from robocache_ros.formats.columns import npy_array
 from robocache_ros.formats.schema import BY_STREAM, PROVENANCE
 from robocache_ros.formats.webdataset import schema
 from robocache_ros.untrusted_files import DatasetFile, given_file, open_file
@@ -148,7 +149,7 @@ class _Shard:
             raise RoboCacheError(f"{self._name}: ends within {printable(member.name, 60)}")
         with self._findings.reading(where):
             if kind == "npy":
-                values: Any = np.load(io.BytesIO(data), allow_pickle=False)
+                values = npy_array(data)
                 self._values[field] = values
                 finite = values.dtype.kind != "f" or bool(np.isfinite(values).all())
                 self._findings.check(finite, where, "NaN or infinite")

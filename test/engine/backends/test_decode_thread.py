@@ -145,3 +145,16 @@ def test_the_thread_ends_with_its_engine(make):
     del engine
     thread.join(WAIT_S)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["Image", "CompressedImage"])
+def test_an_image_that_takes_the_place_of_the_oldest_is_the_one_that_is_used(kind):
+    front = {**FRONT, "type": f"sensor_msgs/msg/{kind}", "rate_hz": 10, "max_age_ms": 500}
+    engine = FusionEngine(load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 0, "streams": {"front": front}}))
+    engine.advance(T0 - 1)
+    for number in range(60):  # three times as many as declared
+        grey = np.full(32 * 32 * 3, number, np.uint8)
+        push(engine, number * 33, ImagePayload(grey, "rgb8", 32, 32, 96) if kind == "Image" else png(number))
+        frames = engine.advance(T0 + number * 33 * MS)
+        for tick_ns, image in zip(frames.ticks_ns, frames.media["front"], strict=True):
+            assert image.unique().tolist() == [(tick_ns - T0) // (33 * MS)]

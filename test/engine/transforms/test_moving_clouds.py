@@ -151,6 +151,15 @@ def test_a_jump_back_of_the_stamps_forgets_the_time_before(cloud, moving):
     assert cell(into, 20) == [[2, 2, 3]]
 
 
+def test_the_first_transform_after_a_jump_back_is_used(cloud, moving):
+    into = ingest()
+    push(into, "/tf", moving(5000), 5000)
+    for ms in (0, 10):
+        push(into, "/tf", moving(ms), ms)
+    assert push(into, "scan", cloud(at(5)), 12) is Outcome.ACCEPTED
+    assert "dropped:no_transform" not in into.counters["scan"]
+
+
 def test_a_live_engine_makes_the_voxels_of_the_deployed_recording(cloud, moving):
     rng = np.random.default_rng(4)
     stamps = np.cumsum(rng.integers(2, 18, 120))

@@ -81,7 +81,7 @@ def filled(edges, rng):
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(random_trees(), st.integers(0, 8), st.integers(0, 8))
 def test_random_chains_agree_with_the_oracle(drawn, first, second):
     edges, rng = drawn
@@ -99,7 +99,7 @@ def test_random_chains_agree_with_the_oracle(drawn, first, second):
             np.testing.assert_allclose(matrix(result.values[k, :3], result.values[k, 3:]), expected, atol=2e-6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(random_trees(), st.integers(0, 8), st.integers(0, 8))
 def test_one_tick_has_the_bits_that_it_has_among_many(drawn, first, second):
     edges, rng = drawn
@@ -115,7 +115,7 @@ def test_one_tick_has_the_bits_that_it_has_among_many(drawn, first, second):
         assert (one.valid[0], one.age_ns[0]) == (many.valid[k], many.age_ns[k])
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(random_trees(), st.tuples(*[st.integers(0, 8)] * 3), st.integers(0, 400))
 def test_the_inverse_chain_is_the_inverse_and_chains_compose(drawn, numbers, tick):
     edges, rng = drawn
@@ -132,7 +132,7 @@ def test_the_inverse_chain_is_the_inverse_and_chains_compose(drawn, numbers, tic
     np.testing.assert_allclose(ab @ bc, ac, atol=1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_any_graph_is_answered(links):
     found = FrameTree(StaticTransforms(), None)

@@ -222,7 +222,7 @@ def test_a_flood_of_transforms_of_one_frame_is_counted_and_takes_bounded_memory(
     assert frame(into, 1999).fused[0, 0] == 1999
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=120), st.integers(0, 400), st.booleans())
 def test_any_bytes_are_counted_and_never_raise(tf_message, noise, start, whole):
     voxels = {"origin_m": [0, 0, 0], "size_m": 1, "shape": [8, 8, 8], "frame": "base"}
@@ -250,7 +250,7 @@ links = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(links, st.sampled_from(["fixed", "eager"]), st.integers(0, 2**16))
 def test_a_live_engine_makes_the_rows_of_the_deployed_recording(tf_message, drawn, emit, seed):
     check_live_and_deployed_rows(tf_message, drawn, emit, seed)

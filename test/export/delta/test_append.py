@@ -15,6 +15,7 @@ from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta import append as module
 from robocache_ros.formats.delta.append import append_dataset
 from robocache_ros.formats.delta.log import TransactionLog
+from test.export.conftest import dry_run
 from test.export.delta.delta_rows import deltalake, table
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
@@ -39,6 +40,7 @@ def without_paths(rows: Any) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "episode"} for row in rows.to_pylist()]
 
 
+@pytest.mark.slow
 def test_eight_processes_that_append_at_once_lose_nothing(datasets: list[Path], tmp_path: Path) -> None:
     firsts = append_together(datasets, str(tmp_path / "out"))
 
@@ -190,3 +192,14 @@ def test_files_are_named_by_their_contents_after_an_append(datasets: list[Path],
     for file in (tmp_path / "out").glob("*/episode_range=*/*"):
         assert file.name == f"part-{hashlib.sha256(file.read_bytes()).hexdigest()[:32]}.parquet"
     assert module.DatasetPlace(tmp_path).storage == {}
+
+
+def test_a_dry_run_refuses_what_an_append_refuses(tmp_path: Path) -> None:
+    recording = sensor_recording(tmp_path / "recording", 1, 0.3)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").touch()
+
+    with pytest.raises(RoboCacheError, match="append: not for the format lerobot; use --format delta"):
+        dry_run([recording], sensor_spec(), tmp_path / "out", replace(OPTIONS, formats=("lerobot",)), append=True)
+    with pytest.raises(RoboCacheError, match="is not a Delta Lake dataset; choose another folder"):
+        dry_run([recording], sensor_spec(), tmp_path / "data", OPTIONS, append=True)

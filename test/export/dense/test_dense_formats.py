@@ -86,6 +86,7 @@ def test_without_h5py_robomimic_names_the_extra(
         export(sensors, sensor_spec(), tmp_path / "out", DatasetOptions(formats=("robomimic",)))
 
 
+@pytest.mark.slow
 def test_an_hdf5_file_on_a_full_disk_is_closed_and_raises_the_error(tmp_path: Path) -> None:
     code = """
 import sys

@@ -50,6 +50,7 @@ def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(
     }
 
 
+@pytest.mark.slow
 def test_a_dataset_has_the_same_bytes_for_one_process_and_for_two(record: Callable[..., Path], tmp_path: Path) -> None:
     bags = [record(EVENTS, name="a"), record(EVENTS, name="b", state=lambda k: None if 100 <= k < 130 else (k, 0))]
     spec = spec_of(**OUTCOMES, state={"on_invalid": "drop"})

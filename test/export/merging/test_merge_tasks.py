@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -9,8 +10,9 @@ from types import ModuleType
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources, Task
+from robocache_ros.exporter.executors.base import Resources, Task, finished
 from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.formats import write as shared
@@ -23,7 +25,7 @@ from test.export.merging.elsewhere import Elsewhere
 from test.export.pieces.conftest import Contents, contents
 
 ALL = tuple(name for name in WRITERS if name != "delta")  # which does not install everywhere
-OPTIONS = DatasetOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")
+OPTIONS = DatasetOptions(formats=ALL, codec="h264", preset="ultrafast", rate_hz=25, split_s=0.4, task="lift the cube")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
         assert len(tasks) > 2
 
 
-@pytest.mark.parametrize("module", [rlds, webdataset], ids=["rlds", "webdataset"])
+@pytest.mark.parametrize("module", [pytest.param(rlds, marks=pytest.mark.slow), webdataset], ids=["rlds", "webdataset"])
 def test_shards_have_about_the_stated_size(
     module: ModuleType, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,12 +83,13 @@ def test_shards_have_about_the_stated_size(
     assert all(whole // 8 < size < whole // 2 for size in shards[:-1])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name", [name if name in ("lerobot", "mcap") else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
+)
 def test_several_formats_have_the_bytes_of_each_alone(
     name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents
 ) -> None:
-    single = DatasetOptions(formats=(name,), codec="h264", split_s=0.4, task="lift the cube")
-    found = contents(export(bags, spec, tmp_path / "set", single, report=False).out)
+    found = contents(export(bags, spec, tmp_path / "set", replace(OPTIONS, formats=(name,)), report=False).out)
     of_format = {file[len(name) + 1 :]: data for file, data in alone.items() if file.startswith(f"{name}/")}
     told = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export
     assert found.keys() - {".robocache-dataset"} == of_format.keys()
@@ -112,3 +115,21 @@ def test_an_error_in_a_thread_ends_the_tasks() -> None:
     with LocalProcesses(2) as executor, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
         done.extend(result for _, result in executor.map(work, tasks, lambda _event: None))
     assert {"task 0", "task 1"} <= set(done)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError("Couldn't deserialize thrift"), "/out: Couldn't deserialize thrift; choose another folder"),
+        (OSError(28, "ignored", "/out/file"), "/out/file: No space left on device; free some space"),
+        (OSError("write failed: [errno 28] full"), "/out: No space left on device; free some space"),
+    ],
+)
+def test_an_error_of_a_file_in_another_process_has_its_reason(error: OSError, expected: str) -> None:
+    def fail(_task: Task, _progress: Progress) -> None:
+        raise error
+
+    returned = pickle.loads(pickle.dumps(finished(fail, Task("file", 1, Resources()), lambda _event: None)))
+    with pytest.raises(RoboCacheError) as raised, file_errors(Path("/out")):
+        raise returned
+    assert str(raised.value).startswith(expected)

@@ -14,7 +14,7 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.executors import local
 from robocache_ros.exporter.job import export
-from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.piece_store import LocalObjects, PieceFailure, PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.formats import recording as recording_file
@@ -31,12 +31,21 @@ def key(plan: Plan, recording: Path) -> str:
         return plan.key(PlannedRecording(recording), checksums.result())
 
 
-@pytest.mark.parametrize("media", ["none", "video"])
-def test_two_processes_make_the_bytes_of_one(
-    recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, media: str
+@pytest.mark.parametrize("media", ["none", pytest.param("video", marks=pytest.mark.slow)])
+def test_two_processes_make_the_bytes_of_one_and_one_of_them_is_started(
+    recordings: list[Path],
+    spec: FusionSpec,
+    undisturbed: Callable[[str], Contents],
+    tmp_path: Path,
+    media: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    started: list[int] = []
+    start = local._started
+    monkeypatch.setattr(local, "_started", lambda threads: started.append(threads) or start(threads))
     out = export(recordings, spec, tmp_path / "set", DatasetOptions(media=media), jobs=2).out
     assert contents(out) == undisturbed(media)
+    assert len(started) == 1
 
 
 def test_the_order_in_which_pieces_are_made_changes_no_byte(
@@ -149,16 +158,6 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
         export(bags, spec, tmp_path / "set")
 
 
-def test_the_process_of_the_export_is_one_of_the_jobs_and_the_others_are_started_once(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[int] = []
-    start = local._started
-    monkeypatch.setattr(local, "_started", lambda threads: started.append(threads) or start(threads))
-    assert len(export(bags, spec, tmp_path / "set", NO_MEDIA, jobs=2).recordings) == 2
-    assert len(started) == 1
-
-
 @pytest.mark.parametrize("jobs", [0, -1])
 def test_no_process_is_an_error(bags: list[Path], spec: FusionSpec, tmp_path: Path, jobs: int) -> None:
     with pytest.raises(RoboCacheError, match=f"jobs: {jobs} is not an integer from 1 to"):
@@ -170,3 +169,22 @@ def test_more_processes_than_recordings_are_not_started(
 ) -> None:
     monkeypatch.setattr(local, "_started", lambda *_: pytest.fail("a process was started"))
     export(bags[:1], spec, tmp_path / "set", NO_MEDIA, jobs=8)
+
+
+def test_pieces_in_a_folder_are_counted_without_a_look_at_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (made, failed, neither) = PieceStore(tmp_path), (digit * 64 for digit in "abc")
+    with store.draft() as draft:
+        (draft / "file").write_bytes(b"x")
+        store.commit(draft, made)
+    store.fail(failed, PieceFailure("recording", "error"))
+    monkeypatch.delattr(LocalObjects, "listed")
+
+    assert store.count() == 1
+    ended = store.ended([made, failed, neither])
+    assert [(ended[key].done, ended[key].failed) for key in (made, failed, neither)] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]

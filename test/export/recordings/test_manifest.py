@@ -181,3 +181,18 @@ def test_a_part_outside_of_the_recording_is_refused() -> None:
     before = PlannedRecording(Path("lift"), stop=moment("1980-01-01T00:00:00Z"))
     with pytest.raises(RoboCacheError, match="lift: to is -"):
         before.log_range(10**18, 10**18 + 10**9)
+
+
+def test_too_many_cells_or_lines_are_refused_before_they_take_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RoboCacheError, match=r"lifts\.csv:2:7: more than 6 cells in a row; quote one with a comma"):
+        load_manifest(written(folder, "recording,task\n" + "," * (1 << 20), "lifts.csv"))
+    monkeypatch.setattr(recordings, "MAX_LINES", 3)
+    with pytest.raises(RoboCacheError, match=r"lifts\.csv:4:1: more than 3 lines; use two tables"):
+        load_manifest(written(folder, "recording\n" + "\n" * 100, "lifts.csv"))
+
+
+def test_an_integer_that_no_float_can_store_is_not_a_moment() -> None:
+    with pytest.raises(RoboCacheError, match="an integer of more than 64 bits is neither seconds nor a stamp"):
+        moment(10**400)

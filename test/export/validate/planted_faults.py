@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import tarfile
@@ -675,6 +676,28 @@ LEROBOT21 = [
         "frames of 9x17",
         copy_file(VIDEO21.format("gray", 0), VIDEO21.format("color", 0)),
     ),
+    lerobot21("a missing data file", "episode_000001.parquet: is missing", remove(DATA21.format(1))),
+    lerobot21("a missing video", "episode_000000.mp4: is missing", remove(VIDEO21.format("color", 0))),
+    lerobot21(
+        "no quantile of GR00T's statistics",
+        "action has no q99: GR00T overwrites the file",
+        change_json(STATS, lambda stats: stats["action"].pop("q99")),
+    ),
+    lerobot21(
+        "a modality beyond the columns",
+        "0 to 9 are not columns of action, which has 2",
+        change_json("meta/modality.json", set_at("action", "arm", "end", 9)),
+    ),
+    lerobot21(
+        "a line that is not JSON",
+        "meta/episodes.jsonl: line 1: not JSON",
+        lambda d: (d / META21.format("episodes")).write_text('{"episode_index": 0,\n'),
+    ),
+    lerobot21(
+        "an episode longer than its video",
+        "10000000000000 rows; the video has",
+        change_lines(META21.format("episodes"), lambda lines: lines[0].update(length=10**13)),
+    ),
     lerobot21("the stamp of a depth image", "its stamp is", change_column(DEPTH, "stamp_ns", at(2, MS))),
     lerobot21("the provenance is missing", "meta/robocache.json: is missing", remove(OWN)),
 ]
@@ -1285,8 +1308,8 @@ WEBDATASET = [
 EPISODE = "episode_000001"
 
 
-def rewrite(change: Callable[[RawMessage], Iterable[RawMessage]]) -> Plant:
-    """Write the recording of the second episode again, with changed messages and right checksums."""
+def rewrite(change: Callable[[RawMessage], Iterable[RawMessage]], *, checksums: bool = True) -> Plant:
+    """Write the recording of the second episode again, with changed messages and right checksums, or without."""
 
     def plant(dataset: Path) -> None:
         folder = dataset / EPISODE
@@ -1294,10 +1317,12 @@ def rewrite(change: Callable[[RawMessage], Iterable[RawMessage]]) -> Plant:
         definitions = {f"robocache/msg/{stream.name.capitalize()}": definition(stream) for stream in streams}
         with Bag(folder) as bag:
             messages = [changed for message in bag.messages() for changed in change(message)]
-            types = {message.topic: bag.topics[message.topic].type for message in messages}
+            known = {name: topic.type for name, topic in bag.topics.items()}
+            types = {message.topic: known.get(message.topic, "std_msgs/msg/Float32") for message in messages}
         shutil.rmtree(folder)
         write_bag(folder, types, messages, definitions=definitions, compression="storage")
-        add_checksums(folder / f"{EPISODE}.mcap")
+        if checksums:
+            add_checksums(folder / f"{EPISODE}.mcap")
 
     return plant
 
@@ -1311,6 +1336,23 @@ def topic(name: str, change: Callable[[RawMessage, int], Iterable[RawMessage]]) 
         return change(message, (message.log_ns - first) // TICK_NS) if on_topic else [message]
 
     return rewrite(apply)
+
+
+def data_of(name: str, change: Callable[[bytes], bytes]) -> Plant:
+    """Change the bytes of the messages of a topic."""
+    return topic(name, lambda message, _row: [message._replace(data=change(message.data))])
+
+
+def flipped(dataset: Path) -> None:
+    path = dataset / EPISODE / f"{EPISODE}.mcap"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+def truncated(dataset: Path) -> None:
+    path = dataset / EPISODE / f"{EPISODE}.mcap"
+    os.truncate(path, path.stat().st_size // 2)
 
 
 def message_fields(name: str, size: int, change: Callable[[Any], Any], rows: slice = slice(None)) -> Plant:
@@ -1341,8 +1383,61 @@ def change_both(table: Any) -> None:
     table["age_ms"] += 1
 
 
+def set_to(value: float) -> Callable[[Any], None]:
+    return lambda table: table["values"].fill(value)
+
+
 ROW5 = slice(5, 6)
 MCAP = [
+    mcap(
+        "values that are NaN",
+        "state: a value is NaN or infinite in 40 rows, the first is row 0",
+        message_fields("state", 3, set_to(np.nan)),
+    ),
+    mcap(
+        "missing values that are not NaN",
+        "arm: a value that is missing is not NaN in",
+        message_fields("arm", 2, set_to(0)),
+    ),
+    mcap(
+        "padding of a window that is not NaN",
+        "force: a value that is missing is not NaN in 40 rows, the first is row 0",
+        message_fields("force", 6 + 12, lambda t: np.nan_to_num(t["values"], copy=False)),
+    ),
+    mcap(
+        "an infinite age",
+        "state: age_ms is NaN or infinite in 40 rows",
+        message_fields("state", 3, add_to("age_ms", np.inf)),
+    ),
+    mcap("messages that are too short", "40 messages have not 32 bytes", data_of("state", lambda data: data[:-4])),
+    mcap("rewards that are NaN", "reward: 40 are NaN", data_of("episode/reward", lambda _: number_message(np.nan))),
+    mcap("a layout that is not JSON", "layout: cannot be read", data_of("episode/layout", lambda _: text_message("{"))),
+    mcap("two layouts", "layout: is not one message at the first tick", topic("episode/layout", lambda m, _: [m, m])),
+    mcap(
+        "a message between two ticks",
+        "40 messages for 40 ticks: 1 ticks have none, 1 are at no tick",
+        topic("state", lambda m, row: [m._replace(log_ns=m.log_ns + (row == 5))]),
+    ),
+    mcap("images that are cut off", "message: content up to byte", data_of("color", lambda data: data[:-9])),
+    Fault("mcap image", "images of no format", "cannot be read", data_of("color", lambda d: d.replace(b"PNG", b"GNP"))),
+    mcap(
+        "images with other stamps",
+        "stamps are not those of the status",
+        data_of("color", lambda data: data[:4] + b"\0\0\0\1" + data[8:]),
+    ),
+    mcap(
+        "a topic of no stream",
+        "other is a topic of no stream",
+        topic("color", lambda m, _: [m, m._replace(topic="/robocache/other")]),
+    ),
+    mcap(
+        "the size of a stream in the provenance",
+        "the definition of robocache/msg/State is not that of the stream state",
+        change_json("robocache.json", set_at("layout", "spec", "streams", "state", "dim", 4)),
+    ),
+    mcap("an altered byte", "chunks are damaged", flipped),
+    mcap("a recording that is cut off", EPISODE, truncated),
+    mcap("no checksums", f"{EPISODE}: not every message has a checksum", rewrite(lambda m: [m], checksums=False)),
     mcap(
         "ticks shifted by one",
         "the first tick is|first_tick_ns is not",

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from robocache_ros.cli.commands import main
@@ -125,3 +128,39 @@ def test_an_unexpected_error_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
     declare(Check(), tmp_path, monkeypatch)
     (findings,) = validate(tmp_path)
     assert str(findings.found[0]).endswith("cannot be read further (KeyError: 'shape')")
+
+
+def npy_header_of(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def damaged_npz() -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, a=np.arange(1000))
+    data = bytearray(file.getvalue())
+    data[60:300] = b"\xff" * 240
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "expected"),
+    [
+        ("0.state.npy", npy_header_of((10**12,)), "cannot be read (float64 (1000000000000,) in 128 bytes)"),
+        ("0.depth.npz", damaged_npz(), "cannot be read (Error -3 while decompressing data"),
+    ],
+)
+def test_a_damaged_array_is_a_finding_and_the_next_members_are_read(
+    member: str, data: bytes, expected: str, tmp_path: Path
+) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, contents in ((member, data), ("0.meta.json", b"{")):
+            header = tarfile.TarInfo(name)
+            header.size = len(contents)
+            archive.addfile(header, io.BytesIO(contents))
+
+    damaged, next_member = (str(finding) for finding in validate(tmp_path / "a.tar")[0].found)
+
+    assert damaged.startswith(f"a.tar, {member}: {expected}")
+    assert next_member.startswith("a.tar, 0.meta.json: cannot be read")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robocache_ros.errors import RoboCacheError
@@ -67,6 +67,7 @@ def test_every_int64_is_read_as_it_was_written(values: list[int]) -> None:
     assert unpacked(memoryview(packed(np.array(values, np.int64)))).tolist() == values
 
 
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         st.text(max_size=8), st.lists(INT64, max_size=9) | st.lists(st.floats(width=32, allow_nan=False), min_size=1)

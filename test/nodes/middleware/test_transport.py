@@ -127,3 +127,8 @@ def test_socket_buffer_is_the_limit_without_shared_memory(tmp_path: Path, monkey
 def test_unknown_middleware_has_no_limit() -> None:
     assert transport.limit("rmw_zenoh_cpp", {}) is None
     assert transport.warnings(spec(), None, {"front": 2**30}) == []
+
+
+@pytest.mark.parametrize("size", ["", "0x100000", "512 kB"])
+def test_segment_size_that_is_not_a_number_counts_as_the_default(size: str, tmp_path: Path) -> None:
+    assert transport.fast_dds_bytes(written(tmp_path / "p.xml", size)) == 512 * 1024  # type: ignore[arg-type]

@@ -218,7 +218,7 @@ def test_normalize_image_refuses_what_is_not_a_uint8_image(image):
         normalize_image(image)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.data())
 def test_images_agree_with_the_reference(data):
     encoding = data.draw(st.sampled_from(sorted(set(FORMATS) - {"32FC1"})))

@@ -65,7 +65,7 @@ def test_device_code_gives_the_cpu_backends_bits(host, dtype, big_endian, paddin
     compare_on_host(host, data, rgb, layout, matrix)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     raw=st.binary(min_size=0, max_size=400),
     width=st.integers(0, 12),

@@ -48,7 +48,7 @@ def test_no_other_module_asks_for_a_reduction_by_its_name():
                 assert not compared & names, f"{file}:{node.lineno}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 @pytest.mark.parametrize("mode", SPEC_REDUCTIONS)
 def test_a_grid_agrees_with_the_float64_oracle(mode, data):
@@ -103,6 +103,7 @@ def test_the_spec_offers_what_streams_may_have_and_its_pages_describe_it(mode):
             dataclasses.replace(grid, features=() if features else ("intensity",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [*OF_FEATURES, *OF_CELLS])
 def test_every_kernel_compiles_without_a_warning(nvrtc, mode, architecture):
     """For clouds of any layout, and depth images."""

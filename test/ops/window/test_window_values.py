@@ -56,7 +56,7 @@ def windows(draw):
     return (rng.normal(size=(size, dim)) * scale).astype(np.float32), rows, np.array(counts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(windows(), st.sampled_from(["", *REDUCTIONS]))
 def test_the_cpu_follows_the_oracle(window, reduce):
     source, rows, counts = window
@@ -72,7 +72,7 @@ def test_the_cpu_follows_the_oracle(window, reduce):
             np.testing.assert_allclose(got[tick], oracle.reduced(samples, reduce), rtol=0, atol=atol)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(windows(), st.sampled_from(["", *REDUCTIONS]), st.booleans())
 def test_the_kernel_has_the_bits_of_the_cpu(host, window, reduce, special):
     source, rows, counts = window

@@ -146,8 +146,16 @@ def wanted(count: int, first: int = 0) -> list[list[int]]:
     return [[number, number, 0, 0] for number in range(first, first + count)]
 
 
-@pytest.mark.parametrize(("images", "marks"), [("", True), ("arrays", False), ("jpeg", True)])
-@pytest.mark.parametrize("window", [Window(), Window(3, 4), Window(2, 5, -3), Window(1, 1, 40)])
+@pytest.mark.parametrize(
+    ("images", "marks", "window"),
+    [
+        ("", True, Window()),
+        ("jpeg", True, Window()),
+        ("arrays", False, Window(3, 4)),
+        ("jpeg", True, Window(2, 5, -3)),
+        ("", True, Window(1, 1, 40)),
+    ],
+)
 def test_batches_are_those_of_windows_read_one_by_one(images: str, window: Window, marks: bool) -> None:
     source = MovingStreams(images=images, marks=marks)
     datasets = (kind(source, target_hz=100, window=window) for kind in (TimelineDataset, OneByOne))
