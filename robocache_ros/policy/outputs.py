@@ -197,6 +197,7 @@ class Outputs:
     """The outputs of a spec, and what it says about the columns of an action row.
 
     Attributes:
+        spec, options: as given.
         names: (A,) of the columns, such as `action.joint1`.
         blending: (A,) the alignment by which each column is blended; `hold`: never.
         limits: of the commands.
@@ -206,7 +207,7 @@ class Outputs:
     """
 
     def __init__(self, spec: FusionSpec, options: RunOptions) -> None:
-        self.spec = spec
+        self.spec, self.options = spec, options
         streams = Layout(spec).vectors_of("action")
         if not streams:
             raise RoboCacheError("streams: none has role: action; give the stream of the commands this role")
