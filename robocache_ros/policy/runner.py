@@ -375,7 +375,8 @@ class Runner:
         return output.trajectory(np.stack(rows), stamp_ns - self._options.action_latency_ns, offsets)
 
     def _jump(self, reason: str) -> None:
-        self._watchdog.stop(reason)
+        if self.state is not State.WARMUP:  # nothing moves yet
+            self._watchdog.stop(reason)
         self._forget()
 
     def _forget(self) -> None:

@@ -33,7 +33,7 @@ class TrajectoryController:
     """JointTrajectoryController with `interpolate_from_desired_state`, on positions.
 
     Args:
-        generation: what becomes of a trajectory whose stamp is in the future. `at once` (Humble, Jazzy, Kilted): the
+        generation: the outcome of a trajectory whose stamp is in the future. `at once` (Humble, Jazzy, Kilted): the
             running one is dropped, and a ramp leads from the last command to the first point; `deferred` (6.9): it
             begins at its stamp; `spliced` (master): the running one is followed until the stamp. A stamp in the past
             skips points, and `spliced` shifts the trajectory to now while another one runs.

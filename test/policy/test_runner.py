@@ -263,6 +263,13 @@ def test_a_jump_of_the_clock_stops_the_run_and_drops_its_rows(ticks: int) -> Non
     assert values(robot.steps(2)) == [robot.tick - 2, robot.tick - 1]
 
 
+def test_a_jump_of_the_clock_before_the_first_row_stops_nothing() -> None:
+    robot = Robot(delay=10)
+    robot.steps(5)
+    robot.tick += 100
+    assert [step.state for step in robot.runner.advance(robot.now_ns)] == [State.WARMUP]
+
+
 def test_ticks_that_were_missed_are_stepped_in_order() -> None:
     robot = Robot()
     robot.steps(2)
