@@ -75,6 +75,7 @@ setup(
                 "diagnostic-msgs",
                 "lifecycle-msgs",
                 "nav-msgs",
+                "std-srvs",
                 "trajectory-msgs",
             )
         ],
@@ -108,6 +109,7 @@ setup(
         "console_scripts": [
             "robocache = robocache_ros.programs:robocache",
             "fusion_node = robocache_ros.programs:fusion_node",
+            "policy_runner = robocache_ros.programs:policy_runner",
             "bag_player = robocache_ros.programs:bag_player",
         ]
     },

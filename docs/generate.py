@@ -27,11 +27,14 @@ from robocache_ros.spec import (
     keys,
 )
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec.run import OutputSpec, RunOptions
 
 SECTIONS: tuple[tuple[str, type], ...] = (
     ("The spec", FusionSpec),
     ("`quality`", SpecQuality),
     ("`dataset`", DatasetOptions),
+    ("`run`", RunOptions),
+    ("`run.outputs.<stream>`", OutputSpec),
     ("`streams.<name>`", StreamSpec),
     ("`streams.<name>.quality`", StreamQuality),
     ("`streams.<name>.qos`", QosSpec),

@@ -1,4 +1,4 @@
-"""The programs that are installed: `robocache`, `fusion_node` and `bag_player`.
+"""The programs that are installed: `robocache`, `fusion_node`, `policy_runner` and `bag_player`.
 
 A program imports its own module only when it starts, so that a missing extra gives one line, and Ctrl-C while modules
 load gives no traceback. `run` is also for programs outside of the package, such as the examples.
@@ -38,6 +38,11 @@ def robocache() -> int:
 def fusion_node() -> int:
     """The ROS node that fuses topics."""
     return start("fusion_node", "robocache_ros.nodes.fusion_node")
+
+
+def policy_runner() -> int:
+    """The ROS node that runs a policy."""
+    return start("policy_runner", "robocache_ros.nodes.policy_runner")
 
 
 def bag_player() -> int:

@@ -63,7 +63,7 @@ def _recordings(
 
     recordings = recordings_of(bags, manifest)
     options = replace(spec.dataset or DatasetOptions(), **given)
-    spec = replace(spec, dataset=None)
+    spec = replace(spec, dataset=None, run=None)
     expected = [expect(each, spec, options, fuse=not fast) for each in tables.counted(recordings, "checking")]
     problems = export_output.problem_lines(expected)
     if json:

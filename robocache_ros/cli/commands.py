@@ -16,6 +16,7 @@ from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
 from robocache_ros.cli.info import info
 from robocache_ros.cli.report import report
+from robocache_ros.cli.run import run
 from robocache_ros.cli.validate import validate
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import install_hint
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (info, check, export, report):
+for command in (info, check, export, report, run):
     app.command()(command)
 
 

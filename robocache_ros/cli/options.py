@@ -12,6 +12,7 @@ import typer
 
 from robocache_ros.spec import keys
 from robocache_ros.spec.dataset import ACTIONS, EPISODES, IMAGES, INPUT, MACHINES, OUTPUT, DatasetOptions
+from robocache_ros.spec.run import PLAN, STOPPING
 
 
 def place(text: str) -> str:
@@ -70,7 +71,7 @@ Target = Annotated[
 # Typer sees text, lists of text and booleans, whose default is None: not given. The types of the keys read them.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-PANELS = (INPUT, OUTPUT, EPISODES, ACTIONS, IMAGES, MACHINES)  # in the order of --help
+PANELS = (INPUT, OUTPUT, EPISODES, ACTIONS, IMAGES, MACHINES, PLAN, STOPPING)  # in the order of --help
 
 
 def flags(cls: type) -> dict[str, Field[Any]]:

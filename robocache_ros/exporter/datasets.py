@@ -78,7 +78,7 @@ class ExportResult:
 
 def resolved_spec(spec: FusionSpec, options: DatasetOptions) -> FusionSpec:
     """Apply the options `rate_hz`, `media` and `on_invalid` to the spec; check the options that depend on it."""
-    spec = replace(spec, dataset=None, rate_hz=options.rate_hz or spec.rate_hz)
+    spec = replace(spec, dataset=None, run=None, rate_hz=options.rate_hz or spec.rate_hz)
     # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
     if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
         spec = spec.without_cameras()

@@ -79,7 +79,9 @@ def outputs_of(
         chosen = replace(options or spec.dataset or DatasetOptions(), **(given or {}))
         # Without the section, which the options contain: flags, the section and keywords give the same dataset.
         outputs += [
-            Output(f"{name}-{rate or spec.rate_hz}hz", replace(spec, dataset=None), replace(chosen, rate_hz=rate))
+            Output(
+                f"{name}-{rate or spec.rate_hz}hz", replace(spec, dataset=None, run=None), replace(chosen, rate_hz=rate)
+            )
             for rate in rates_hz or (chosen.rate_hz,)
         ]
     check_outputs(outputs)

@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -152,14 +152,15 @@ SUCCESS, FAILURE, ERROR = (
     TransitionCallbackReturn.FAILURE,
     TransitionCallbackReturn.ERROR,
 )
-Transition = Callable[["FusionNode", LifecycleState], TransitionCallbackReturn]
+Node = TypeVar("Node", bound=LifecycleNode)
+Transition = Callable[[Node, LifecycleState], TransitionCallbackReturn]
 
 
-def _logs_errors(transition: Transition) -> Transition:
+def logs_errors(transition: Transition[Node]) -> Transition[Node]:
     """Log a user's mistake as one line and return FAILURE; log other errors, which rclpy hides, and return ERROR."""
 
     @wraps(transition)
-    def guarded(node: FusionNode, state: LifecycleState) -> TransitionCallbackReturn:
+    def guarded(node: Node, state: LifecycleState) -> TransitionCallbackReturn:
         try:
             return transition(node, state)
         except RoboCacheError as error:
@@ -210,7 +211,7 @@ class FusionNode(LifecycleNode):
                 f"the node stays unconfigured; fix the error, then run: {command} configure, then activate"
             )
 
-    @_logs_errors
+    @logs_errors
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, and create the engine, the subscriptions and the publishers."""
         path = parameters.read(self, "spec")
@@ -230,7 +231,7 @@ class FusionNode(LifecycleNode):
             self.get_logger().info(line)
         return SUCCESS
 
-    @_logs_errors
+    @logs_errors
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start publishing."""
         assert self.pipeline
@@ -240,7 +241,7 @@ class FusionNode(LifecycleNode):
         self.get_logger().info(f"publishing by {'/clock' if sim_time else 'the wall clock'}")
         return result
 
-    @_logs_errors
+    @logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Stop publishing and discard the samples; the counters keep their values."""
         assert self.pipeline
@@ -250,19 +251,19 @@ class FusionNode(LifecycleNode):
         self.pipeline.engine.reset("deactivated")
         return super().on_deactivate(state)
 
-    @_logs_errors
+    @logs_errors
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Release everything."""
         self._release()
         return SUCCESS
 
-    @_logs_errors
+    @logs_errors
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Release everything."""
         self._release()
         return SUCCESS
 
-    @_logs_errors
+    @logs_errors
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Release everything; the node is unconfigured and can be configured again."""
         self._failure = None

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from robocache_ros.alignments import alignment
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec.run import BLENDS, MAX_TICKS, RunOptions
 
 Float32: TypeAlias = "NDArray[np.float32]"
 
-MAX_HORIZON = 4096  # rows of a chunk
+MAX_HORIZON = MAX_TICKS  # rows of a chunk
 MAX_AHEAD = 65_536  # ticks from the next one to the last row of a chunk
-DECAY = 0.01  # of temporal ensembling: https://arxiv.org/abs/2304.13705, section III
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class PlanOptions:
     offset: int = 0
     execute_from: int = 0
     blend: str = "none"
-    crossfade_ticks: int = 8
-    decay: float = DECAY
+    crossfade_ticks: int = RunOptions.crossfade_ticks
+    decay: float = RunOptions.decay
 
     def __post_init__(self) -> None:
         if self.blend not in BLENDS:
@@ -69,9 +69,6 @@ class PlanOptions:
                 raise RoboCacheError(f"{name}: {value} is not in {least}..{MAX_HORIZON}; give a number of rows")
         if not 0 <= self.decay <= 100:
             raise RoboCacheError(f"decay: {self.decay} is not in 0..100")
-
-
-BLENDS = ("none", "crossfade", "ensemble")
 
 
 class Outcome(Enum):

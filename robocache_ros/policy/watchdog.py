@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec.run import RunOptions
 
 Float32: TypeAlias = "NDArray[np.float32]"
 
@@ -46,8 +47,8 @@ class Limits:
     lower: Float32 | None = None
     upper: Float32 | None = None
     max_step: Float32 | None = None
-    coast_ticks: int = 10
-    invalid_ticks: int = 5
+    coast_ticks: int = RunOptions.coast_ticks
+    invalid_ticks: int = RunOptions.invalid_ticks
 
     def __post_init__(self) -> None:
         for name, value in (("coast_ticks", self.coast_ticks), ("invalid_ticks", self.invalid_ticks)):
@@ -70,6 +71,7 @@ class Watchdog:
     Attributes:
         state: of the run.
         reason: of the last stop; empty if there was none.
+        last: (A,) the last row that was sent; None: nothing was.
     """
 
     def __init__(self, limits: Limits, names: Sequence[str]) -> None:
@@ -77,7 +79,7 @@ class Watchdog:
         self.state = State.WARMUP
         self.reason = ""
         self._names = tuple(names)
-        self._last: Float32 | None = None
+        self.last: Float32 | None = None
         self._without = 0  # ticks without a command
         self._invalid: dict[str, int] = {}  # ticks of each invalid stream
 
@@ -87,10 +89,10 @@ class Watchdog:
             return None
         if row is None:
             return self._coast()
-        if reason := self._unsafe(row):
+        if reason := self.unsafe(row, self.last):
             self.stop(reason)
             return None
-        self.state, self._without, self._last = State.RUN, 0, row
+        self.state, self._without, self.last = State.RUN, 0, row
         return row
 
     def stream(self, name: str, *, valid: bool) -> None:
@@ -106,7 +108,7 @@ class Watchdog:
 
     def arm(self) -> None:
         """Start again, after a stop."""
-        self.state, self.reason, self._last, self._without = State.WARMUP, "", None, 0
+        self.state, self.reason, self.last, self._without = State.WARMUP, "", None, 0
         self._invalid.clear()
 
     def _coast(self) -> Float32 | None:
@@ -117,17 +119,17 @@ class Watchdog:
             self.stop(f"no command for {self._without} ticks")
             return None
         self.state = State.COAST
-        return self._last
+        return self.last
 
-    def _unsafe(self, row: Float32) -> str:
-        """Return why a row must not be sent; empty if it may."""
+    def unsafe(self, row: Float32, before: Float32 | None) -> str:
+        """Return why a row must not be sent after another one; empty if it may."""
         checks = [("is not finite", ~np.isfinite(row))]
         if self.limits.lower is not None:
             checks.append(("is below its limit", row < self.limits.lower))
         if self.limits.upper is not None:
             checks.append(("is above its limit", row > self.limits.upper))
-        if self.limits.max_step is not None and self._last is not None:
-            checks.append(("steps by more than its limit", np.abs(row - self._last) > self.limits.max_step))
+        if self.limits.max_step is not None and before is not None:
+            checks.append(("steps by more than its limit", np.abs(row - before) > self.limits.max_step))
         for text, wrong in checks:
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])

@@ -24,6 +24,7 @@ from robocache_ros.spec.keys import (
     refusal,
     show_value,
 )
+from robocache_ros.spec.run import RunOptions
 from robocache_ros.spec.stream import OUTCOMES, TF, TF_TYPE, SpecQuality, StreamSpec
 from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.units import NS_PER_MS
@@ -90,6 +91,9 @@ class FusionSpec:
     dataset: DatasetOptions | None = key(
         nested(DatasetOptions), "what an export makes of recordings; its options come first", default=None
     )
+    run: RunOptions | None = key(
+        nested(RunOptions), "what `robocache run` does with a policy; its options come first", default=None
+    )
 
     def __post_init__(self) -> None:
         if self.lead_ms > self.delay_ms:
@@ -106,6 +110,11 @@ class FusionSpec:
         for stream in self.streams:
             if stream.delta_from:
                 self._check_delta(stream)
+        for output in self.run.outputs if self.run else ():
+            if not any(s.name == output.name and s.role == "action" for s in self.vectors):
+                raise refusal(
+                    f"run.outputs.{printable(output.name, 40)}", "is not a stream with role: action; name one"
+                )
 
     def _check_delta(self, stream: StreamSpec) -> None:
         at = f"streams.{stream.name}.delta_from"
@@ -182,12 +191,19 @@ class FusionSpec:
             given = {name: getattr(stream, name) for name in ("topic", "camera_info", "color")}
             absolute = {name: above + topic for name, topic in given.items() if topic and not topic.startswith("/")}
             streams.append(replace(stream, **absolute) if absolute else stream)
-        return replace(self, streams=tuple(streams))
+        outputs = []
+        for output in self.run.outputs if self.run else ():
+            named = {name: getattr(output, name) for name in ("topic", "takeover")}
+            absolute = {name: above + topic for name, topic in named.items() if topic and not topic.startswith("/")}
+            outputs.append(replace(output, **absolute))
+        run = replace(self.run, outputs=tuple(outputs)) if self.run else None
+        return replace(self, streams=tuple(streams), run=run)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved spec as plain values with all defaults. `load_spec` restores an equal spec from them."""
         streams = {stream.name: keys.write(stream) for stream in self.streams}
-        return {**keys.write(self), "streams": streams}
+        run = {"run": self.run.to_dict()} if self.run else {}
+        return {**keys.write(self), "streams": streams, **run}
 
 
 def load_spec(source: str | AnyPath | Mapping[str, Any], namespace: str = "/") -> FusionSpec:

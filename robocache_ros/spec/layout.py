@@ -105,7 +105,7 @@ class Layout:
             "row_width": self.row_width,
             "columns": [asdict(column) for column in self.columns],
             "streams": streams,
-            "spec": replace(self.spec, dataset=None).to_dict(),
+            "spec": replace(self.spec, dataset=None, run=None).to_dict(),
         }
 
     def to_json(self, *, use_sim_time: bool | None = None) -> str:

@@ -30,11 +30,13 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("ipc",),
     ("bags",),
-    ("nodes",),
-    ("bench", "client", "formats"),
+    ("formats",),
     ("datasets",),
     ("exporter",),
     ("training",),
+    ("policy",),
+    ("nodes",),
+    ("bench", "client"),
     ("cli",),
     ("demo",),
     ("__init__", "__main__"),
@@ -42,6 +44,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 ROS = {
     *("rclpy", "rosidl_runtime_py", "message_filters", "launch", "launch_ros", "builtin_interfaces", "std_msgs"),
+    "std_srvs",
     *(
         "sensor_msgs",
         "geometry_msgs",

@@ -47,7 +47,7 @@ def test_the_order_in_which_chunks_come_does_not_matter(order: list[int], blend:
         plan = ActionPlan(["linear"], PlanOptions(blend=blend))
         for tick in ticks:
             plan.add(chunk(tick, at=0.1 * tick))
-        return executed(plan, range(0, 20))
+        return executed(plan, range(20))
 
     assert run(order) == run([0, 3, 5])
 
@@ -55,19 +55,19 @@ def test_the_order_in_which_chunks_come_does_not_matter(order: list[int], blend:
 def test_the_first_of_two_chunks_of_one_observation_stays() -> None:
     plan = ActionPlan(["linear"])
     assert [plan.add(chunk(0)), plan.add(chunk(0, at=9))] == [Outcome.ACCEPTED, Outcome.DUPLICATE]
-    assert executed(plan, range(0, 3)) == [0, 1, 2]
+    assert executed(plan, range(3)) == [0, 1, 2]
 
 
 def test_rows_at_the_start_of_a_chunk_can_be_skipped() -> None:
     plan = ActionPlan(["linear"], PlanOptions(execute_from=4))
     plan.add(chunk(0))
-    assert executed(plan, range(0, 6)) == [None] * 4 + [4, 5]
+    assert executed(plan, range(6)) == [None] * 4 + [4, 5]
 
 
 def test_a_crossfade_steps_by_no_more_than_the_chunks_and_its_share_of_their_distance() -> None:
     plan = ActionPlan(["linear"], PlanOptions(blend="crossfade", crossfade_ticks=4))
     plan.add(chunk(0, rows=30))
-    before = executed(plan, range(0, 10))
+    before = executed(plan, range(10))
     plan.add(chunk(8, rows=20, at=5.0))
 
     rows = np.array([*before, *executed(plan, range(10, 20))], np.float64)
@@ -81,7 +81,7 @@ def test_an_ensemble_is_the_weighted_mean_of_all_rows_of_a_tick() -> None:
     for tick, at in ((0, 0.0), (2, 1.0), (4, 5.0)):
         plan.add(chunk(tick, at=at))
 
-    executed(plan, range(0, 5))
+    executed(plan, range(5))
     command = plan.take(5)
 
     assert command

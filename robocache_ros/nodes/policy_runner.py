@@ -1,0 +1,535 @@
+"""The ROS node that runs a policy: frames of a fusion node in, commands out.
+
+It reads frames with `FusedSubscriber`, from the memory of a fusion node on the same machine, and not from an engine of
+its own: the policy, a recorder and other consumers then have the same frames, and the thread that sends commands shares
+no interpreter with the fusion.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import rclpy
+import torch
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
+from rclpy.duration import Duration
+from rclpy.exceptions import ParameterException
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.logging import get_logger
+from rclpy.parameter import Parameter
+from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import remove_ros_args
+from rosgraph_msgs.msg import Clock as ClockMessage
+from sensor_msgs.msg import Joy
+from std_msgs.msg import Bool, Float32MultiArray, String
+from std_srvs.srv import SetBool, Trigger
+
+from robocache_ros.decode import make_decoder
+from robocache_ros.engine import tick_grid
+from robocache_ros.engine.frames import FusedFrame
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.nodes import frame_messages, middleware, parameters, process
+from robocache_ros.nodes.client.subscriber import FusedSubscriber
+from robocache_ros.nodes.fusion_node import SUCCESS, FusionNode, logs_errors
+from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes.sim_timeline import read_clock
+from robocache_ros.nodes.subscriptions import definitions
+from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
+from robocache_ros.policy.plan import Chunk, Outcome
+from robocache_ros.policy.policies import kind_of
+from robocache_ros.policy.runner import Runner, Step
+from robocache_ros.policy.watchdog import State
+from robocache_ros.policy.worker import ProcessWorker
+from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.keys import keys_of, read_values
+from robocache_ros.spec.run import RunOptions
+
+log = logging.getLogger(__name__)
+
+PARAMETERS = (
+    Declared("spec", "", "Path of the fusion spec (YAML); its section run has the outputs and their limits."),
+    Declared("policy", "", "CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION; empty: chunks come on ~/chunk."),
+    Declared("device", "cpu", "Device of a checkpoint.", "cpu | cuda | cuda:<index>"),
+    Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
+    Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
+    Declared("autostart", False, "Configure and activate at the start.", read_only=True),
+    Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
+)
+OPTIONS = {name: field for name, field in keys_of(RunOptions).items() if field.metadata["flag"]}
+STATES = tuple(State)
+ORIGINS = ("", "policy", "coast", "operator", "hold")
+FACTS = ("state", "origin", "seam_step")  # columns of ~/executed after those of the row; then pairs of each source
+SOURCE = ("ticks_since_observation", "weight")
+WAIT_S = 0.1  # until the thread of the steps looks for its end again
+ACKED_S = 0.5  # until the last zero velocity counts as lost
+LEVELS = {State.RUN: DiagnosticStatus.OK, State.STOP: DiagnosticStatus.ERROR}
+
+
+class PolicyRunner(LifecycleNode):
+    """Runs a policy; docs/reference/node.md has its topics and services.
+
+    Args:
+        name: the node's name, before remapping.
+        kwargs: arguments of rclpy's LifecycleNode.
+    """
+
+    def __init__(self, name: str = "policy_runner", **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self._log = process.attach(self.get_logger())
+        self.run: Run | None = None
+        for parameter in PARAMETERS:
+            self.declare_parameter(parameter.name, parameter.default, parameter.descriptor())
+        for option, field in OPTIONS.items():
+            described = ParameterDescriptor(
+                description=f"{field.metadata['doc']}. Empty: as the spec has it.", dynamic_typing=True
+            )
+            self.declare_parameter(option, "", described)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
+        self.create_service(Trigger, "~/arm", self._on_arm)
+        self.create_service(Trigger, "~/stop", self._on_stop)
+        self.create_service(SetBool, "~/takeover", self._on_takeover)
+
+    def autostart(self) -> bool:
+        """Configure and activate; returns whether both succeeded."""
+        return self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS
+
+    @logs_errors
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Read the spec, start the policy, and create the subscriptions and publishers."""
+        path = parameters.read(self, "spec")
+        if not path:
+            raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
+        spec = load_spec(path, self.get_namespace())
+        given = {name: str(value) for name in OPTIONS if (value := parameters.read(self, name)) not in ("", None)}
+        options = replace(spec.run or RunOptions(), **read_values(RunOptions, given, flags=True))
+        self.run = Run(self, spec, options)
+        return SUCCESS
+
+    @logs_errors
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Start to send commands, once the policy has planned."""
+        assert self.run
+        self.run.start(sim_time=bool(parameters.read(self, "use_sim_time")))
+        return super().on_activate(state)
+
+    @logs_errors
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Stop to send commands; velocities become zero."""
+        assert self.run
+        self.run.end()
+        return super().on_deactivate(state)
+
+    @logs_errors
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything."""
+        self._release()
+        return SUCCESS
+
+    @logs_errors
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything."""
+        self._release()
+        return SUCCESS
+
+    @logs_errors
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything; the node can be configured again."""
+        self._release()
+        return SUCCESS
+
+    def destroy_node(self) -> None:
+        """Make velocities zero, and release everything."""
+        self._release()
+        process.detach(self._log)
+        super().destroy_node()
+
+    def _release(self) -> None:
+        if self.run:
+            self.run.destroy()
+            self.run = None
+
+    def _on_arm(self, request: Any, response: Any) -> Any:
+        if self.run:
+            self.run.runner.arm()
+        return self._answered(response, "armed: commands are sent after the next plan")
+
+    def _on_stop(self, request: Any, response: Any) -> Any:
+        if self.run:
+            self.run.runner.stop("a call of ~/stop")
+        return self._answered(response, "stopped; call ~/arm to start again")
+
+    def _on_takeover(self, request: Any, response: Any) -> Any:
+        if self.run:
+            self.run.runner.take_over(bool(request.data))
+        return self._answered(response, "the operator commands" if request.data else "the policy commands")
+
+    def _answered(self, response: Any, words: str) -> Any:
+        response.success, response.message = self.run is not None, words if self.run else "the node is not configured"
+        return response
+
+    def _report(self) -> None:
+        if not self.run:
+            return
+        try:
+            message = DiagnosticArray(status=[self.run.status()])
+            message.header.stamp = self.get_clock().now().to_msg()
+            self._diagnostics.publish(message)
+        except Exception as error:  # such as no free file descriptors: commands continue
+            self.get_logger().error(f"/diagnostics: a report failed ({printable(repr(error), 150)})", once=True)
+
+
+class Run:
+    """Everything that exists between configure and cleanup.
+
+    Args:
+        node: owns the subscriptions and publishers.
+        spec: of the robot.
+        options: of the run.
+
+    Raises:
+        RoboCacheError: an output or the policy cannot be.
+    """
+
+    def __init__(self, node: LifecycleNode, spec: FusionSpec, options: RunOptions) -> None:
+        self._node, self._spec = node, spec
+        self.counters: Counter[str] = Counter()
+        outputs = Outputs(spec, options)
+        classes = {output.name: _message_class(output) for output in outputs.outputs}
+        policy = parameters.read(node, "policy")
+        if policy:
+            kind_of(policy)
+        self._worker = ProcessWorker(policy, spec, parameters.read(node, "device")) if policy else None
+        self.runner = Runner(outputs, self._worker)
+        self._publishers = {
+            output.name: node.create_publisher(classes[output.name], output.topic, middleware.reliable(1))
+            for output in outputs.outputs
+        }
+        self._executed = node.create_publisher(Float32MultiArray, "~/executed", middleware.reliable(200))
+        self._columns = node.create_publisher(String, "~/columns", middleware.latched())
+        described = {
+            "columns": [*outputs.names, *FACTS],
+            "sources": SOURCE,
+            "states": [each.value for each in STATES],
+            "origins": ORIGINS,
+        }
+        self._columns.publish(String(data=json.dumps(described)))
+        self._subscriptions = [
+            node.create_subscription(Float32MultiArray, "~/chunk", self._on_chunk, middleware.reliable(10)),
+            node.create_subscription(Bool, "~/takeover", self._on_takeover, middleware.reliable(1)),
+        ]
+        for output in options.outputs:
+            if output.takeover:
+                self._subscribe_operator(output.name, output.takeover)
+        button = parameters.read(node, "takeover_button")
+        if button >= 0:
+            self._button, self._pressed = button, False
+            self._subscriptions.append(node.create_subscription(Joy, "/joy", self._on_joy, middleware.reliable(1)))
+        images = [stream.name for stream in spec.media if stream.role == "observation"]
+        self._frames = FusedSubscriber(
+            parameters.read(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
+        )
+        self._guard = _start_guard(node, outputs)
+        self._state: tuple[State, bool] | None = None
+        self._clock: Any = None
+        self._sim_ns: int | None = None
+        self._woken, self._ended = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, *, sim_time: bool) -> None:
+        """Start the steps; with `sim_time` the ticks follow /clock."""
+        if sim_time and self._clock is None:
+            self._clock = self._node.create_subscription(
+                ClockMessage, "/clock", self._on_clock, middleware.clock(), raw=True
+            )
+        self._ended.clear()
+        self.runner.arm()
+        self._thread = threading.Thread(target=self._step, name="robocache-commands", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the steps, and make velocities zero."""
+        if self._thread:
+            self._ended.set()
+            self._woken.set()
+            self._thread.join()
+            self._thread = None
+            self._send_zero()
+
+    def destroy(self) -> None:
+        """End the steps and the policy, and release everything."""
+        self.end()
+        self._frames.close()
+        if self._worker:
+            self._worker.close()
+        if self._guard and self._guard.stdin:
+            self._guard.communicate(b"done\n")
+        for subscription in [*self._subscriptions, *([self._clock] if self._clock else [])]:
+            self._node.destroy_subscription(subscription)
+        for publisher in (*self._publishers.values(), self._executed, self._columns):
+            self._node.destroy_publisher(publisher)
+
+    def status(self) -> DiagnosticStatus:
+        """The state, its reason and the metrics."""
+        runner = self.runner
+        state, name = runner.state, self._node.get_fully_qualified_name().lstrip("/")
+        message = ": ".join(filter(None, (state.value, runner.reason)))
+        if runner.in_takeover:
+            message = f"takeover; {message}"
+        values = {"state": state.value, "reason": runner.reason, "last_error": runner.last_error}
+        values |= {key: f"{value:g}" for key, value in {**runner.metrics(), **self.counters}.items()}
+        level = DiagnosticStatus.WARN if runner.in_takeover else LEVELS.get(state, DiagnosticStatus.WARN)
+        pairs = [KeyValue(key=key, value=value) for key, value in values.items()]
+        return DiagnosticStatus(level=level, name=f"{name}: run", message=message, hardware_id=name, values=pairs)
+
+    def _step(self) -> None:
+        """Send the commands of due ticks, until the end."""
+        process.reduce_timer_slack()
+        while not self._ended.is_set():
+            self._woken.clear()
+            now_ns = self._now_ns()
+            if now_ns is not None:
+                for step in self.runner.advance(now_ns):
+                    self._send(step, now_ns)
+            due_ns = self.runner.next_ns()
+            if self._clock is not None or due_ns is None:
+                self._woken.wait(WAIT_S)
+            else:
+                self._woken.wait(min(WAIT_S, max(0.0, (due_ns - time.time_ns()) / 1e9)))
+
+    def _send(self, step: Step, now_ns: int) -> None:
+        for output, data in self.runner.messages(step, now_ns):
+            self._publishers[output.name].publish(data)
+        row = np.full(len(self.runner.outputs.names), np.nan, np.float32) if step.row is None else step.row
+        sources = step.command.sources if step.command else ()
+        facts = [STATES.index(step.state), ORIGINS.index(step.origin), step.seam_step]
+        pairs = [value for observed, weight in sources for value in (step.tick - observed, weight)]
+        window = np.concatenate([row, np.array([*facts, *pairs], np.float32)])[None]
+        tick_ns = tick_grid.tick_ns(step.tick, self._spec.rate_hz)
+        self._executed.publish(frame_messages.fused_cdr(tick_ns, window))
+        state = (step.state, step.origin == "operator")
+        if state != self._state:
+            self._state = state
+            level = logging.ERROR if step.state is State.STOP else logging.INFO
+            words = "; the operator commands" if state[1] else ""
+            log.log(level, "%s%s%s", step.state.value, f": {self.runner.reason}" * bool(self.runner.reason), words)
+
+    def _send_zero(self) -> None:
+        now_ns = self._now_ns() or time.time_ns()
+        period_ns = tick_grid.period_ns(self._spec.rate_hz)
+        for output in self.runner.outputs.velocities:
+            publisher = self._publishers[output.name]
+            publisher.publish(output.zero(now_ns, period_ns))
+            publisher.wait_for_all_acked(Duration(seconds=ACKED_S))
+
+    def _now_ns(self) -> int | None:
+        return time.time_ns() if self._clock is None else self._sim_ns
+
+    def _on_clock(self, data: bytes) -> None:
+        sim_ns = read_clock(data)
+        if sim_ns is not None:
+            self._sim_ns = sim_ns
+            self._woken.set()
+
+    def _on_frame(self, frame: FusedFrame) -> None:
+        """Called in the thread of the frames."""
+        if frame.layout and not _same(frame.layout.spec, self._spec):
+            self.runner.stop("the fusion node has another spec; start it with the spec of this node")
+            return
+        self.runner.frame(frame, tick_grid.first_at_or_after(frame.tick_ns, self._spec.rate_hz))
+
+    def _on_chunk(self, message: Float32MultiArray) -> None:
+        rate_hz = self._spec.rate_hz
+        try:
+            tick_ns, actions = frame_messages.read_fused(message)
+            tick = tick_grid.first_at_or_after(tick_ns, rate_hz)
+            if tick_grid.tick_ns(tick, rate_hz) != tick_ns:
+                raise ValueError(f"{tick_ns} ns is not a tick of {rate_hz} Hz")
+            outcome = self.runner.add(Chunk(tick, actions.numpy()))
+        except (ValueError, TypeError, RuntimeError) as error:
+            self._refuse("chunks_malformed", f"~/chunk: {error}; see docs/reference/node.md for its layout")
+            return
+        if outcome is Outcome.INVALID:
+            width = self.runner.outputs.width
+            self._refuse("chunks_refused", f"~/chunk: not finite (H, {width}) of a tick that was; correct the sender")
+
+    def _on_takeover(self, message: Bool) -> None:
+        if message.data != self.runner.in_takeover:
+            self.runner.take_over(bool(message.data))
+
+    def _on_joy(self, message: Joy) -> None:
+        pressed = self._button < len(message.buttons) and bool(message.buttons[self._button])
+        if pressed != self._pressed:
+            self._pressed = pressed
+            self.runner.take_over(pressed)
+
+    def _subscribe_operator(self, name: str, topic: str) -> None:
+        stream = self._spec.stream(name)
+        decoder = make_decoder(stream, definitions(self._spec))
+
+        def on_command(data: bytes) -> None:
+            try:
+                self.runner.operator(name, np.asarray(decoder.decode_cdr(data).value, np.float32))
+            except Exception as error:
+                self._refuse("operator_malformed", f"{printable(topic, 60)}: {error}; correct the sender")
+
+        message_class = middleware.load_message_class(stream.type)
+        if message_class is None:
+            raise RoboCacheError(f"run.outputs.{name}.takeover: {stream.type} is not installed; install its package")
+        self._subscriptions.append(
+            self._node.create_subscription(message_class, topic, on_command, middleware.profile(stream.qos), raw=True)
+        )
+
+    def _refuse(self, counter: str, words: str) -> None:
+        """Count a message that cannot be used, and log the first one of its kind."""
+        if not self.counters[counter]:
+            log.warning("%s; others are counted as %s in /diagnostics", printable(words, 150), counter)
+        self.counters[counter] += 1
+
+
+def _same(one: FusionSpec, other: FusionSpec) -> bool:
+    return one is other or (one.streams, one.rate_hz) == (other.streams, other.rate_hz)
+
+
+def _message_class(output: Output) -> type[Any]:
+    found = middleware.load_message_class(output.type)
+    if found is None:
+        package = output.type.partition("/")[0].replace("_", "-")
+        raise RoboCacheError(
+            f"run.outputs.{output.name}: {output.type} is not installed; install ros-$ROS_DISTRO-{package}"
+        )
+    return found
+
+
+def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
+    """Start the process that sends zero velocity if this one is killed, for outputs without a timeout; else None."""
+    period_ns = tick_grid.period_ns(outputs.spec.rate_hz)
+    zeros = [
+        {
+            "topic": node.resolve_topic_name(output.topic),
+            "type": output.type,
+            "data": base64.b64encode(output.zero(0, period_ns)).decode(),
+        }
+        for output in outputs.velocities
+        if output.type not in VELOCITIES
+    ]
+    if not zeros:
+        return None
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "robocache_ros.nodes.velocity_guard"], stdin=subprocess.PIPE, start_new_session=True
+    )
+    assert guard.stdin
+    guard.stdin.write(json.dumps(zeros).encode() + b"\n")
+    guard.stdin.flush()
+    return guard
+
+
+def help_text() -> str:
+    """Every parameter with its default."""
+    lines = [f"  {each.name}: {each.description} (default: {each.default!r})" for each in PARAMETERS]
+    return "\n".join(
+        ["parameters, each given as: --ros-args -p NAME:=VALUE", *lines, f"  {', '.join(OPTIONS)}: as in the spec"]
+    )
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the node until Ctrl-C or SIGTERM; returns the exit status."""
+    given = sys.argv if args is None else ["policy_runner", *args]
+    parser = argparse.ArgumentParser(
+        prog="policy_runner",
+        description="Run a policy: frames of a fusion node in, commands out.",
+        epilog=help_text(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(remove_ros_args(given)[1:])
+    process.prepare()
+    # Own handlers of signals: those of rclpy end the context, and the last zero velocity could not be sent.
+    rclpy.init(args=given, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        node = PolicyRunner()
+    except ParameterException as error:
+        get_logger("policy_runner").fatal(parameters.refusal(error))
+        rclpy.try_shutdown()
+        return 1
+    started = not parameters.read(node, "autostart")
+    return spin([node], lambda: started or node.autostart())
+
+
+def run_policy(
+    policy: str, spec: str, device: str, fusion: str | None, given: Mapping[str, Any], *, use_sim_time: bool
+) -> int:
+    """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
+
+    Args:
+        policy: parameter of the node, as are the next two.
+        spec: path of the spec.
+        device: of a checkpoint.
+        fusion: name of a running fusion node; None: one is made in this process.
+        given: options of the run that are not those of the spec.
+        use_sim_time: follow /clock.
+    """
+    process.prepare()
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+    common = {"spec": spec, "use_sim_time": use_sim_time, "device": device}
+    nodes: list[Any] = []
+    if fusion is None:
+        nodes.append(FusionNode(parameter_overrides=_overrides({**common, "device": "cpu"})))
+    values = {**common, "policy": policy, "fusion": fusion or "fusion_node"} | {n: str(v) for n, v in given.items()}
+    nodes.append(PolicyRunner(parameter_overrides=_overrides(values)))
+
+    def start() -> bool:
+        if fusion is None and not (nodes[0].trigger_configure() == nodes[0].trigger_activate() == SUCCESS):
+            return False
+        return bool(nodes[-1].autostart())
+
+    return spin(nodes, start)
+
+
+def _overrides(values: Mapping[str, Any]) -> list[Parameter[Any]]:
+    return [Parameter(name, value=value) for name, value in values.items()]
+
+
+def spin(nodes: list[Any], start: Any) -> int:
+    """Spin nodes, of which the last ones are destroyed first, until Ctrl-C or SIGTERM.
+
+    Args:
+        nodes: in the order in which they are made.
+        start: called once they are spun; returns whether the program goes on.
+
+    Returns:
+        0, or 1 if `start` has failed.
+    """
+    stopped = process.stop_on_signals()
+    executor = SingleThreadedExecutor()
+    for node in nodes:
+        executor.add_node(node)
+    failed = not start()
+    try:
+        while not stopped.is_set() and not failed:
+            executor.spin_once(timeout_sec=WAIT_S)
+    finally:
+        for node in reversed(nodes):
+            node.destroy_node()
+        executor.shutdown()
+        rclpy.try_shutdown()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

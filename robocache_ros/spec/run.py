@@ -1,0 +1,191 @@
+"""The options of a run, declared once: for the command line, the section `run` of a spec, and Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from robocache_ros.spec import keys
+from robocache_ros.spec.keys import (
+    TOPIC,
+    Flag,
+    KeyType,
+    Problem,
+    SpecError,
+    below,
+    boolean,
+    check,
+    choice,
+    converted,
+    either,
+    integer,
+    key,
+    many,
+    number,
+    pattern,
+    show_value,
+    text,
+)
+from robocache_ros.units import NS_PER_MS
+
+MAX_TICKS = 4096  # rows of a chunk, and ticks of an option
+BLENDS = ("none", "crossfade", "ensemble")
+PLAN, STOPPING = "Plan", "Stop"
+
+_limits = converted(
+    either(number(-1e9, 1e9), many(number(-1e9, 1e9))),
+    lambda given: given if isinstance(given, tuple) else (given,),
+)
+_topic = pattern("a topic such as /arm/commands, or commands in the namespace", TOPIC.replace("^/", "^/?"))
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """Where the commands of an action stream go; each default is that of the stream."""
+
+    name: str  # of the stream
+    topic: str = key(_topic, "the topic of the commands, else that of the stream", default="")
+    type: str = key(
+        text("a message type such as trajectory_msgs/msg/JointTrajectory"),
+        "message type of the commands, else that of the stream",
+        default="",
+    )
+    field: str = key(
+        text("a field such as velocity"), "of joint messages: what the values are, else position", default=""
+    )
+    names: tuple[str, ...] = key(
+        many(text("a joint's name"), unique=True), "joints of the commands, else those of the stream", default=()
+    )
+    frame: str = key(text("a frame such as base_link"), "frame_id of the commands", default="")
+    discrete: tuple[str, ...] = key(
+        many(text("a component of the stream"), unique=True),
+        "components that are never blended, such as a gripper or an integer",
+        default=(),
+    )
+    lower: tuple[float, ...] = key(_limits, "smallest command: one number, or one for each value", default=())
+    upper: tuple[float, ...] = key(_limits, "largest command: one number, or one for each value", default=())
+    max_step: tuple[float, ...] = key(
+        _limits, "largest change from tick to tick: one number, or one for each value", default=()
+    )
+    accept_no_timeout: bool = key(
+        boolean,
+        "velocities may go to a controller that keeps the last one for ever, such as forward_command_controller",
+        default=False,
+    )
+    takeover: str = key(_topic, "topic of the operator's commands, of the type of the stream", default="")
+
+
+def _outputs(raw: Any) -> tuple[OutputSpec, ...]:
+    if isinstance(raw, tuple) and all(isinstance(each, OutputSpec) for each in raw):
+        return raw
+    if not isinstance(raw, Mapping) or not raw:
+        raise keys.refuse(f"expected outputs by stream, got {show_value(raw)}; write `action: {{topic: ...}}`")
+    found: list[OutputSpec] = []
+    problems: list[Problem] = []
+    for name, given in raw.items():
+        try:
+            found.append(keys.read(OutputSpec, given, name=str(name)))
+        except SpecError as error:
+            problems += below((name,), error)
+    if problems:
+        raise SpecError(problems)
+    return tuple(found)
+
+
+_outputs_by_stream = KeyType(
+    "outputs by action stream",
+    _outputs,
+    {"type": "object", "minProperties": 1, "additionalProperties": keys.object_schema(OutputSpec)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What `robocache run` does with the actions of a policy."""
+
+    replan_every: int = key(
+        integer(1, MAX_TICKS),
+        "ticks from one plan to the next, at least; a slow policy plans again when it is ready",
+        default=20,
+        flag=Flag(PLAN, "Ticks from one plan to the next.", metavar="TICKS"),
+    )
+    offset: int | None = key(
+        integer(-MAX_TICKS, MAX_TICKS),
+        "ticks from an observation to the first row of its chunk; else `action_offset` of the section `dataset`",
+        default=None,
+        flag=Flag(PLAN, "Ticks from an observation to the first row.", metavar="TICKS", shown="that of the dataset"),
+    )
+    execute_from: int = key(
+        integer(0, MAX_TICKS),
+        "rows at the start of each chunk that are not executed",
+        default=0,
+        flag=Flag(PLAN, "Rows at the start of a chunk that are skipped.", metavar="ROWS"),
+    )
+    blend: str = key(
+        choice(*BLENDS),
+        "where chunks overlap. none: the row of the newest observation; crossfade: from the plan so far to the new "
+        "chunk; ensemble: the mean of all rows for a tick, of which older ones weigh more",
+        default="crossfade",
+        flag=Flag(PLAN, "How chunks that overlap become a command."),
+    )
+    crossfade_ticks: int = key(
+        integer(1, MAX_TICKS),
+        "of crossfade: ticks until a new chunk has all of the weight",
+        default=8,
+        flag=Flag(PLAN, "Ticks until a new chunk has all of the weight.", metavar="TICKS"),
+    )
+    decay: float = key(
+        number(0, 100),
+        "of ensemble: the i-th oldest row has the weight exp(-decay * i)",
+        default=0.01,
+        flag=Flag(PLAN, "Decay of the weights of an ensemble.", metavar="RATE"),
+    )
+    action_latency_ms: float = key(
+        number(0, 10_000),
+        "the command of a tick is sent this long before it: the time from a command to its effect",
+        default=0.0,
+        unit="ms",
+        flag=Flag(PLAN, "Send a command this long before its tick.", metavar="MS"),
+    )
+    stop: str = key(
+        choice("hold", "none", "zero-velocity"),
+        "after a stop. hold: the last command, and velocities are zero; none: nothing; zero-velocity: velocities are "
+        "zero, nothing else is sent",
+        default="hold",
+        flag=Flag(STOPPING, "What is sent after a stop."),
+    )
+    coast_ticks: int = key(
+        integer(0, MAX_TICKS),
+        "ticks without a row at which the last command is repeated; then the run stops",
+        default=10,
+        flag=Flag(STOPPING, "Ticks without a row until the run stops.", metavar="TICKS"),
+    )
+    invalid_ticks: int = key(
+        integer(0, MAX_TICKS),
+        "ticks at which an observation may be invalid one after another; then the run stops",
+        default=5,
+        flag=Flag(STOPPING, "Ticks of an invalid observation until the run stops.", metavar="TICKS"),
+    )
+    outputs: tuple[OutputSpec, ...] = key(
+        _outputs_by_stream, "where the commands of each action stream go, and their limits", default=()
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def output(self, stream: str) -> OutputSpec:
+        """Return the output of an action stream; the default if the spec has none."""
+        return next((each for each in self.outputs if each.name == stream), OutputSpec(stream))
+
+    @property
+    def action_latency_ns(self) -> int:
+        """`action_latency_ms` in nanoseconds."""
+        return round(self.action_latency_ms * NS_PER_MS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as plain values, from which a spec restores them."""
+        raw: dict[str, Any] = keys.write(self)
+        if self.outputs:
+            raw["outputs"] = {each.name: keys.write(each) for each in self.outputs}
+        return raw

@@ -1,0 +1,210 @@
+"""The node that runs a policy: what it sends over DDS, its services, and what is sent when it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from test.nodes.rig import ROOT, Rig, repeating, until
+
+pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+
+POLICY = """
+import numpy as np
+
+def seven(frame):
+    return np.full((60, 2), 7) + np.arange(60)[:, None] / 64
+"""
+SPEC: dict[str, Any] = {
+    "robocache": 1,
+    "delay_ms": 10,
+    "streams": {
+        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "on_invalid": "hold"},
+        "action": {
+            "topic": "/command",
+            "type": "std_msgs/msg/Float64MultiArray",
+            "dim": 2,
+            "align": "hold",
+            "role": "action",
+            "unit": "rad/s",
+        },
+    },
+    "run": {
+        "blend": "none",
+        "coast_ticks": 1000,  # on a busy machine
+        "outputs": {"action": {"topic": "/arm", "accept_no_timeout": True, "takeover": "/operator"}},
+    },
+}
+
+
+class Robot:
+    """A robot that publishes its joints, and hears commands."""
+
+    def __init__(self, rig: Rig) -> None:
+        from sensor_msgs.msg import JointState
+        from std_msgs.msg import Float32MultiArray, Float64MultiArray
+
+        self.rig = rig
+        self._message, self._array = JointState, Float64MultiArray
+        self._joints = rig.publisher(JointState, "/joints")
+        self._operator = rig.publisher(Float64MultiArray, "/operator")
+        self.commands = rig.listen(Float64MultiArray, "/arm")
+        self.executed = rig.listen(Float32MultiArray, "/policy_runner/executed")
+
+    def move(self) -> None:
+        message = self._message(name=["a", "b"], position=[0.0, 0.0])
+        message.header.stamp.sec, message.header.stamp.nanosec = divmod(time.time_ns(), 10**9)
+        self._joints.publish(message)
+
+    def operate(self) -> None:
+        self._operator.publish(self._array(data=array("d", [3.0, 4.0])))
+
+    def wait_for(self, condition: Any, what: str, operates: bool = False) -> None:
+        def act() -> None:
+            self.move()
+            if operates:
+                self.operate()
+
+        until(repeating(act, condition, 0.01), what)
+
+    @property
+    def newest(self) -> list[float]:
+        return list(self.commands.newest.data) if len(self.commands) else []
+
+    def state(self) -> tuple[float, float]:
+        row = self.executed.newest.data
+        return row[2], row[3]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(SPEC))
+    (tmp_path / "mine.py").write_text(POLICY)
+    return path
+
+
+@pytest.fixture
+def runner(rig: Rig, spec: Path) -> Iterator[Any]:
+    """The nodes in this process: a fusion node, and an active runner."""
+    from rclpy.parameter import Parameter
+
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+    fusion = rig.fusion(spec)
+    fusion.autostart()
+    values = {"spec": str(spec), "policy": f"{spec.parent / 'mine.py'}:seven", "diagnostics_period_s": 0.1}
+    node = PolicyRunner(
+        context=rig.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()]
+    )
+    assert node.autostart()
+    rig.executor.add_node(node)
+    yield node
+    rig.executor.remove_node(node)
+    node.destroy_node()
+
+
+def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: Rig, runner: Any) -> None:
+    from diagnostic_msgs.msg import DiagnosticArray
+    from std_msgs.msg import Float32MultiArray
+    from std_srvs.srv import SetBool, Trigger
+
+    robot = Robot(rig)
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
+    assert (robot.newest[0] - 7) * 64 == round((robot.newest[0] - 7) * 64)  # a row of the chunk, to the bit
+    until(lambda: robot.executed.newest.layout.dim[0].label.startswith("tick_ns="))
+    assert robot.state() == (1, 1)
+
+    assert rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True)).success
+    robot.wait_for(lambda: robot.newest == [3, 4], "commands of the operator", operates=True)
+    assert robot.state()[1] == 3
+    rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
+    robot.wait_for(lambda: robot.newest[0] >= 7, "commands of the policy again")
+
+    assert rig.call(Trigger, "/policy_runner/stop", Trigger.Request()).success
+    robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after a stop")
+
+    def stopped() -> Any:
+        status, pairs = rig.status(diagnostics, "run")
+        return status and status.message == "stop: a call of ~/stop" and float(pairs["inference_ms_p50"]) >= 0
+
+    robot.wait_for(stopped, "the reason in the diagnostics")
+
+    assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
+    robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
+
+    bad = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
+    counted = lambda: float(rig.status(diagnostics, "run")[1].get("chunks_malformed", 0))  # noqa: E731
+    until(repeating(lambda: bad.publish(Float32MultiArray(data=array("f", [1.0]))), counted), "a refused chunk")
+    os.kill(runner.run._worker.pid, signal.SIGKILL)
+    robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after the end of the policy")
+    assert "exit code -9" in runner.run.runner.reason
+
+
+def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: Path) -> None:
+    from rclpy.parameter import Parameter
+    from std_msgs.msg import Float32MultiArray
+
+    from robocache_ros.engine import tick_grid
+    from robocache_ros.nodes.frame_messages import fused_cdr, read_fused
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+    node = PolicyRunner(context=rig.context, parameter_overrides=[Parameter("spec", value=str(spec))])
+    rig._nodes.append(node)
+    rig.executor.add_node(node)
+    assert node.autostart()
+    robot = Robot(rig)
+    chunks = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
+    rows = np.arange(100, dtype=np.float32)[:, None].repeat(2, 1)
+    sent: list[int] = []
+
+    def send() -> None:
+        tick = tick_grid.last_at_or_before(time.time_ns(), 50) - 1
+        sent.append(tick)
+        chunks.publish(fused_cdr(tick_grid.tick_ns(tick, 50), rows))
+
+    until(repeating(send, lambda: len(robot.commands)), "a command")
+
+    executed = [read_fused(message) for message in robot.executed.messages]
+    found = [(tick_ns, row[0]) for tick_ns, row in executed if row[0, 3] == 1]
+    until(lambda: found or [1 for m in robot.executed.messages if read_fused(m)[1][0, 3] == 1])
+    for message in robot.executed.messages:
+        tick_ns, (row,) = read_fused(message)
+        if row[3] == 1:
+            tick = tick_grid.first_at_or_after(tick_ns, 50)
+            assert row[0] == row[5]  # the row of the chunk is that of the ticks since its observation
+            assert tick - int(row[5]) in sent
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_runner_that_is_killed_or_interrupted_leaves_zero_velocity(
+    rig: Rig, spec: Path, tmp_path: Path, number: int
+) -> None:
+    command = [sys.executable, "-m", "robocache_ros", "run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec)]
+    log = tmp_path / "run.log"
+    with log.open("w") as out:
+        program = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+    robot = Robot(rig)
+    try:
+        robot.wait_for(
+            lambda: (robot.newest and robot.newest[0] >= 7) or program.poll() is not None, "commands of the policy"
+        )
+        assert program.poll() is None, log.read_text()
+        program.send_signal(number)
+        assert program.wait(60) == (0 if number == signal.SIGINT else -signal.SIGKILL), log.read_text()
+    finally:
+        program.kill()
+        program.wait()
+    until(lambda: robot.newest == [0, 0], "zero velocity")

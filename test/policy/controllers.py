@@ -1,0 +1,82 @@
+"""Models of the controllers that execute commands, written from the sources of ros2_controllers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rosbags.typesys import Stores, get_typestore
+
+GENERATIONS = ("at once", "deferred", "spliced")
+STORE = get_typestore(Stores.ROS2_KILTED)
+
+
+def read(data: bytes, type_name: str) -> Any:
+    return STORE.deserialize_cdr(data, type_name)
+
+
+def stamp_ns(message: Any) -> int:
+    return int(message.header.stamp.sec) * 10**9 + int(message.header.stamp.nanosec)
+
+
+class ForwardController:
+    """forward_command_controller: the last value stays, with no stamp and no timeout."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[float]] = []
+
+    def receive(self, data: bytes) -> None:
+        self.commands.append(read(data, "std_msgs/msg/Float64MultiArray").data.tolist())
+
+
+class TrajectoryController:
+    """JointTrajectoryController with `interpolate_from_desired_state`, on positions.
+
+    Args:
+        generation: the outcome of a trajectory whose stamp is in the future. `at once` (Humble, Jazzy, Kilted): the
+            running one is dropped, and a ramp leads from the last command to the first point; `deferred` (6.9): it
+            begins at its stamp; `spliced` (master): the running one is followed until the stamp. A stamp in the past
+            skips points, and `spliced` shifts the trajectory to now while another one runs.
+        start: (D,) the position before any trajectory.
+    """
+
+    def __init__(self, generation: str, start: np.ndarray) -> None:
+        self._generation = generation
+        self._times: np.ndarray = np.array([-(2**62)])
+        self._points = start[None].astype(np.float64)
+        self._next: tuple[int, np.ndarray, np.ndarray] | None = None
+
+    def receive(self, data: bytes, now_ns: int) -> None:
+        message = read(data, "trajectory_msgs/msg/JointTrajectory")
+        begin_ns = stamp_ns(message)
+        offsets = [p.time_from_start.sec * 10**9 + p.time_from_start.nanosec for p in message.points]
+        assert offsets[0] > 0
+        assert (np.diff(offsets) > 0).all()
+        assert all(not len(p.velocities) for p in message.points)
+        assert len(offsets) >= 2
+        if begin_ns < now_ns and self._generation == "spliced" and now_ns < self._times[-1]:
+            begin_ns = now_ns
+        times = begin_ns + np.array(offsets)
+        points = np.array([p.positions for p in message.points])
+        assert times[-1] > now_ns, "rejected: the trajectory has ended"
+        if self._generation == "at once":
+            here = self.command(now_ns)
+            self._times, self._points = np.append(now_ns, times), np.vstack([here, points])
+        else:
+            self._next = (begin_ns, times, points)
+
+    def command(self, now_ns: int) -> np.ndarray:
+        if self._next and now_ns >= self._next[0]:
+            begin_ns, times, points = self._next
+            here = self._at(begin_ns)
+            self._times, self._points = np.append(begin_ns, times), np.vstack([here, points])
+            self._next = None
+        return self._at(now_ns)
+
+    def _at(self, now_ns: int) -> np.ndarray:
+        after = int(np.searchsorted(self._times, now_ns))
+        if after == 0 or after == len(self._times):
+            return self._points[min(after, len(self._times) - 1)]
+        begin, end = self._times[after - 1 : after + 1]
+        share = float(now_ns - begin) / float(end - begin)
+        return self._points[after - 1] + share * (self._points[after] - self._points[after - 1])

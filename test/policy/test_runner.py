@@ -1,0 +1,457 @@
+"""The runner, in ticks that tests pass in: when it plans, what it sends, and what stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.engine import tick_grid
+from robocache_ros.engine.frames import FusedFrame
+from robocache_ros.policy.outputs import Outputs
+from robocache_ros.policy.plan import Chunk, Outcome
+from robocache_ros.policy.runner import Reply, Runner, Step
+from robocache_ros.policy.watchdog import State
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.run import RunOptions
+from test.policy.controllers import GENERATIONS, ForwardController, TrajectoryController
+
+RATE_HZ, PERIOD_NS = 50, 20_000_000
+START = 1000  # the first tick
+
+
+class FakeWorker:
+    """A policy whose answers come when a test says so: row i of a chunk of tick k is `f(k + i)`."""
+
+    def __init__(self, rows: int = 40, f: Callable[[int], float] = float, width: int = 2) -> None:
+        self.requests: list[int] = []
+        self.replies: list[Reply] = []
+        self.dead = ""
+        self.restarts = 0
+        self._rows, self._f, self._width = rows, f, width
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.requests)
+
+    def submit(self, frame: FusedFrame, tick: int) -> None:
+        self.requests.append(tick)
+
+    def answer(self) -> None:
+        tick = self.requests.pop()
+        values = [self._f(tick + i) for i in range(self._rows)]
+        self.replies.append(Reply(tick, Chunk(tick, np.array([values] * self._width, np.float32).T), 12.5))
+
+    def poll(self) -> list[Reply]:
+        replies, self.replies = self.replies, []
+        return replies
+
+    def restart(self) -> None:
+        self.restarts += bool(self.dead)
+        self.dead = ""
+
+    def close(self) -> None: ...
+
+
+def outputs_of(output: dict[str, Any] | None = None, stream: dict[str, Any] | None = None, **options: Any) -> Outputs:
+    streams = {
+        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"]},
+        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
+        | {"role": "action"}
+        | (stream or {}),
+    }
+    run = RunOptions(**options, **({"outputs": {"action": output}} if output else {}))
+    return Outputs(load_spec({"robocache": 1, "streams": streams}), run)
+
+
+class Robot:
+    """A runner and its worker, tick by tick.
+
+    Args:
+        delay: ticks from a request to its answer.
+    """
+
+    def __init__(
+        self,
+        output: dict[str, Any] | None = None,
+        stream: dict[str, Any] | None = None,
+        delay: int = 0,
+        **options: Any,
+    ) -> None:
+        self.worker = FakeWorker(**{key: options.pop(key) for key in ("rows", "f") if key in options})
+        self.outputs = outputs_of(output, stream, **{"blend": "none"} | options)
+        self.runner = Runner(self.outputs, self.worker)
+        self.tick = START
+        self.delay = delay
+        self._due: int | None = None
+
+    @property
+    def now_ns(self) -> int:
+        return tick_grid.tick_ns(self.tick, RATE_HZ)
+
+    def frame(self, valid: bool = True) -> None:
+        frame = FusedFrame(
+            self.now_ns,
+            torch.tensor([self.now_ns]),
+            {"joints": torch.zeros(1, 2)},
+            {"joints": torch.tensor([int(valid)])},
+            {},
+        )
+        before = len(self.worker.requests)
+        self.runner.frame(frame, self.tick)
+        if len(self.worker.requests) > before:
+            self._due = self.tick + self.delay
+
+    def step(self, frame: bool | None = True) -> Step:
+        if frame is not None:
+            self.frame(valid=frame)
+        if self._due is not None and self.tick >= self._due and self.worker.busy:
+            self.worker.answer()
+        (step,) = self.runner.advance(self.now_ns)
+        self.tick += 1
+        return step
+
+    def steps(self, count: int, **given: Any) -> list[Step]:
+        return [self.step(**given) for _ in range(count)]
+
+
+def values(steps: list[Step]) -> list[float | None]:
+    return [None if step.row is None else float(step.row[0]) for step in steps]
+
+
+def test_nothing_moves_before_the_first_answer_and_then_the_row_of_the_tick_is_sent() -> None:
+    robot = Robot(delay=35, rows=60)  # 700 ms
+
+    found = robot.steps(50)
+
+    assert values(found) == [None] * 35 + [float(tick) for tick in range(START + 35, START + 50)]
+    assert [step.state for step in found[34:36]] == [State.WARMUP, State.RUN]
+    assert all(not robot.runner.messages(step, 0) for step in found[:35])
+
+
+def test_it_plans_again_after_replan_every_ticks_or_when_the_policy_is_ready() -> None:
+    robot = Robot(replan_every=8)
+    robot.steps(30)
+    assert robot.runner.counters["chunks_accepted"] == 4
+
+    slow = Robot(replan_every=8, delay=12)
+    slow.steps(30)
+    assert slow.runner.counters["chunks_accepted"] == 2
+
+
+def test_a_command_is_sent_earlier_by_the_action_latency() -> None:
+    robot = Robot(action_latency_ms=45)
+    assert robot.step().tick == START + 2
+    assert robot.runner.next_ns() == tick_grid.tick_ns(START + 3, RATE_HZ) - 45_000_000
+
+
+def test_the_first_row_belongs_to_the_offset_of_the_training_labels() -> None:
+    robot = Robot(offset=3)
+    assert values(robot.steps(5)) == [None] * 3 + [START, START + 1]
+
+
+def test_late_rows_are_lost_and_counted_and_no_others() -> None:
+    robot = Robot(delay=10, replan_every=100)
+    robot.steps(30)
+    metrics = robot.runner.metrics()
+    assert metrics["rows_late_share"] == pytest.approx(10 / 40)
+    assert (metrics["inference_ms_p50"], metrics["inference_ms_p99"]) == (12.5, 12.5)
+
+
+def test_without_rows_it_coasts_and_then_stops_and_holds_the_last_row() -> None:
+    robot = Robot(rows=5, replan_every=1000, coast_ticks=3)
+
+    found = robot.steps(10)
+
+    assert [step.state for step in found[4:]] == [State.RUN] + [State.COAST] * 3 + [State.STOP] * 2
+    assert [step.origin for step in found[4:]] == ["policy"] + ["coast"] * 3 + ["hold"] * 2
+    assert values(found[4:]) == [START + 4] * 6
+    assert "no command for 4 ticks" in robot.runner.reason
+
+
+def test_a_policy_that_hangs_stops_the_run_with_its_delay_as_the_reason() -> None:
+    robot = Robot(rows=10, replan_every=5, coast_ticks=3)
+    robot.step()
+    robot.delay = 10_000
+    robot.steps(20)
+    assert robot.runner.state is State.STOP
+    assert "the policy has not answered for" in robot.runner.reason
+
+
+def test_a_dead_policy_stops_the_run_and_arming_starts_another() -> None:
+    robot = Robot()
+    robot.steps(5)
+    robot.worker.dead = "its process ended with exit code -9"
+
+    step = robot.step()
+
+    assert (step.state, robot.runner.reason) == (State.STOP, "policy: its process ended with exit code -9")
+    robot.runner.arm()
+    robot.worker.requests.clear()
+    assert (robot.worker.restarts, robot.step().state) == (1, State.RUN)
+
+
+@pytest.mark.parametrize(("stop", "row", "zero"), [("hold", True, True), ("none", False, False)])
+def test_what_is_sent_after_a_stop_is_what_the_options_say(stop: str, row: bool, zero: bool) -> None:
+    robot = Robot(stop=stop)
+    robot.steps(3)
+    robot.runner.stop("asked")
+    step = robot.step()
+    assert (step.row is not None, step.zero) == (row, zero)
+
+
+def test_a_velocity_is_zero_after_a_stop_also_with_hold() -> None:
+    robot = Robot({"accept_no_timeout": True}, {"unit": "m/s"})
+    robot.steps(3)
+    robot.runner.stop("asked")
+
+    ((_, data),) = robot.runner.messages(robot.step(), robot.now_ns)
+
+    controller = ForwardController()
+    controller.receive(data)
+    assert controller.commands == [[0, 0]]
+
+
+def test_a_stop_before_the_first_row_sends_nothing() -> None:
+    robot = Robot(delay=1000)
+    robot.steps(3)
+    robot.runner.stop("asked")
+    assert values(robot.steps(3)) == [None] * 3
+
+
+def test_an_invalid_observation_stops_the_run_after_some_ticks_and_no_plan_is_made_of_it() -> None:
+    robot = Robot(invalid_ticks=4, replan_every=1)
+    robot.steps(3)
+    accepted = robot.runner.counters["chunks_accepted"]
+
+    found = robot.steps(6, frame=False)
+
+    assert [step.state for step in found] == [State.RUN] * 4 + [State.STOP] * 2
+    assert robot.runner.reason == "joints: invalid for 5 ticks"
+    assert robot.runner.counters["chunks_accepted"] == accepted
+
+
+@pytest.mark.parametrize(
+    ("output", "f", "words"),
+    [
+        ({"upper": [START + 4, 1e6]}, float, "action.0: 1005 is above its limit"),
+        ({"max_step": 2}, lambda tick: tick + 5.0 * (tick > START + 4), "action.0: 1010 steps by more than its limit"),
+    ],
+)
+def test_a_row_beyond_a_limit_is_not_sent(output: dict[str, Any], f: Callable[[int], float], words: str) -> None:
+    robot = Robot(output, f=f)
+    assert values(robot.steps(8)) == [START + min(i, 4) for i in range(8)]
+    assert robot.runner.reason == words
+
+
+@pytest.mark.parametrize("ticks", [-100, 100])
+def test_a_jump_of_the_clock_stops_the_run_and_drops_its_rows(ticks: int) -> None:
+    robot = Robot()
+    robot.steps(5)
+    robot.tick += ticks
+
+    robot.runner.advance(robot.now_ns)
+
+    assert robot.runner.state is State.STOP
+    assert "clock" in robot.runner.reason
+    robot.tick += 1
+    robot.runner.arm()
+    robot.worker.requests.clear()
+    assert values(robot.steps(2)) == [robot.tick - 2, robot.tick - 1]
+
+
+def test_a_jump_of_the_clock_before_the_first_row_stops_nothing() -> None:
+    robot = Robot(delay=10)
+    robot.steps(5)
+    robot.tick += 100
+    assert [step.state for step in robot.runner.advance(robot.now_ns)] == [State.WARMUP]
+
+
+def test_ticks_that_were_missed_are_stepped_in_order() -> None:
+    robot = Robot()
+    robot.steps(2)
+    robot.tick += 3
+    assert [step.tick for step in robot.runner.advance(robot.now_ns)] == [START + i for i in range(2, 6)]
+
+
+def test_chunks_of_frames_before_arming_are_not_used() -> None:
+    robot = Robot()
+    robot.steps(2)
+    robot.runner.stop("asked")
+    robot.runner.arm()
+    assert robot.runner.add(Chunk(START + 1, np.zeros((30, 2), np.float32))) is Outcome.LATE
+    assert robot.runner.add(Chunk(START + 1000, np.zeros((30, 2), np.float32))) is Outcome.INVALID
+
+
+def test_an_operator_wins_while_a_takeover_lasts_and_the_policy_goes_on_planning() -> None:
+    robot = Robot(replan_every=1)
+    robot.steps(3)
+    robot.runner.take_over(True)
+    held = robot.step()
+    robot.runner.operator("action", np.array([7, 8], np.float32))
+    operated = robot.steps(2)
+    robot.runner.operator("action", np.array([np.nan, 8], np.float32))
+    refused = robot.step()
+    robot.runner.take_over(False)
+    after = robot.step()
+
+    assert values([held, *operated, refused]) == [START + 2, 7, 7, 7]
+    assert {step.origin for step in (held, *operated, refused)} == {"operator"}
+    assert (after.origin, values([after])) == ("policy", [START + 7])
+    assert robot.runner.counters["operator_refused"] == 1
+
+
+def test_an_operator_may_move_a_robot_that_has_stopped() -> None:
+    robot = Robot()
+    robot.steps(3)
+    robot.runner.stop("asked")
+    robot.runner.take_over(True)
+    robot.runner.operator("action", np.array([7, 8], np.float32))
+    assert values([robot.step()]) == [7]
+    robot.runner.take_over(False)
+    assert (values([robot.step()]), robot.runner.state) == ([7], State.STOP)
+
+
+def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once() -> None:
+    robot = Robot()
+    robot.steps(2)
+    robot.worker.replies.append(Reply(START + 1, None, error="no image has arrived"))
+    robot.worker.replies.append(Reply(START + 2, Chunk(START + 2, np.zeros((3, 5), np.float32))))
+
+    assert robot.step().state is State.RUN
+    assert robot.runner.counters["policy_errors"] == 1
+    assert "a chunk of shape (3, 5)" in robot.runner.last_error
+
+
+# Chunks over a network: which row has which tick does not depend on when it comes.
+
+
+def traffic(seed: int) -> tuple[list[tuple[int, Chunk]], int]:
+    """Chunks with the tick at which they arrive: latency 0 to 500 ms, jitter, reordered, some of them twice."""
+    generator = np.random.default_rng(seed)
+    ticks = 200
+    sent = []
+    for tick in range(START, START + ticks, int(generator.integers(2, 9))):
+        phase = (tick + np.arange(40))[:, None] * np.array([0.05, 0.11]) + generator.normal(0, 0.05)
+        chunk = Chunk(tick, np.sin(phase).astype(np.float32))
+        times = 1 + int(generator.random() < 0.2)
+        sent += [(tick + int(generator.integers(0, 26)), chunk) for _ in range(times)]
+    return sorted(sent, key=lambda each: each[0]), ticks
+
+
+def oracle(sent: list[tuple[int, Chunk]], ticks: int, blend: str) -> dict[int, np.ndarray]:
+    """The row of each tick, computed from all chunks that arrived by then."""
+    expected = {}
+    for tick in range(START, START + ticks):
+        known: dict[int, tuple[int, Chunk]] = {}
+        for arrival, chunk in sent:
+            if arrival <= tick and chunk.tick not in known and chunk.tick + 40 > arrival:
+                known[chunk.tick] = (arrival, chunk)
+        rows = [each for _, each in sorted(known.items()) if each[1].tick <= tick < each[1].tick + 40]
+        if not rows:
+            continue
+        row = None
+        for index, (arrival, chunk) in enumerate(rows):
+            new = chunk.actions[tick - chunk.tick]
+            if blend == "crossfade":
+                weight = np.float32(min(1.0, (tick - max(chunk.tick, arrival) + 1) / 9))
+            elif blend == "ensemble":
+                weights = np.exp(-0.01 * np.arange(index + 1))
+                weight = np.float32(weights[-1] / sum(weights))
+            else:
+                weight = np.float32(1)
+            row = new if row is None or blend == "none" else row + weight * (new - row)
+        assert row is not None
+        expected[tick] = row
+    return expected
+
+
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(seed: int, blend: str) -> None:
+    sent, ticks = traffic(seed)
+    robot = Robot(blend=blend, coast_ticks=50)
+    robot.runner = Runner(robot.outputs)
+    controller = ForwardController()
+    found = {}
+    for tick in range(START, START + ticks):
+        for arrival, chunk in sent:
+            if arrival == tick:
+                robot.runner.add(chunk)
+        step = robot.step(frame=None)
+        for _, data in robot.runner.messages(step, robot.now_ns):
+            controller.receive(data)
+        if step.command:
+            found[tick] = step.row
+            assert controller.commands[-1] == step.command.row.astype(np.float64).tolist()
+
+    expected = oracle(sent, ticks, blend)
+    assert found.keys() == expected.keys()
+    for tick, row in expected.items():
+        assert found[tick].tobytes() == row.tobytes()
+
+
+def test_a_crossfade_steps_at_a_seam_by_no_more_than_the_chunks_and_its_share_of_their_distance() -> None:
+    for seed in range(5):
+        sent, ticks = traffic(seed)
+        robot = Robot(blend="crossfade", coast_ticks=50)
+        robot.runner = Runner(robot.outputs)
+        chunks_step = max(np.abs(np.diff(chunk.actions, axis=0)).max() for _, chunk in sent)
+        apart = 2 * 0.05 * 4  # of two chunks: four standard deviations of their phases each
+        for tick in range(START, START + ticks):
+            for arrival, chunk in sent:
+                if arrival == tick:
+                    robot.runner.add(chunk)
+            robot.step(frame=None)
+        assert 0 < robot.runner.metrics()["seam_step_max"] <= chunks_step + apart / 9
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("latency_ms", [0, 60])
+def test_a_trajectory_controller_of_each_generation_is_at_the_row_of_each_tick(
+    generation: str, latency_ms: float
+) -> None:
+    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
+    robot = Robot(output, delay=7, f=lambda tick: float(np.sin(0.1 * tick)), action_latency_ms=latency_ms)
+    begins = np.full(2, np.sin(0.1 * (START + 7)))
+    controller = TrajectoryController(generation, begins)
+    sent = 0
+    for _ in range(100):
+        step = robot.step()
+        now_ns = tick_grid.tick_ns(step.tick, RATE_HZ) - round(latency_ms * 1e6)
+        for _, data in robot.runner.messages(step, now_ns):
+            controller.receive(data, now_ns)
+            sent = sent or step.tick
+        if sent and step.tick >= sent + 3 and step.row is not None:
+            # A ramp of Humble to the third row is a chord: within 3 ticks it differs by 0.1 ** 2 * 9 / 8 at most.
+            near = 0.012 if generation == "at once" else 1e-6
+            np.testing.assert_allclose(controller.command(now_ns), step.row, rtol=0, atol=near)
+    assert sent
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_trajectory_controller_holds_after_a_stop_where_it_was_going(generation: str) -> None:
+    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
+    robot = Robot(output)
+    controller = TrajectoryController(generation, np.full(2, float(START)))
+    trace = []
+    for index in range(40):
+        if index == 12:
+            robot.runner.stop("asked")
+        step = robot.step()
+        now_ns = tick_grid.tick_ns(step.tick, RATE_HZ)
+        for _, data in robot.runner.messages(step, now_ns):
+            controller.receive(data, now_ns)
+        trace.append(float(controller.command(now_ns)[0]))
+    assert (np.diff(trace) > -1e-6).all()  # it does not go back
+    assert trace[-1] == START + 15
+
+
+def test_trajectories_are_sent_no_more_often_than_a_controller_that_waits_for_their_stamps_begins_them() -> None:
+    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
+    robot = Robot(output, replan_every=1)
+    sent = [robot.tick for _ in range(20) if robot.runner.messages(robot.step(), 0)]
+    assert np.diff(sent).min() >= 3
