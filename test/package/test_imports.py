@@ -30,6 +30,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("ipc",),
     ("bags",),
+    ("recorder",),
     ("nodes",),
     ("bench", "client", "formats"),
     ("datasets",),
