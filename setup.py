@@ -71,6 +71,7 @@ setup(
                 "rclpy[fastrtps]",
                 "sensor-msgs",
                 "std-msgs",
+                "std-srvs",
                 "geometry-msgs",
                 "diagnostic-msgs",
                 "lifecycle-msgs",
@@ -109,6 +110,7 @@ setup(
             "robocache = robocache_ros.programs:robocache",
             "fusion_node = robocache_ros.programs:fusion_node",
             "bag_player = robocache_ros.programs:bag_player",
+            "episode_recorder = robocache_ros.programs:episode_recorder",
         ]
     },
 )

@@ -1,4 +1,4 @@
-"""The programs that are installed: `robocache`, `fusion_node` and `bag_player`.
+"""The programs that are installed: `robocache`, `fusion_node`, `bag_player` and `episode_recorder`.
 
 A program imports its own module only when it starts, so that a missing extra gives one line, and Ctrl-C while modules
 load gives no traceback. `run` is also for programs outside of the package, such as the examples.
@@ -43,6 +43,11 @@ def fusion_node() -> int:
 def bag_player() -> int:
     """The ROS node that replays a recording."""
     return start("bag_player", "robocache_ros.nodes.bag_player")
+
+
+def episode_recorder() -> int:
+    """The ROS node that records episodes."""
+    return start("episode_recorder", "robocache_ros.nodes.episode_recorder")
 
 
 def start(program: str, module: str) -> int:

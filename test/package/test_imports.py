@@ -50,6 +50,7 @@ ROS = {
         "lifecycle_msgs",
         "rosgraph_msgs",
         "rcl_interfaces",
+        "std_srvs",
         "tf2_msgs",
     ),
 }
