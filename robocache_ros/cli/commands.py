@@ -102,6 +102,12 @@ _forward(
     parser="robocache_ros.bags.player:parser",
 )
 _forward(
+    "record",
+    "robocache_ros.cli.record:main",
+    "Record episodes of a robot's topics, by the keys of the terminal (--help lists the options).",
+    parser="robocache_ros.cli.record:parser",
+)
+_forward(
     "demo",
     "robocache_ros.cli.demo:main",
     "Replay a recording through a ROS 2 node, compare with offline ticks, export it (--help lists the options).",

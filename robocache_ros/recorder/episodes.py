@@ -369,6 +369,12 @@ class RecordedEpisode:
         return {"success": True, "failure": False}.get(self.outcome)
 
 
+def is_episode_name(name: str) -> bool:
+    """Whether a file has the name of a complete episode."""
+    match = _NAME.fullmatch(name)
+    return bool(match and not match[2])
+
+
 def read_episode(path: AnyPath) -> RecordedEpisode | None:
     """Return what the metadata of a file say; None if it is not an episode of this recorder.
 
