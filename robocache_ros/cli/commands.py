@@ -15,6 +15,7 @@ from robocache_ros.cli.check import check
 from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
 from robocache_ros.cli.info import info
+from robocache_ros.cli.replay import replay
 from robocache_ros.cli.report import report
 from robocache_ros.cli.validate import validate
 from robocache_ros.errors import RoboCacheError
@@ -121,6 +122,7 @@ _bench.command()(live)
 app.add_typer(_bench, name="bench")
 app.add_typer(fleet, name="fleet")
 app.command()(validate)
+app.command()(replay)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045

@@ -86,6 +86,12 @@ PARAMETERS = (
         "Frames kept in memory shared with consumers of this machine and user; 0 switches shared memory off.",
         bounds=(0, 1024),
     ),
+    Declared(
+        "record_run",
+        "",
+        "Path of a new file with all that the engine takes and a digest of each tick, for robocache replay; "
+        "empty: none.",
+    ),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
 READ_AT_CONFIGURE = frozenset(parameter.name for parameter in PARAMETERS if not parameter.read_only)

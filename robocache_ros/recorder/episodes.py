@@ -52,6 +52,7 @@ class RecordedTopic:
     type: str
     definition: str = ""
     latched: bool = False
+    encoding: str = "cdr"  # of the messages
 
 
 class Message(NamedTuple):
@@ -115,6 +116,7 @@ class EpisodeWriter:
         metadata: of the session and of the episode, by name.
         topics: that are declared before the first message; others are when their first message comes.
         limit_bytes: of the messages that wait for the disk.
+        kind: name of the metadata, EPISODE or that of another kind of file.
 
     Attributes:
         received: number of messages by topic.
@@ -131,8 +133,10 @@ class EpisodeWriter:
         topics: Iterable[RecordedTopic] = (),
         *,
         limit_bytes: int = MAX_QUEUED_BYTES,
+        kind: str = EPISODE,
     ) -> None:
         self.path = path
+        self._kind = kind
         self.error = ""
         self.received: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()  # lost messages, by the thread that counts them
@@ -140,7 +144,7 @@ class EpisodeWriter:
         self._limit_bytes = limit_bytes
         self._put_bytes = self._taken_bytes = 0  # each is written by one thread
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._file = McapWriter(path, {EPISODE: metadata})
+        self._file = McapWriter(path, {kind: metadata})
         self._channels: dict[str, int] = {}
         self._unwritten: Counter[str] = Counter()  # messages of the open chunk
         try:
@@ -180,7 +184,7 @@ class EpisodeWriter:
         if self.error:
             outcome, reason = "error", self.error
         with suppress(OSError):
-            self._file.add_metadata(EPISODE_END, self._ending(outcome, reason))
+            self._file.add_metadata(f"{self._kind}_end", self._ending(outcome, reason))
         try:
             self._file.close()
         except OSError as error:
@@ -250,7 +254,9 @@ class EpisodeWriter:
     def _channel(self, topic: RecordedTopic) -> int:
         key = self._channels.get(topic.name)
         if key is None:
-            key = self._file.add_channel(topic.name, topic.type, topic.definition, latched=topic.latched)
+            key = self._file.add_channel(
+                topic.name, topic.type, topic.definition, encoding=topic.encoding, latched=topic.latched
+            )
             self._channels[topic.name] = key
         return key
 
