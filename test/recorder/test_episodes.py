@@ -173,6 +173,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 def check_after_kill(folder: Path, after_s: float) -> None:
     """Kill a recording process, and compare its file with what it had put."""
+    folder.mkdir(exist_ok=True)
     notes = folder / "notes"
     command = [sys.executable, "-m", "test.recorder.robot", folder / "recordings", notes]
     with forked.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
