@@ -22,6 +22,8 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Real DDS without the network: the demo and the tests stay on this machine.
 export ROS_AUTOMATIC_DISCOVERY_RANGE ?= LOCALHOST
+# Without bytecode each process of the tests compiles all of them, which takes six seconds.
+unexport PYTHONDONTWRITEBYTECODE
 # The output of pip goes to a log, which is shown when pip fails.
 LOG := $(VENV).log
 define quietly
@@ -39,7 +41,7 @@ endef
 help:
 	@echo "make demo         replay a robot recording through the ROS 2 node, export it, write the quality report"
 	@echo "make test         lint, types and the tests, also those that need a real ROS 2"
-	@echo "make test-all     the same, then the slow tests: Ray, builds, dataset readers, killed exports, GPU"
+	@echo "make test-all     the same, then the slow tests: Ray, builds, dataset readers, killed exports, kernels, GPU"
 	@echo "make soak         the tests again and again on a busy machine, and a report of those that ever failed"
 	@echo "make check        lint and types alone"
 	@echo "make readers-env  the real dataset readers ($(READERS)), which the 'reader' tests use"

@@ -7,13 +7,15 @@ Torch takes two seconds to import, and a hundred tests start Python. `Popen` and
     done = forked.run([sys.executable, "-m", "robocache_ros", "check", spec], capture_output=True, text=True)
 
 Differences from a new process: modules that the server has imported are there already, so a test of what is imported,
-or of the memory that it takes, starts Python by `subprocess`. `preload` names modules that the server imports first.
+or of the memory that it takes, starts Python by `subprocess`. What is in reference cycles as the process ends is not
+collected. `preload` names modules that the server imports first.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import select
@@ -123,7 +125,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _serve(requests: socket.socket) -> dict[str, Any]:
     """Fork for each request; returns the request in the forked process, and never in the server."""
-    import gc
     import importlib
 
     import torch  # noqa: F401
@@ -187,6 +188,8 @@ def _reap(children: dict[int, int]) -> None:
 
 def _become(request: dict[str, Any]) -> dict[str, Any]:
     """Make this process what a new one would be; returns what its main module starts with."""
+    # A node unfreezes what the server has frozen, and Python would look at it all once more as it ends.
+    atexit.register(gc.freeze)
     if request["session"]:
         os.setsid()
     os.environ.clear()

@@ -4,7 +4,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @with_msg_path
 def check(
-    spec: Annotated[Path, typer.Argument(parser=place, metavar="SPEC", help="The fusion spec (YAML), or its URL.")],
+    spec: Annotated[str, typer.Argument(parser=place, metavar="SPEC", help="The fusion spec (YAML), or its URL.")],
     given: dict[str, Any],
     bags: Recordings = None,
     manifest: ManifestFile = None,
@@ -50,9 +49,9 @@ def check(
 
 def _recordings(
     spec: "FusionSpec",
-    path: Path,
-    bags: list[Path] | None,
-    manifest: Path | None,
+    path: str,
+    bags: list[str] | None,
+    manifest: str | None,
     fast: bool,
     given: dict[str, Any],
     json: bool,
@@ -89,7 +88,7 @@ def _show(expected: Sequence["Expected"]) -> None:
         tables.show(export_output.recordings_table(expected))
 
 
-def _spec_facts(spec: "FusionSpec", path: Path) -> dict[str, object]:
+def _spec_facts(spec: "FusionSpec", path: str) -> dict[str, object]:
     from robocache_ros.spec import Layout
 
     return {"spec_file": path, "spec": spec.to_dict(), "layout": Layout(spec).to_dict()}

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 @with_options(ExportOptions)
 def export(
     spec: Annotated[
-        list[Path],
+        list[str],
         typer.Option(
             *("--spec", "-s"),
             parser=place,

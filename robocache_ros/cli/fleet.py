@@ -4,7 +4,6 @@
 
 import re
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-Out = Annotated[Path, typer.Argument(parser=place, metavar="OUT", help="The target of an export: a folder or a URL.")]
+Out = Annotated[str, typer.Argument(parser=place, metavar="OUT", help="The target of an export: a folder or a URL.")]
 Shared = Annotated[
-    Optional[Path],  # noqa: UP045 - typer reads it at run time
+    Optional[str],  # noqa: UP045 - typer reads it at run time
     typer.Option("--pieces", parser=place, metavar="DIR", help="The folder or URL of --pieces of the export."),
 ]
 
@@ -101,7 +100,7 @@ def gc(
         tables.say(_removed_line(removed))
 
 
-def _target(kind: Any, out: Path, pieces: Optional[Path]) -> Any:  # noqa: UP045
+def _target(kind: Any, out: str, pieces: Optional[str]) -> Any:  # noqa: UP045
     from robocache_ros.storage.paths import any_path
 
     return kind(any_path(out, "datasets"), pieces)
@@ -120,7 +119,7 @@ def _time(text: str) -> timedelta:
 _MAX_FAILURE_LINES = 20  # failures; --json has all of them
 
 
-def _show_status(out: Path, found: "FleetStatus") -> None:
+def _show_status(out: str, found: "FleetStatus") -> None:
     """Print the state of a target."""
     from robocache_ros.cli import tables
 
@@ -150,7 +149,7 @@ def _show_status(out: Path, found: "FleetStatus") -> None:
         tables.say(f"left over: {attempts}, {_bytes(pieces.left_over)}; robocache fleet gc removes them")
 
 
-def _status_facts(out: Path, found: "FleetStatus") -> dict[str, Any]:
+def _status_facts(out: str, found: "FleetStatus") -> dict[str, Any]:
     """Return the state of a target, for a JSON document."""
     pieces = found.pieces
     return {

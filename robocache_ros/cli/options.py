@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, Optional, TypeVar
 
 import typer
@@ -15,26 +14,26 @@ from robocache_ros.spec import keys
 from robocache_ros.spec.dataset import ACTIONS, EPISODES, IMAGES, INPUT, MACHINES, OUTPUT, DatasetOptions
 
 
-def place(text: str) -> str | Path:
-    """Return a folder or, as it is, a URL: `Path` would change its slashes. The commands check it."""
+def place(text: str) -> str:
+    """Return a path or URL if it can be one. It stays text, since a `Path` would change the slashes of a URL."""
     try:
         keys.place.read(text)
     except keys.SpecError as error:
         raise typer.BadParameter(str(error)) from None
-    return text if "://" in text else Path(text)
+    return text
 
 
 SpecFile = Annotated[
-    Path, typer.Option("--spec", "-s", parser=place, metavar="PATH", help="The fusion spec (YAML), or its URL.")
+    str, typer.Option("--spec", "-s", parser=place, metavar="PATH", help="The fusion spec (YAML), or its URL.")
 ]
 Recording = Annotated[
-    Path,
+    str,
     typer.Argument(
         parser=place, metavar="BAG", help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file, or its URL."
     ),
 ]
 Recordings = Annotated[
-    Optional[list[Path]],  # noqa: UP045 - typer reads it at run time
+    Optional[list[str]],  # noqa: UP045 - typer reads it at run time
     typer.Argument(
         parser=place,
         metavar="BAG",
@@ -43,7 +42,7 @@ Recordings = Annotated[
     ),
 ]
 ManifestFile = Annotated[
-    Optional[Path],  # noqa: UP045 - typer reads it at run time
+    Optional[str],  # noqa: UP045 - typer reads it at run time
     typer.Option(
         "--manifest",
         parser=place,
@@ -55,7 +54,7 @@ ManifestFile = Annotated[
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log progress and errors to stderr, a JSON object per line.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, also for errors.")]
 Target = Annotated[
-    Path,
+    str,
     typer.Option(
         "--out",
         "-o",

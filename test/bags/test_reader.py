@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import struct
 import threading
@@ -44,10 +43,6 @@ SPEC = {
 def spec_with(stream: str, **keys: object) -> object:
     streams = {name: {**given, **(keys if name == stream else {})} for name, given in SPEC["streams"].items()}
     return load_spec({**SPEC, "streams": streams})
-
-
-def mcap_of(bag: Path) -> Path:
-    return next(bag.glob("*.mcap"))
 
 
 @pytest.mark.parametrize("options", STORAGES, ids=lambda o: "-".join(o.values()))
@@ -171,34 +166,23 @@ def test_definitions_come_with_the_types(make_bag: Callable[..., Path]) -> None:
         assert "std_msgs/Header header" in bag.definitions["geometry_msgs/msg/PoseStamped"]
 
 
-def test_a_recording_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match=re.escape(f"{tmp_path / 'no'}: no such recording")):
-        Bag(tmp_path / "no")
-
-
-def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match="not a recording, it has no"):
-        Bag(tmp_path)
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(RoboCacheError, match=r"neither a rosbag2 folder nor a \.mcap, \.db3 or \.bag file"):
-        Bag(tmp_path / "notes.txt")
-
-
-@pytest.mark.parametrize("suffix", [".mcap", ".db3"])
-def test_an_empty_file_is_refused(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / f"a{suffix}").touch()
-    with pytest.raises(RoboCacheError, match="empty; record it again"):
-        Bag(tmp_path / f"a{suffix}")
-
-
-@pytest.mark.parametrize("suffix", [".mcap", ".db3"])
-def test_a_file_of_noise_is_refused(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / f"a{suffix}").write_bytes(b"\x07" * 4096)
-    with pytest.raises(RoboCacheError, match=r"a\.(mcap|db3)"):
-        Bag(tmp_path / f"a{suffix}")
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("no", None, "no: no such recording"),
+        (".", None, "not a recording, it has no"),
+        ("notes.txt", b"x", r"neither a rosbag2 folder nor a \.mcap, \.db3 or \.bag file"),
+        ("a.mcap", b"", "empty; record it again"),
+        ("a.db3", b"", "empty; record it again"),
+        ("a.mcap", b"\x07" * 4096, r"a\.mcap"),
+        ("a.db3", b"\x07" * 4096, r"a\.db3"),
+    ],
+)
+def test_what_is_not_a_recording_is_refused(tmp_path: Path, name: str, data: bytes | None, message: str) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(RoboCacheError, match=message):
+        Bag(tmp_path / name)
 
 
 def test_a_recording_without_messages_is_refused(tmp_path: Path) -> None:
@@ -209,7 +193,7 @@ def test_a_recording_without_messages_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_file_of_a_recording_is_an_error(make_bag: Callable[..., Path]) -> None:
     folder = make_bag()
-    mcap_of(folder).unlink()
+    next(folder.glob("*.mcap")).unlink()
     with pytest.raises(RoboCacheError, match="missing"):
         Bag(folder)
 
@@ -232,12 +216,9 @@ def messages(count: int, size: int = 10) -> Iterator[RawMessage]:
     return (RawMessage("/a", k, bytes(size)) for k in range(count))
 
 
-def test_messages_come_in_order() -> None:
-    assert [message.log_ns for message in read_ahead(messages(5000))] == list(range(5000))
-
-
-def test_large_messages_come_in_order() -> None:
-    assert [message.log_ns for message in read_ahead(messages(40, BATCH_BYTES // 3))] == list(range(40))
+@pytest.mark.parametrize(("count", "size"), [(5000, 10), (40, BATCH_BYTES // 3)])
+def test_messages_come_in_order(count: int, size: int) -> None:
+    assert [message.log_ns for message in read_ahead(messages(count, size))] == list(range(count))
 
 
 def test_an_error_comes_where_it_happened() -> None:

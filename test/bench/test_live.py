@@ -37,6 +37,10 @@ def children_of(pid: int | str) -> set[str]:
     return {child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()}
 
 
+# Of the tests of the complete measurement, which takes half a minute.
+COMPLETE = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one run of node and peer finds, and what it leaves behind."""
@@ -51,6 +55,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**json.loads((out / "live.json").read_text()), "left": left, "files": os.listdir(out)}
 
 
+@COMPLETE
 def test_every_stream_is_counted(found: dict[str, Any]) -> None:
     streams = found["node"]["streams"]
 
@@ -58,6 +63,7 @@ def test_every_stream_is_counted(found: dict[str, Any]) -> None:
     assert all(0 < stream["received"] <= stream["sent"] for stream in streams.values())
 
 
+@COMPLETE
 def test_consumer_has_frames_without_a_copy(found: dict[str, Any]) -> None:
     node = found["node"]
 
@@ -66,11 +72,13 @@ def test_consumer_has_frames_without_a_copy(found: dict[str, Any]) -> None:
     assert node["jitter_ms"]["count"] == node["ticks"]
 
 
+@COMPLETE
 def test_peer_is_measured_beside_it(found: dict[str, Any]) -> None:
     assert found["naive"]["streams"]["joints"]["received"] > 0
     assert found["naive"]["jitter_ms"]["count"] > 0
 
 
+@COMPLETE
 def test_nothing_is_left_running(found: dict[str, Any]) -> None:
     assert found["left"] == set()
 
@@ -89,6 +97,7 @@ def test_sigterm_ends_a_measurement_with_its_processes(tmp_path: Path) -> None:
         run.wait()
 
 
+@COMPLETE
 def test_results_are_written(found: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib", reason="draws its results")
     assert {"live.json", "live.png"} <= set(found["files"])

@@ -102,6 +102,7 @@ def test_results_are_drawn(name: str, record: Any, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_recorded_results_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     names = [name for name in plots.DRAW if (RESULTS / f"{name}.json").exists()]

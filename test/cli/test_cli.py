@@ -183,6 +183,17 @@ def test_a_name_from_outside_cannot_forge_a_line(robocache: Callable[..., Finish
     assert "\x1b" not in result.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["info", "URL"], ["check", "URL", "URL"], ["report", "URL", "--spec", "URL"], ["fleet", "status", "URL"]],
+)
+def test_a_url_keeps_its_slashes(robocache: Callable[..., Finished], arguments: list[str]) -> None:
+    url = "nosuch://bucket/raw"
+    result = robocache(*(argument.replace("URL", url) for argument in arguments))
+    assert result.code == 2
+    assert url in result.err
+
+
 def test_help_states_the_exit_codes(robocache: Callable[..., Finished]) -> None:
     assert "Exit codes: 0 success" in robocache("--help").out
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.cli.program import StopSignals
+from test import forked
 from test.cli.conftest import BAG, ROOT, SPEC
 
 
@@ -68,14 +68,13 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path: Path, event: str, k
     manifest.write_text(f"recording,from,to\n{BAG},0,8.5\n{BAG},8.5,\n")
     program = [sys.executable, str(PROGRAM), event, str(signal.SIGINT.value)]
     command = [*program, "export", "--manifest", str(manifest), "-s", SPEC, "-o", str(out)]
-    done = subprocess.run(
+    done = forked.run(
         [*command, "--jobs", "2", "--media", "none"],
+        preload=forked.EXPORT,
         capture_output=True,
         text=True,
-        check=False,
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's jobs may ignore it
         timeout=100,
     )
     assert (done.returncode, done.stdout) == (130, "")

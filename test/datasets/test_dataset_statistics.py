@@ -141,7 +141,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_an_ended_process_leaves_none_running(tmp_path: Path, number: signal.Signals) -> None:
     script = tmp_path / "statistics_of_waiting.py"
     script.write_text(INTERRUPTED)

@@ -79,8 +79,8 @@ def test_an_error_does_not_wait_for_the_checksums(tmp_path: Path) -> None:
     ("size", "media"),
     [
         ("200k", "none"),
-        ("1100k", "video"),
         pytest.param("300k", "video", marks=pytest.mark.slow),
+        pytest.param("1100k", "video", marks=pytest.mark.slow),
         pytest.param("3m", "image", marks=pytest.mark.slow),
     ],
 )
@@ -93,6 +93,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert "No space left on device; free some space" in errors
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes_is_one_line(tmp_path: Path) -> None:
     line = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *command(tmp_path / "set", "--media", "image")]
     done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)

@@ -44,8 +44,14 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
     """An empty bucket."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # what is downloaded is of this test too
-    yield from _bucket(s3_server, monkeypatch)
+    yield from _bucket(s3_server, monkeypatch, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def s3_of_file(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    """A bucket of the tests of one file, which they only read."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield from _bucket(s3_server, patch, tmp_path_factory.mktemp("s3"))
 
 
 @pytest.fixture
@@ -59,22 +65,22 @@ def faults(s3_server: str) -> Iterator[Faults]:
 def faulty_s3(s3: Bucket, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """The bucket `s3` through the proxy."""
     _use(faults.endpoint, monkeypatch)
+    _forget()
     yield replace(s3, endpoint=faults.endpoint)
     _forget()
 
 
-def _bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+def _bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Bucket]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # of what is downloaded
     _use(endpoint, monkeypatch)
     bucket = Bucket.created(endpoint)
     yield bucket
     bucket.remove()
-    _forget()
 
 
 def _use(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment(endpoint).items():
         monkeypatch.setenv(name, value)
-    _forget()
 
 
 def _forget() -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def environment(endpoint: str) -> dict[str, str]:
     }
 
 
+@cache
 def client_of(endpoint: str) -> Any:
-    """Return a client of boto3 that does not repeat requests."""
+    """A client of boto3 that does not repeat requests, made once: that takes longer than most requests."""
     import boto3  # type: ignore[import-untyped, unused-ignore]
     from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
 
@@ -153,7 +155,8 @@ class Bucket:
 
     def remove(self) -> None:
         """Remove the bucket and its objects."""
-        client = self.client
-        for key in self.keys():
-            client.delete_object(Bucket=self.name, Key=key)
-        client.delete_bucket(Bucket=self.name)
+        keys = self.keys()
+        for start in range(0, len(keys), 1000):
+            objects = [{"Key": key} for key in keys[start : start + 1000]]
+            self.client.delete_objects(Bucket=self.name, Delete={"Objects": objects})
+        self.client.delete_bucket(Bucket=self.name)

@@ -154,6 +154,7 @@ def test_a_bucket_without_conditional_puts_is_refused(faulty_s3: Bucket, faults:
         append_dataset(small_dataset(tmp_path, 1), f"{faulty_s3.url}/lift")
 
 
+@pytest.mark.slow
 def test_appends_lose_nothing_while_some_requests_fail(
     faulty_s3: Bucket, faults: Faults, s3_server: str, tmp_path: Path
 ) -> None:

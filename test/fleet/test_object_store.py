@@ -98,7 +98,9 @@ def test_a_put_whose_answer_was_lost_is_not_lost(monkeypatch: pytest.MonkeyPatch
     assert not answers
 
 
-@pytest.mark.parametrize("kind", ["500", "503", "slow", "reset", "cut"])
+@pytest.mark.parametrize(
+    "kind", ["503", "cut", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("500", "slow", "reset"))]
+)
 def test_requests_that_fail_are_sent_again(faulty: ObjectStore, faults: Faults, kind: str) -> None:
     faults.share, faults.kinds = 0.1, (kind,)
     names = [f"a{n}" for n in range(10)]

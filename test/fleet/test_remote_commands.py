@@ -15,14 +15,21 @@ from test.fleet.s3_server import Bucket
 from test.fleet.test_remote_recordings import SPEC, TYPES, messages
 
 
-@pytest.fixture
-def raw(s3: Bucket, tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def filled(s3_of_file: Bucket, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a bucket with two recordings, a spec and a manifest."""
     for name in ("lift_1", "lift_2"):
-        s3.put(f"raw/{name}", write_bag(tmp_path / name, TYPES, messages()))
-    s3.put("specs/arm.yaml", yaml.safe_dump(SPEC).encode())
-    s3.put("raw/some.csv", b"recording,task\nlift_2,push\n")
-    return s3.url
+        s3_of_file.put(f"raw/{name}", write_bag(tmp_path_factory.mktemp("bags") / name, TYPES, messages()))
+    s3_of_file.put("specs/arm.yaml", yaml.safe_dump(SPEC).encode())
+    s3_of_file.put("raw/some.csv", b"recording,task\nlift_2,push\n")
+    return s3_of_file.url
+
+
+@pytest.fixture
+def raw(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, of which nothing has been downloaded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return filled
 
 
 def run(*arguments: str) -> int:

@@ -41,7 +41,7 @@ def refused(spec: FusionSpec, tmp_path: Path) -> Callable[[str], str]:
     return run
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_export_completes_while_requests_fail(
     seed: int, recorded: list[Path], spec: FusionSpec, faulty_s3: Bucket, faults: Faults, tmp_path: Path
 ) -> None:

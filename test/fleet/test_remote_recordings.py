@@ -80,7 +80,7 @@ def test_every_kind_of_recording_is_read_at_a_url(kind: str, recorded: Callable[
         assert remote.notes == bag.notes
 
 
-@pytest.mark.parametrize("kind", ["mcap", "sqlite3", "ros1"])
+@pytest.mark.parametrize("kind", ["mcap", *(pytest.param(k, marks=pytest.mark.slow) for k in ("sqlite3", "ros1"))])
 def test_an_export_of_a_url_has_the_frames_of_the_local_one(
     kind: str, recorded: Callable[[str], Path], spec: FusionSpec, s3: Bucket, tmp_path: Path
 ) -> None:

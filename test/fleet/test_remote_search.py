@@ -32,6 +32,12 @@ def put_all(s3: Bucket) -> str:
     return f"{s3.url}/raw"
 
 
+@pytest.fixture(scope="module")
+def raw(s3_of_file: Bucket) -> str:
+    """The URL of a folder with all files."""
+    return put_all(s3_of_file)
+
+
 def names(found: tuple[Path, ...], root: str) -> list[str]:
     return [str(path).removeprefix(f"{root}/") for path in found]
 
@@ -50,22 +56,19 @@ def names(found: tuple[Path, ...], root: str) -> list[str]:
         ("/day_1/lift_2", ["day_1/lift_2"]),
     ],
 )
-def test_a_url_names_what_a_local_path_names(argument: str, expected: list[str], s3: Bucket, tmp_path: Path) -> None:
-    root = put_all(s3)
+def test_a_url_names_what_a_local_path_names(argument: str, expected: list[str], raw: str, tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
 
-    assert names(find_recordings([root + argument]), root) == expected
+    assert names(find_recordings([raw + argument]), raw) == expected
     assert names(find_recordings([f"{tmp_path}{argument}"]), str(tmp_path)) == expected
 
 
-def test_a_file_in_a_recording_that_is_named_too_is_not_another_one(s3: Bucket) -> None:
-    root = put_all(s3)
+def test_a_file_in_a_recording_that_is_named_too_is_not_another_one(raw: str) -> None:
+    found = find_recordings([f"{raw}/split", f"{raw}/split/split_0.db3"])
 
-    found = find_recordings([f"{root}/split", f"{root}/split/split_0.db3"])
-
-    assert names(found, root) == ["split"]
+    assert names(found, raw) == ["split"]
 
 
 def test_a_folder_is_searched_by_a_request_for_a_thousand_files(faulty_s3: Bucket, faults: Faults) -> None:
@@ -76,11 +79,9 @@ def test_a_folder_is_searched_by_a_request_for_a_thousand_files(faulty_s3: Bucke
     assert len([request for request in faults.requests if request.method == "GET"]) == 1
 
 
-def test_the_target_of_an_export_is_not_searched(s3: Bucket) -> None:
-    root = put_all(s3)
-
-    found = find_recordings([root], but=Path("/nowhere"))
-    without = find_recordings([root], but=f"{root}/day_1")  # type: ignore[arg-type]
+def test_the_target_of_an_export_is_not_searched(raw: str) -> None:
+    found = find_recordings([raw], but=Path("/nowhere"))
+    without = find_recordings([raw], but=f"{raw}/day_1")  # type: ignore[arg-type]
 
     assert len(found) - len(without) == 2
 
@@ -94,26 +95,23 @@ def test_the_target_of_an_export_is_not_searched(s3: Bucket) -> None:
         ("-none/raw/", r"-none/raw.*: no such bucket; correct the URL"),
     ],
 )
-def test_a_url_that_names_no_recording_is_one_line(argument: str, error: str, s3: Bucket) -> None:
-    put_all(s3)
-
+def test_a_url_that_names_no_recording_is_one_line(argument: str, error: str, raw: str) -> None:
     with pytest.raises(RoboCacheError, match=error) as raised:
-        find_recordings([s3.url + argument])
+        find_recordings([raw.removesuffix("/raw") + argument])
 
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_the_paths_of_a_manifest_are_relative_to_its_url(s3: Bucket) -> None:
-    root = put_all(s3)
-    s3.put("raw/lists/some.csv", f"recording,task\n../day_2/a.mcap,lift\n{root}/split,push\n".encode())
+def test_the_paths_of_a_manifest_are_relative_to_its_url(raw: str, s3: Bucket) -> None:
+    url = s3.put("lists/some.csv", f"recording,task\n../raw/b.mcap,lift\n{raw}/split,push\n".encode())
+    b = s3.put("raw/b.mcap", b"x")
 
-    found = load_manifest(f"{root}/lists/some.csv")
+    found = load_manifest(url)
 
-    assert [(str(one.path), one.task) for one in found] == [(f"{root}/day_2/a.mcap", "lift"), (f"{root}/split", "push")]
+    assert [(str(one.path), one.task) for one in found] == [(b, "lift"), (f"{raw}/split", "push")]
 
 
-def test_a_local_manifest_may_name_urls(s3: Bucket, tmp_path: Path) -> None:
-    root = put_all(s3)
-    (tmp_path / "some.yaml").write_text(f"- recording: {root}/day_2/*\n")
+def test_a_local_manifest_may_name_urls(raw: str, tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text(f"- recording: {raw}/day_2/*\n")
 
-    assert names(tuple(one.path for one in load_manifest(tmp_path / "some.yaml")), root) == FOUND[2:4]
+    assert names(tuple(one.path for one in load_manifest(tmp_path / "some.yaml")), raw) == FOUND[2:4]

@@ -59,32 +59,23 @@ def test_honest_node_is_mapped(serve: Callable[..., None], path: Path) -> None:
         assert connected.layout == LAYOUT
 
 
-def test_node_of_another_version_is_refused(serve: Callable[..., None], path: Path) -> None:
-    serve(HELLO, fds(json.dumps({**json.loads(LAYOUT.to_json()), "protocol": 2})))
+@pytest.mark.parametrize(
+    ("layout", "ring_bytes", "message"),
+    [
+        (json.dumps({**json.loads(LAYOUT.to_json()), "protocol": 2}), 512, "protocol: 2, this side speaks 1"),
+        (LAYOUT.to_json(), 511, "511 bytes where the description gives 512"),
+        (ipc.RingLayout(LAYOUT.fields, 1000, "cpu").to_json(), 512, "where the description gives"),
+        ("no JSON", 512, "ring description: cannot be read"),
+        (" " * (ring.MAX_DESCRIPTION_BYTES + 1), 512, "at most 16777216 are read"),
+    ],
+    ids=["another version", "a smaller ring", "a smaller table", "garbage", "more than is read"],
+)
+def test_ring_that_does_not_fit_its_description_is_refused(
+    serve: Callable[..., None], path: Path, layout: str, ring_bytes: int, message: str
+) -> None:
+    serve(HELLO, fds(layout, ring_bytes))
 
-    with pytest.raises(ipc.IpcUnavailableError, match="protocol: 2, this side speaks 1"):
-        ipc.Reader(path)
-
-
-def test_ring_smaller_than_described_is_refused(serve: Callable[..., None], path: Path) -> None:
-    serve(HELLO, fds(LAYOUT.to_json(), ring_bytes=LAYOUT.ring_bytes - 1))
-
-    with pytest.raises(ipc.IpcUnavailableError, match="511 bytes where the description gives 512"):
-        ipc.Reader(path)
-
-
-def test_layout_that_does_not_fit_the_table_is_refused(serve: Callable[..., None], path: Path) -> None:
-    larger = ipc.RingLayout(LAYOUT.fields, 1000, "cpu")
-    serve(HELLO, fds(larger.to_json()))
-
-    with pytest.raises(ipc.IpcUnavailableError, match="where the description gives"):
-        ipc.Reader(path)
-
-
-def test_garbage_for_a_layout_is_refused(serve: Callable[..., None], path: Path) -> None:
-    serve(HELLO, fds("no JSON"))
-
-    with pytest.raises(ipc.IpcUnavailableError, match="ring description: cannot be read"):
+    with pytest.raises(ipc.IpcUnavailableError, match=message):
         ipc.Reader(path)
 
 
@@ -107,51 +98,37 @@ def test_refused_reader_leaves_no_descriptors(
     eventually(lambda: set(os.listdir("/proc/self/fd")) <= there)  # the serving thread has some until it ends
 
 
-def test_writers_table_cannot_be_written_by_a_reader(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
+@pytest.fixture
+def received(make_writer: Callable[..., ipc.Writer], path: Path) -> Iterator[list[int]]:
+    """The descriptors that a reader gets: of the description, the place of the ring, the slots, the ring and a page."""
     make_writer(LAYOUT.fields)
     connection, received, _ = shared_memory.connect(os.fspath(path))
     connection.close()
+    yield received
+    shared_memory.close_all(received)
 
+
+def test_writers_table_cannot_be_written_by_a_reader(received: list[int]) -> None:
     with pytest.raises(PermissionError):
         shared_memory.map_fd(received[2], 64, writable=True)
-    for fd in received:
-        os.close(fd)
 
 
-def test_memory_cannot_be_shrunk_under_the_writer(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
-    make_writer(LAYOUT.fields)
-    connection, received, _ = shared_memory.connect(os.fspath(path))
-    connection.close()
-
+def test_memory_cannot_be_shrunk_under_the_writer(received: list[int]) -> None:
     for fd in received[2:]:
         with pytest.raises(PermissionError):
             os.ftruncate(fd, 0)
-    for fd in received:
-        os.close(fd)
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["description", "place of the ring"])
-def test_descriptions_cannot_be_changed_by_a_reader(
-    make_writer: Callable[..., ipc.Writer], path: Path, number: int
-) -> None:
-    make_writer(LAYOUT.fields)
-    connection, received, _ = shared_memory.connect(os.fspath(path))
-    connection.close()
-
-    with pytest.raises(PermissionError):
-        os.pwrite(received[number], b"{}", 0)
-    shared_memory.close_all(received)
+def test_descriptions_cannot_be_changed_by_a_reader(received: list[int]) -> None:
+    for fd in received[:2]:
+        with pytest.raises(PermissionError):
+            os.pwrite(fd, b"{}", 0)
 
 
-def test_reader_cannot_seal_the_ring_against_others(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
-    make_writer(LAYOUT.fields)
-    connection, received, _ = shared_memory.connect(os.fspath(path))
-    connection.close()
-
+def test_reader_cannot_seal_the_ring_against_others(received: list[int]) -> None:
     for fd in received:
         with pytest.raises(PermissionError):
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, shared_memory.SEAL_READERS)
-    shared_memory.close_all(received)
 
 
 def unsealed() -> int:
@@ -216,13 +193,6 @@ def test_description_out_of_bounds_is_refused_in_one_line(serve: Callable[..., N
         ipc.Reader(path)
     assert len(str(refused.value)) < 300
     assert "\n" not in str(refused.value)
-
-
-def test_description_beyond_the_limit_is_not_read(serve: Callable[..., None], path: Path) -> None:
-    serve(HELLO, fds(" " * (ring.MAX_DESCRIPTION_BYTES + 1)))
-
-    with pytest.raises(ipc.IpcUnavailableError, match="at most 16777216 are read"):
-        ipc.Reader(path)
 
 
 def test_node_that_does_not_answer_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

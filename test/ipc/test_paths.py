@@ -57,31 +57,34 @@ def test_long_names_still_fit_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(len(os.fsencode(path)) for path in paths) <= 107
 
 
-def test_folder_that_others_may_enter_is_refused(runtime: Path) -> None:
-    (runtime / "robocache").mkdir()
-    (runtime / "robocache").chmod(0o755)
-
-    with pytest.raises(RoboCacheError, match="is not a folder of only this user"):
-        socket_path("/fusion")
+def _open_to_others(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
 
 
-def test_link_in_the_folders_place_is_refused(runtime: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (_open_to_others, "is not a folder of only this user"),
+        (Path.touch, "cannot be created"),
+        (lambda folder: folder.symlink_to("elsewhere"), "is not a folder of only this user"),
+        (lambda folder: folder.symlink_to("nowhere"), "cannot be created"),
+    ],
+    ids=["open to others", "file", "link", "dangling link"],
+)
+def test_what_is_not_a_folder_of_only_this_user_is_refused(
+    runtime: Path, make: Callable[[Path], None], message: str
+) -> None:
     (runtime / "elsewhere").mkdir(mode=0o700)
-    (runtime / "robocache").symlink_to(runtime / "elsewhere")
+    make(runtime / "robocache")
 
-    with pytest.raises(RoboCacheError, match="is not a folder of only this user"):
+    with pytest.raises(RoboCacheError, match=message):
         socket_path("/fusion")
 
 
 Spawn = Callable[..., Any]
-
-
 Eventually = Callable[[Callable[[], bool]], None]
-
-
 OTHER_USER = 65534
-
-
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 
 

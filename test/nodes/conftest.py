@@ -6,6 +6,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from test.nodes.rig import Rig, until
+from test.nodes.rig import JOINT_SPEC, Rig, until
 
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "config" / "panda_lift.yaml"
@@ -53,7 +54,7 @@ def wait() -> Callable[..., Any]:
     return until
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def panda_spec() -> dict[str, Any]:
     """The example spec, with subscriptions that lose nothing."""
     spec: dict[str, Any] = yaml.safe_load(SPEC.read_text())
@@ -64,23 +65,7 @@ def panda_spec() -> dict[str, Any]:
 
 @pytest.fixture
 def joint_spec() -> dict[str, Any]:
-    """Two joints by header stamp, and a command by its receive time."""
-    qos = {"reliability": "reliable", "depth": 100}
-    return {
-        "robocache": 1,
-        "horizon": 4,
-        "delay_ms": 20,
-        "streams": {
-            "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "qos": qos},
-            "command": {
-                "topic": "/command",
-                "type": "std_msgs/msg/Float32MultiArray",
-                "dim": 1,
-                "align": "hold",
-                "qos": qos,
-            },
-        },
-    }
+    return deepcopy(JOINT_SPEC)
 
 
 @pytest.fixture

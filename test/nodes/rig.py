@@ -19,6 +19,19 @@ from test import forked
 
 ROOT = Path(__file__).parents[2]
 PANDA = ROOT / "test" / "data" / "panda_lift"
+_QOS = {"reliability": "reliable", "depth": 100}
+# Two joints by header stamp, and a command by its receive time.
+JOINT_SPEC: dict[str, Any] = {
+    "robocache": 1,
+    "horizon": 4,
+    "delay_ms": 20,
+    "streams": {
+        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "qos": _QOS},
+        "command": {
+            "topic": "/command", "type": "std_msgs/msg/Float32MultiArray", "dim": 1, "align": "hold", "qos": _QOS,
+        },
+    },
+}  # fmt: skip
 PATIENCE_S = 60.0  # for a condition that holds at once on an idle machine
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,32 +209,21 @@ def test_lifecycle_cycles_leave_no_thread_and_no_file(rig: Any, joint_spec: dict
 
 
 def test_name_namespace_and_topics_can_be_remapped(
-    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any], tmp_path: Path
-) -> None:
-    from sensor_msgs.msg import JointState
-
-    joints = rig.publisher(JointState, "/elsewhere/joints")
-    layout = rig.listen(String, "/left/arm/layout", latched=True)
-    process = rig.start(joint_spec, remap=["__node:=arm", "__ns:=/left", "/joints:=/elsewhere/joints"], autostart=True)
-
-    wait(lambda: len(layout) and joints.get_subscription_count(), "the remapped names")
-
-    assert process.stop() == 0, process.log.read_text()
-
-
-def test_relative_topics_and_diagnostics_are_in_the_namespace_of_the_node(
     rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
 ) -> None:
     from diagnostic_msgs.msg import DiagnosticArray
     from sensor_msgs.msg import JointState
 
     joint_spec["streams"]["joints"]["topic"] = "joints"
-    joints = rig.publisher(JointState, "/robot1/joints")
+    remapped = rig.publisher(Float32MultiArray, "/elsewhere/command")
+    relative = rig.publisher(JointState, "/left/joints")
+    layout = rig.listen(String, "/left/arm/layout", latched=True)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
-    process = rig.start(joint_spec, remap=["__ns:=/robot1"], autostart=True)
+    remap = ["__node:=arm", "__ns:=/left", "/command:=/elsewhere/command"]
+    process = rig.start(joint_spec, remap=remap, autostart=True, diagnostics_period_s=0.2)
 
-    wait(joints.get_subscription_count, "the subscription in the namespace")
-    wait(lambda: len(diagnostics), "diagnostics")
+    names = (remapped.get_subscription_count, relative.get_subscription_count, layout.__len__, diagnostics.__len__)
+    wait(lambda: all(found() for found in names), "the remapped and the relative names")
 
-    assert diagnostics.newest.status[0].name == "robot1/fusion_node: joints"
+    assert diagnostics.newest.status[0].name == "left/arm: joints"
     assert process.stop() == 0, process.log.read_text()

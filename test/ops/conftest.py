@@ -59,12 +59,12 @@ def nvrtc():
     return Nvrtc(found[-1])
 
 
-# Compiled for all of them by `make test-slow`: what a kernel may not use differs most between these two.
-QUICK = ("sm_75", "sm_90")
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
 
 
-@pytest.fixture(params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES])
+@pytest.fixture(
+    params=[pytest.param(name, marks=() if name == "sm_90" else pytest.mark.slow) for name in ARCHITECTURES]
+)
 def architecture(request):
     """A GPU architecture to compile for."""
     return request.param

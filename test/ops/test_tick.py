@@ -18,6 +18,7 @@ def test_the_row_compiles_without_a_warning(nvrtc, architecture, windows):
     assert compile_cubin(nvrtc, load_source("tick/row.cu"), options)[1] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", range(6))
 def test_images_compile_without_a_warning(nvrtc, family):
     for resize in range(3):

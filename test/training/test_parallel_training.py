@@ -38,6 +38,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_processes_train_as_one_with_their_joined_batches(results: list[dict[str, Any]]) -> None:
     alone = trainer(batch_size=4 * PROCESSES, **JOINED)
 
@@ -48,11 +49,13 @@ def test_processes_train_as_one_with_their_joined_batches(results: list[dict[str
     assert means == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["joined", *RESUMED])
 def test_all_processes_have_the_same_weights_and_averages(results: list[dict[str, Any]], case: str) -> None:
     assert all(same(each[case], results[0][case]) for each in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_resumed_run_of_several_processes_has_the_very_same_bits(results: list[dict[str, Any]], case: str) -> None:
     for each in results:

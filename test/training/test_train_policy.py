@@ -162,6 +162,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_its_checkpoint(
     assert all(value.isfinite().all() for value in found.values())
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_policy(panda: Path, tmp_path: Path) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     command = (*torchrun, str(EXAMPLE), str(panda), f"--out={tmp_path}", *SMALL, "--steps=3", "--report-every=1")

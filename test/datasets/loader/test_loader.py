@@ -209,6 +209,7 @@ def test_repr_states_the_bound_of_the_host_memory(counting: Counting) -> None:
     assert "2 batches, host memory 0.0 MiB in 3 blocks of at most 1024 MiB" in repr(TimelineLoader(counting, 7))
 
 
+@pytest.mark.slow
 def test_ten_thousand_batches_leave_memory_flat() -> None:
     loader = TimelineLoader(Counting(1000), 2, shuffle=True)
     used = []

@@ -149,7 +149,7 @@ def check_inside(sample, data):
         assert first <= begin <= begin + len(sample.value.data) <= first + len(data)
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(edits=_EDITS, cut=st.integers(0, 1 << 16), little=st.booleans())
 def test_altered_bytes_give_a_sample_or_an_error(case, edits, cut, little):
     data = bytearray(case.cdr(little))
@@ -161,7 +161,7 @@ def test_altered_bytes_give_a_sample_or_an_error(case, edits, cut, little):
     sample_or_error(decoder, memoryview(altered))
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(place=st.integers(0, 1 << 16), word=_WORDS, little=st.booleans())
 def test_an_altered_length_gives_a_sample_or_an_error(case, place, word, little):
     data = bytearray(case.cdr(little))
@@ -171,7 +171,7 @@ def test_an_altered_length_gives_a_sample_or_an_error(case, place, word, little)
     check_inside(sample_or_error(case.decoder, altered), altered)
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(head=st.sampled_from([b"", b"\0\0\0\0", b"\0\1\0\0"]), body=st.binary(max_size=200))
 def test_random_bytes_give_a_sample_or_an_error(case, head, body):
     sample_or_error(case.decoder, head + body)
@@ -196,7 +196,7 @@ def test_a_forged_length_allocates_nothing_of_its_size(case):
         tracemalloc.stop()
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     kind=st.sampled_from(["rgb.jpeg", "grey.png", "rgb.png", "deep.png", "metres.depth"]),
     edits=_EDITS,

@@ -49,14 +49,13 @@ def errors_ms(stamps: list[int], arrivals: list[int], true: list[int], after_s: 
 
 
 @pytest.mark.parametrize("jitter", ["uniform", "exponential", "heavy tail"])
-@pytest.mark.parametrize("skew_ppm", [-20, 20, 100])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_error_is_below_a_millisecond_after_ten_seconds(jitter: str, skew_ppm: float, seed: int) -> None:
-    error = errors_ms(*sampled(300, 100, skew_ppm, jitter, seed), after_s=10)
+@pytest.mark.parametrize("skew_ppm", [-20, 100])
+def test_the_error_is_below_a_millisecond_after_ten_seconds(jitter: str, skew_ppm: float) -> None:
+    error = errors_ms(*sampled(300, 100, skew_ppm, jitter), after_s=10)
     assert np.abs(error).max() < 1.0
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     skew_ppm=st.floats(-150, 150),
     rate_hz=st.sampled_from([50.0, 100.0, 200.0, 400.0]),

@@ -59,18 +59,6 @@ def test_a_chain_is_composed_from_the_source_up_to_the_target():
     np.testing.assert_allclose(pose(chain, "base", "camera", 0)[0], [1, 2, 0, *TURN_Z], atol=1e-15)
 
 
-def test_the_way_down_is_the_inverse():
-    # Seen from the camera, whose x looks along the base's y: the base is 2 m behind it and 1 m to the left.
-    chain = tree((0, "base", "mast", (1, 0, 0), TURN_Z), (0, "mast", "camera", (2, 0, 0)))
-    np.testing.assert_allclose(pose(chain, "camera", "base", 0)[0], [-2, 1, 0, 0, 0, -HALF, HALF], atol=1e-15)
-
-
-def test_frames_on_two_branches_meet_at_their_common_ancestor():
-    branches = tree((0, "base", "left", (0, 1, 0), TURN_Z), (0, "base", "right", (3, -1, 0)))
-    # From left, which looks along y, right is 2 m behind and 3 m to the right.
-    np.testing.assert_allclose(pose(branches, "left", "right", 0)[0], [-2, -3, 0, 0, 0, -HALF, HALF], atol=1e-15)
-
-
 def test_what_is_above_the_common_ancestor_does_not_matter():
     # map -> base has one old sample only; left and right are siblings under base.
     known = tree((0, "map", "base", (9, 9, 9)), (200, "base", "left", (1, 0, 0)), (200, "base", "right", (0, 1, 0)))

@@ -23,7 +23,7 @@ from test.export.merging.elsewhere import Elsewhere
 from test.export.pieces.conftest import Contents, contents
 
 ALL = tuple(name for name in WRITERS if name != "delta")  # which does not install everywhere
-OPTIONS = DatasetOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")
+OPTIONS = DatasetOptions(formats=ALL, codec="h264", preset="ultrafast", rate_hz=25, split_s=0.4, task="lift the cube")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
         assert len(tasks) > 2
 
 
-@pytest.mark.parametrize("module", [rlds, webdataset], ids=["rlds", "webdataset"])
+@pytest.mark.parametrize("module", [pytest.param(rlds, marks=pytest.mark.slow), webdataset], ids=["rlds", "webdataset"])
 def test_shards_have_about_the_stated_size(
     module: ModuleType, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,12 +81,13 @@ def test_shards_have_about_the_stated_size(
     assert all(whole // 8 < size < whole // 2 for size in shards[:-1])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name", [name if name in ("lerobot", "mcap") else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
+)
 def test_several_formats_have_the_bytes_of_each_alone(
     name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents
 ) -> None:
-    single = DatasetOptions(formats=(name,), codec="h264", split_s=0.4, task="lift the cube")
-    found = contents(export(bags, spec, tmp_path / "set", single, report=False).out)
+    found = contents(export(bags, spec, tmp_path / "set", replace(OPTIONS, formats=(name,)), report=False).out)
     of_format = {file[len(name) + 1 :]: data for file, data in alone.items() if file.startswith(f"{name}/")}
     told = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export
     assert found.keys() - {".robocache-dataset"} == of_format.keys()

@@ -31,7 +31,7 @@ def key(plan: Plan, recording: Path) -> str:
         return plan.key(PlannedRecording(recording), checksums.result())
 
 
-@pytest.mark.parametrize("media", ["none", "video"])
+@pytest.mark.parametrize("media", ["none", pytest.param("video", marks=pytest.mark.slow)])
 def test_two_processes_make_the_bytes_of_one(
     recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, media: str
 ) -> None:

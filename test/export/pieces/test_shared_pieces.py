@@ -160,16 +160,16 @@ def test_a_piece_with_a_flipped_bit_in_any_file_is_made_again_and_does_not_enter
         assert done.notes == ("again: the piece that an earlier export made was damaged and made again",), name
 
 
-@pytest.mark.parametrize("done", [b"", b"{}", b"[]", b'{"files": {}}', b'{"files": [1]}', b"[" * 100_000, b"\xff"])
 def test_a_piece_with_a_damaged_done_json_is_made_again(
-    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path, done: bytes
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:
     clean = contents(exported(bags[1:], "clean")[0].out)
     (file,) = pieces.glob("*/done.json")
-    file.write_bytes(done)
-    result, converted = exported(bags[1:], "again")
-    assert contents(result.out) == clean
-    assert converted == ["again"]
+    for number, done in enumerate([b"", b"{}", b"[]", b'{"files": {}}', b'{"files": [1]}', b"[" * 100_000, b"\xff"]):
+        file.write_bytes(done)
+        result, converted = exported(bags[1:], f"after {number}")
+        assert contents(result.out) == clean, done[:20]
+        assert converted == ["again"], done[:20]
 
 
 def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset(
@@ -254,6 +254,7 @@ def test_a_place_that_cannot_be_used_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_pieces_on_another_file_system_give_the_same_dataset(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -265,6 +266,7 @@ def test_pieces_on_another_file_system_give_the_same_dataset(
     assert contents(out) == contents(export(sorted(bags), spec, tmp_path / "fresh" / "set", NO_MEDIA).out)
 
 
+@pytest.mark.slow
 def test_a_read_only_folder_is_one_line(
     bags: list[Path], tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -278,6 +280,7 @@ def test_a_read_only_folder_is_one_line(
     assert not (tmp_path / "set").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_finished_pieces_stay(
     bags: list[Path], tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
 ) -> None:

@@ -68,7 +68,7 @@ def started(
     )
 
 
-@pytest.mark.parametrize(("media", "seed"), [("image", 2), ("video", 3)])
+@pytest.mark.parametrize(("media", "seed"), [("none", 2), pytest.param("video", 3, marks=pytest.mark.slow)])
 def test_export_killed_at_a_random_moment_is_continued_to_the_same_bytes(
     recordings: list[Path],
     spec: FusionSpec,
@@ -147,19 +147,25 @@ def test_a_process_that_is_killed_is_one_line_and_the_pieces_stay(
     assert contents(out) == undisturbed("none")
 
 
-@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+@pytest.mark.parametrize(
+    ("number", "jobs"), [(signal.SIGINT, 2), pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow)]
+)
 def test_a_signal_leaves_the_pieces_and_says_how_to_go_on(
     recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, number: int,
     jobs: int,
 ) -> None:  # fmt: skip
     out = tmp_path / "set"
     program = [sys.executable, str(Path(__file__).with_name("interrupted_export.py")), "Converted", str(int(number))]
-    command = [*program, "export", *map(str, recordings), "--spec", str(SPEC), "--out", str(out), "--jobs", str(jobs)]
-    done = subprocess.run(
-        command, capture_output=True, cwd=ROOT, text=True, check=False, start_new_session=True,
+    command = [*program, "export", *map(str, recordings), "--spec", str(SPEC), "--out", str(out)]
+    done = forked.run(
+        [*command, "--media", "none", "--jobs", str(jobs)],
+        preload=forked.EXPORT,
+        capture_output=True,
+        cwd=ROOT,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     errors = done.stderr
     assert done.returncode == 128 + number
     kept = piece_store(out).count()
@@ -170,9 +176,9 @@ def test_a_signal_leaves_the_pieces_and_says_how_to_go_on(
     assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]
     assert len(list((out / OWN_PIECES).iterdir())) == kept
 
-    export(recordings, spec, out)
+    export(recordings, spec, out, DatasetOptions(media="none"))
 
-    assert contents(out) == undisturbed("video")
+    assert contents(out) == undisturbed("none")
 
 
 def test_a_signal_before_the_first_piece_leaves_nothing(recordings: list[Path], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from robocache_ros.exporter.job import export
 from robocache_ros.formats.registry import known_formats
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test import forked
 from test.export.readers.engine_rows import engine_rows
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +41,7 @@ def site(tmp_path: Path) -> Path:
 def robocache(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "robocache_ros", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    return forked.run(command, preload=forked.EXPORT, capture_output=True, text=True, env=environment, cwd=ROOT)
 
 
 def test_the_command_line_writes_it(site: Path, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:

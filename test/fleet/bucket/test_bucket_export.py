@@ -60,6 +60,7 @@ def test_a_dataset_is_left_alone_without_overwrite(s3: Bucket, bags: list[Path],
     assert {**objects(s3)} == {"meta/info.json": b"old"}
 
 
+@pytest.mark.slow
 def test_no_process_leaves_copies_of_pieces(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
     options = DatasetOptions(formats=("lerobot", "webdataset", "mcap"), media="none")
     export(bags, spec, f"{s3.url}/out", options, jobs=2)

@@ -13,15 +13,15 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import Output, export
 from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.spec import FusionSpec
-from test.export.conftest import bags, export_shard, named, spec  # noqa: F401 - fixtures
-from test.fleet.bucket.conftest import NO_MEDIA, Contents, contents, objects
+from test.export.conftest import export_shard, named
+from test.fleet.bucket.conftest import NO_MEDIA, Contents, objects
 from test.fleet.s3_server import Bucket
 
 Run = Callable[..., ShardResult]
 
 
 @pytest.fixture
-def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:  # noqa: F811
+def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:
     """Runs one of two shards."""
 
     def one(index: int, **more: Any) -> ShardResult:
@@ -31,20 +31,12 @@ def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:  # noqa: F811
     return one
 
 
-@pytest.fixture
-def local(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> Contents:  # noqa: F811
-    return contents(export(bags, spec, tmp_path / "out", NO_MEDIA).out)
-
-
-def test_the_last_shard_writes_the_dataset_of_a_local_export(run: Run, s3: Bucket, local: Contents) -> None:
+def test_the_last_shard_writes_the_dataset_and_one_that_runs_again_leaves_it(
+    run: Run, s3: Bucket, local: Callable[..., Contents]
+) -> None:
     told = [run(index) for index in (1, 0)]
     assert [(r.converted, r.total, r.written) for r in told] == [(1, 2, "waiting"), (2, 2, "here")]
-    assert objects(s3) == local
-
-
-def test_a_shard_that_runs_again_converts_nothing_and_leaves_the_dataset(run: Run, s3: Bucket) -> None:
-    for index in range(2):
-        run(index)
+    assert objects(s3) == local()
     before = s3.read("out/.robocache/complete.json")
     seen: list[str] = []
     for overwrite in (False, True):
@@ -61,15 +53,17 @@ def test_other_objects_in_the_target_stop_a_shard_before_it_converts(run: Run, s
 
 
 @pytest.mark.slow
-def test_shards_replace_a_dataset(run: Run, s3: Bucket, bags: list[Path], spec: FusionSpec, local: Contents) -> None:  # noqa: F811
+def test_shards_replace_a_dataset(
+    run: Run, s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
     for index in range(2):
-        assert objects(s3) != local
+        assert objects(s3) != local()
         run(index, overwrite=True)
-    assert objects(s3) == local
+    assert objects(s3) == local()
 
 
-def test_two_shards_that_end_at_once_write_one_dataset(run: Run, s3: Bucket, local: Contents) -> None:
+def test_two_shards_that_end_at_once_write_one_dataset(run: Run, s3: Bucket, local: Callable[..., Contents]) -> None:
     told: list[ShardResult] = []
     both = [threading.Thread(target=lambda index=index: told.append(run(index))) for index in range(2)]
     for thread in both:
@@ -77,4 +71,4 @@ def test_two_shards_that_end_at_once_write_one_dataset(run: Run, s3: Bucket, loc
     for thread in both:
         thread.join()
     assert len(told) == 2
-    assert objects(s3) == local
+    assert objects(s3) == local()

@@ -116,7 +116,7 @@ def test_two_exports_of_one_plan_make_one_dataset(
     assert hidden(s3) == [".robocache/complete.json"]
 
 
-@pytest.mark.parametrize("json_", [False, True], ids=["text", "json"])
+@pytest.mark.parametrize("json_", [pytest.param(False, marks=pytest.mark.slow), True], ids=["text", "json"])
 def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(
     s3: Bucket,
     bags: list[Path],

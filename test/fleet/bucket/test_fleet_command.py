@@ -20,8 +20,6 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test.fleet.bucket.conftest import NO_MEDIA, hidden
 from test.fleet.s3_server import Bucket
 
-NONE_LONG_ENOUGH = DatasetOptions(media="none", min_frames=70)
-
 
 @pytest.fixture
 def robocache(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
@@ -52,11 +50,6 @@ def stopped_export(bags: list[Path], spec: FusionSpec, out: str | Path, **more: 
         export(bags, spec, out, NO_MEDIA, progress=stop, **more)
 
 
-def failed_export(bags: list[Path], spec: FusionSpec, out: str) -> None:
-    with pytest.raises(ValueError, match="no 70 ticks"):
-        export(bags, spec, out, NONE_LONG_ENOUGH)
-
-
 def test_a_complete_dataset_has_exit_code_0(
     s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
 ) -> None:
@@ -64,29 +57,15 @@ def test_a_complete_dataset_has_exit_code_0(
     assert robocache("status", f"{s3.url}/out") == (0, f"{s3.url}/out: complete\n")
 
 
-def test_a_stopped_export_has_exit_code_3(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
-) -> None:
-    stopped_export(bags, spec, f"{s3.url}/out")
-    code, told = robocache("status", f"{s3.url}/out")
-    assert code == 3
-    assert " and was stopped\ndone: 1 of 2 recordings, " in told
-
-
-def test_failures_have_exit_code_1_and_their_reasons(
+def test_failures_have_exit_code_1_and_their_reasons_until_they_are_forgotten(
     s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
 ) -> None:
-    failed_export(bags, spec, f"{s3.url}/out")
+    with pytest.raises(ValueError, match="no 70 ticks"):
+        export(bags, spec, f"{s3.url}/out", DatasetOptions(media="none", min_frames=70))
     told = facts("status", f"{s3.url}/out")
     assert (told["exit_code"], told["state"], told["done"], told["needed"]) == (1, "failed", 0, 2)
     assert sorted(failure["path"] for failure in told["failed"]) == sorted(map(str, bags))
     assert all("no 70 ticks in a row" in failure["reason"] for failure in told["failed"])
-
-
-def test_retry_forgets_the_failures_of_a_pattern(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
-) -> None:
-    failed_export(bags, spec, f"{s3.url}/out")
     assert facts("retry", f"{s3.url}/out", "li*")["recordings"] == [str(bags[0])]
     assert [failure["path"] for failure in facts("status", f"{s3.url}/out")["failed"]] == [str(bags[1])]
     assert facts("retry", f"{s3.url}/out")["recordings"] == [str(bags[1])]
@@ -98,28 +77,35 @@ def test_a_target_without_an_export_is_refused(s3: Bucket, robocache: Callable[.
     assert robocache("status", where) == (2, f"robocache: {where}: no export; check the path, or name its --pieces\n")
 
 
-def test_attempts_without_a_piece_are_in_progress_and_old_ones_are_removed(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
+def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_old(
+    s3: Bucket,
+    bags: list[Path],
+    spec: FusionSpec,
+    robocache: Callable[..., tuple[int, str]],
+    facts: Callable[..., dict[str, Any]],
 ) -> None:
-    stopped_export(bags, spec, f"{s3.url}/out")
-    lost = f".robocache/pieces/{'a' * 64}/0123456789abcdef/columns/ticks_ns"
+    out = f"{s3.url}/out"
+    stopped_export(bags, spec, out)
+    code, told = robocache("status", out)
+    assert code == 3
+    assert " and was stopped\ndone: 1 of 2 recordings, " in told
+
+    lost = f".robocache/pieces/{'a' * 64}/0123456789abcdef/columns/ticks_ns"  # an attempt without a piece
     s3.put(f"out/{lost}", b"half")
-    found = facts("status", f"{s3.url}/out")["in_progress"]
-    assert [(each["name"], each["size_bytes"]) for each in found] == [(f"{'a' * 64}/0123456789abcdef", 4)]
-    assert facts("gc", f"{s3.url}/out")["attempts"] == 0
-    assert lost in hidden(s3)
-    assert facts("gc", f"{s3.url}/out", "--older-than", "0s")["attempts"] == 1
-    assert lost not in hidden(s3)
-
-
-def test_an_attempt_beside_a_piece_is_left_over(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
-) -> None:
-    stopped_export(bags, spec, f"{s3.url}/out")
     (done,) = (name for name in hidden(s3) if name.endswith("/done.json"))
-    s3.put(f"out/{done.removesuffix('done.json')}0123456789abcdef/a", b"half")
-    told = facts("status", f"{s3.url}/out")
-    assert (told["done"], [each["size_bytes"] for each in told["left_over"]]) == (1, [4])
+    s3.put(f"out/{done.removesuffix('done.json')}0123456789abcdef/a", b"left")  # an attempt, and its piece
+    status = facts("status", out)
+    assert [(each["name"], each["size_bytes"]) for each in status["in_progress"]] == [
+        (f"{'a' * 64}/0123456789abcdef", 4)
+    ]
+    assert (status["done"], [each["size_bytes"] for each in status["left_over"]]) == (1, [4])
+
+    collected = facts("gc", out)
+    assert (collected["attempts"], collected["pieces"]) == (0, 0)
+    assert lost in hidden(s3)
+    collected = facts("gc", out, "--older-than", "0s")
+    assert (collected["attempts"], collected["pieces"]) == (2, 1)
+    assert not any("/pieces/" in name for name in hidden(s3))
 
 
 def test_the_plan_of_a_killed_export_can_be_given_up(
@@ -168,42 +154,31 @@ def test_a_time_that_is_none_is_refused(robocache: Callable[..., tuple[int, str]
 
 
 PLAN = {"digest": "a", "token": "0" * 16, "pieces": 1, "started": "2026", "replaces": [], "number": 1, "stopped": True}
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        b"\xff",
-        b"[1]",
-        b"[" * 100_000,
-        b"{}",
-        *(
-            json.dumps({**PLAN, **change}).encode()
-            for change in (
-                {"pieces": "many"},
-                {"replaces": 3},
-                {"replaces": ["../other"]},
-                {"replaces": [""]},
-                {"token": "../other"},
-                {"started": None},
-            )
-        ),
-    ],
-    ids=lambda plan: plan[:60].decode(errors="replace")[-8:],
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"pieces": "many"},
+    {"replaces": 3},
+    {"replaces": ["../other"]},
+    {"replaces": [""]},
+    {"token": "../other"},
+    {"started": None},
 )
+
+
 def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(
-    s3: Bucket, bags: list[Path], robocache: Callable[..., tuple[int, str]], spec: FusionSpec, plan: bytes
+    s3: Bucket, bags: list[Path], robocache: Callable[..., tuple[int, str]], spec: FusionSpec
 ) -> None:
-    s3.put("out/.robocache/plans/000001.json", plan)
     s3.put("other", b"of another program")
-    code, told = robocache("status", f"{s3.url}/out")
-    assert code == 2
-    (line,) = told.splitlines()
-    assert f"{s3.url}/out/.robocache/plans/000001.json: not a record of an export; " in line
-    assert len(line) < 200
-    with pytest.raises(RoboCacheError, match="not a record of an export"):
-        export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
-    assert s3.read("other") == b"of another program"
+    changed = (json.dumps({**PLAN, **change}).encode() for change in CHANGES)
+    for plan in (b"\xff", b"[1]", b"[" * 100_000, b"{}", *changed):
+        s3.put("out/.robocache/plans/000001.json", plan)
+        code, told = robocache("status", f"{s3.url}/out")
+        assert code == 2, plan[:99]
+        (line,) = told.splitlines()
+        assert f"{s3.url}/out/.robocache/plans/000001.json: not a record of an export; " in line
+        assert len(line) < 200
+        with pytest.raises(RoboCacheError, match="not a record of an export"):
+            export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
+        assert s3.read("other") == b"of another program"
 
 
 def test_other_files_among_the_plans_are_no_plans(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 from builtin_interfaces.msg import Time
+from rclpy.executors import MultiThreadedExecutor
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 
@@ -103,3 +106,58 @@ def test_age_of_a_tick_is_that_of_sim_time(simulation: Simulation, wait: Callabl
 
         wait(repeating(simulation.tell_time, at_end), "a tick whose age is counted to the end of the clock")
         assert subscriber.latest(max_age_ms=60_000) is not None
+
+
+@pytest.fixture
+def busy_node(rig: Any) -> Iterator[Any]:
+    """A node in a MultiThreadedExecutor, with a callback that occupies its callback group until the test ends."""
+    done = threading.Event()
+    node = rig.stranger()
+    executor = MultiThreadedExecutor(num_threads=4, context=node.context)
+    executor.add_node(node)
+    node.create_timer(0.001, done.wait)
+
+    def spin() -> None:
+        # Not executor.spin(): where shutdown() meets the executor as it collects what to wait for, it waits for ever.
+        while not done.is_set():
+            executor.spin_once(0.1)
+
+    spinner = threading.Thread(target=spin)
+    spinner.start()
+    yield node
+    done.set()
+    spinner.join()
+    executor.shutdown()
+
+
+@pytest.mark.parametrize("transport", ["auto", "message"])
+def test_busy_callbacks_of_the_given_node_lose_no_frame(
+    rig: Any, joint_spec: dict[str, Any], wait: Callable[..., Any], busy_node: Any, transport: str
+) -> None:
+    rig.fusion(joint_spec, use_sim_time=True).autostart()
+    clock = rig.clock()
+    ticks: list[int] = []
+    with FusedSubscriber(
+        node=busy_node, transport=transport, callback=lambda frame: ticks.append(frame.tick_ns)
+    ) as ours:
+        ours.wait_for_layout(60.0)
+        connected_ns = 0
+
+        def connected() -> bool:
+            # A tick of the moment at which the frames change from messages to shared memory may come by neither way:
+            # so the clock goes on, until a tick has come that was due after that moment.
+            nonlocal connected_ns
+            if not connected_ns and (ours.shared or transport == "message"):
+                connected_ns = clock.now_ns
+            clock.step()
+            return bool(connected_ns and ticks and ticks[-1] >= connected_ns)
+
+        wait(connected, "a frame since the connection")
+        clock.until(lambda: ticks[-1] == clock.due_ns, "the newest frame")
+        before, missed = len(ticks), ours.missed
+        for _ in range(20):
+            clock.step()
+            clock.until(lambda: ticks[-1] == clock.due_ns, "the next frame")
+
+    assert ours.missed == missed
+    assert [b - a for a, b in itertools.pairwise(ticks[before - 1 :])] == [20_000_000] * 20

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import product
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,7 +14,8 @@ import torch
 
 pytest.importorskip("rclpy")
 from builtin_interfaces.msg import Time
-from rclpy.executors import MultiThreadedExecutor
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image, JointState, PointCloud2, PointField
 from std_msgs.msg import Float32MultiArray
@@ -27,12 +27,13 @@ from robocache_ros.nodes import frame_messages
 from robocache_ros.nodes.client import subscriber as mailbox
 from robocache_ros.nodes.client import subscriber as subscriber_module
 from robocache_ros.spec import load_spec
+from test.nodes.rig import JOINT_SPEC, Rig
 
 
 class Robot:
     """Publishes joints, an image and a cloud from a thread."""
 
-    def __init__(self, rig: Any) -> None:
+    def __init__(self, rig: Rig) -> None:
         self._joints = rig.publisher(JointState, "/joints")
         self._image = rig.publisher(Image, "/camera")
         self._cloud = rig.publisher(PointCloud2, "/points")
@@ -61,24 +62,50 @@ class Robot:
         self._thread.join()
 
 
-@pytest.fixture
-def spec(joint_spec: dict[str, Any]) -> dict[str, Any]:
-    qos = {"reliability": "reliable", "depth": 20}
-    image = {"size": [2, 2], "normalize": "imagenet"}
-    grid = {"origin_m": [0, 0, 0], "size_m": 0.5, "shape": [2, 2, 2]}
-    joint_spec["streams"] |= {
-        "camera": {"topic": "/camera", "type": "sensor_msgs/msg/Image", "image": image, "qos": qos},
-        "grid": {"topic": "/points", "type": "sensor_msgs/msg/PointCloud2", "voxels": grid, "qos": qos},
+QOS = {"reliability": "reliable", "depth": 20}
+GRID = {"origin_m": [0, 0, 0], "size_m": 0.5, "shape": [2, 2, 2]}
+SPEC = JOINT_SPEC | {
+    "streams": JOINT_SPEC["streams"]
+    | {
+        "camera": {
+            "topic": "/camera", "type": "sensor_msgs/msg/Image", "image": {"size": [2, 2], "normalize": "imagenet"},
+            "qos": QOS,
+        },
+        "grid": {"topic": "/points", "type": "sensor_msgs/msg/PointCloud2", "voxels": GRID, "qos": QOS},
     }
-    return joint_spec
+}  # fmt: skip
 
 
-@pytest.fixture
-def robot(rig: Any, spec: dict[str, Any]) -> Iterator[Robot]:
-    rig.fusion(spec).autostart()
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with closing(Rig(tmp_path_factory.mktemp("rig"))) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def robot(rig: Rig) -> Iterator[Robot]:
+    """One robot, and an active node, for all tests of this file."""
+    rig.fusion(SPEC).autostart()
     robot = Robot(rig)
     yield robot
     robot.stop()
+
+
+@pytest.fixture
+def normalizing(rig: Rig, robot: Robot) -> Iterator[None]:
+    """The node normalizes images."""
+
+    def configure(normalized: bool) -> None:
+        assert rig.change_state("deactivate")
+        assert rig.change_state("cleanup")
+        request = SetParameters.Request(parameters=[Parameter("normalized", value=normalized).to_parameter_msg()])
+        assert rig.call(SetParameters, "/fusion_node/set_parameters", request).results[0].successful
+        assert rig.change_state("configure")
+        assert rig.change_state("activate")
+
+    configure(True)
+    yield
+    configure(False)
 
 
 def first_valid(subscriber: FusedSubscriber) -> FusedFrame:
@@ -88,7 +115,7 @@ def first_valid(subscriber: FusedSubscriber) -> FusedFrame:
     raise AssertionError("the subscriber was closed")
 
 
-def test_frame_has_the_window_of_each_vector_stream(robot: Robot, spec: dict[str, Any]) -> None:
+def test_frame_has_the_window_of_each_vector_stream(robot: Robot) -> None:
     with FusedSubscriber() as subscriber:
         frame = first_valid(subscriber)
 
@@ -96,34 +123,36 @@ def test_frame_has_the_window_of_each_vector_stream(robot: Robot, spec: dict[str
     assert frame["joints"][-1].tolist() == [0.25, -0.5]
     assert frame.ticks_ns[-1] == frame.tick_ns
     assert (frame.ticks_ns.diff() == 20_000_000).all()
-    assert 0 <= frame.age_ns["joints"][-1] < load_spec(spec).stream("joints").max_age_ns  # a busy machine's may be old
+    assert 0 <= frame.age_ns["joints"][-1] < load_spec(SPEC).stream("joints").max_age_ns  # a busy machine's may be old
     assert frame.valid["command"].tolist() == [0, 0, 0, 0]
 
 
 PIXELS = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3).permute(2, 0, 1).contiguous()
 
 
-@pytest.mark.parametrize("normalized", [False, True], ids=["8-bit node", "normalizing node"])
-def test_images_come_as_datasets_give_them_or_as_asked_for(rig: Any, spec: dict[str, Any], normalized: bool) -> None:
-    rig.fusion(spec, normalized=normalized).autostart()
-    robot = Robot(rig)
-    imagenet = load_spec(spec).stream("camera").image.normalize
-    expected: dict[str, tuple[dict[str, Any], torch.Tensor]] = {
-        "default": ({}, PIXELS.to(torch.float32).div(255)),
-        "pixels": ({"dtype": torch.uint8}, PIXELS),
-        "normalized": ({"normalize": True}, ops.normalize_image(PIXELS, imagenet)),
-        "rounded": (
-            {"normalize": True, "dtype": torch.bfloat16}, ops.normalize_image(PIXELS, imagenet, torch.bfloat16),
-        ),
-    }  # fmt: skip
-    try:
-        for (options, image), transport in product(expected.values(), ("auto", "message")):
-            with FusedSubscriber(images=["camera"], transport=transport, **options) as subscriber:
-                frame = first_valid(subscriber)
-            assert frame["camera"].dtype == image.dtype
-            assert torch.equal(frame["camera"], image)
-    finally:
-        robot.stop()
+def assert_images_as_asked_for() -> None:
+    imagenet = load_spec(SPEC).stream("camera").image.normalize
+    rounded = ops.normalize_image(PIXELS, imagenet, torch.bfloat16)
+    expected: list[tuple[dict[str, Any], torch.Tensor]] = [
+        ({}, PIXELS.to(torch.float32).div(255)),
+        ({"dtype": torch.uint8}, PIXELS),
+        ({"normalize": True}, ops.normalize_image(PIXELS, imagenet)),
+        ({"normalize": True, "dtype": torch.bfloat16}, rounded),
+        ({"normalize": True, "dtype": torch.bfloat16, "transport": "message"}, rounded),
+    ]
+    for options, image in expected:
+        with FusedSubscriber(images=["camera"], **options) as subscriber:
+            frame = first_valid(subscriber)
+        assert frame["camera"].dtype == image.dtype
+        assert torch.equal(frame["camera"], image)
+
+
+def test_images_come_as_datasets_give_them_or_as_asked_for(robot: Robot) -> None:
+    assert_images_as_asked_for()
+
+
+def test_images_of_a_node_that_normalizes_come_as_those_of_another(normalizing: None) -> None:
+    assert_images_as_asked_for()
 
 
 def test_compressed_images_are_close_to_those_of_the_node(robot: Robot) -> None:
@@ -208,7 +237,7 @@ def test_error_in_the_callback_does_not_end_the_frames(robot: Robot, wait: Calla
         wait(lambda: len(ticks) >= 3, "frames after the error")
 
 
-def test_foreign_messages_on_its_topics_do_not_end_the_frames(robot: Robot, rig: Any, wait: Callable[..., Any]) -> None:
+def test_foreign_messages_on_its_topics_do_not_end_the_frames(robot: Robot, rig: Rig, wait: Callable[..., Any]) -> None:
     ticks: list[int] = []
     with FusedSubscriber(transport="message", callback=lambda frame: ticks.append(frame.tick_ns)):
         wait(lambda: ticks, "a frame")
@@ -220,64 +249,9 @@ def test_foreign_messages_on_its_topics_do_not_end_the_frames(robot: Robot, rig:
         wait(lambda: len(ticks) > before + 5, "frames after a foreign message")
 
 
-def test_subscriber_of_a_given_node_is_spun_by_its_owner(rig: Any, robot: Robot, wait: Callable[..., Any]) -> None:
+def test_subscriber_of_a_given_node_is_spun_by_its_owner(rig: Rig, robot: Robot, wait: Callable[..., Any]) -> None:
     with FusedSubscriber(node=rig.node) as subscriber:
         wait(subscriber.latest, "a frame")
-
-
-@pytest.fixture
-def busy_node(rig: Any) -> Iterator[Any]:
-    """A node in a MultiThreadedExecutor, with a callback that occupies its callback group until the test ends."""
-    done = threading.Event()
-    node = rig.stranger()
-    executor = MultiThreadedExecutor(num_threads=4, context=node.context)
-    executor.add_node(node)
-    node.create_timer(0.001, done.wait)
-
-    def spin() -> None:
-        # Not executor.spin(): where shutdown() meets the executor as it collects what to wait for, it waits for ever.
-        while not done.is_set():
-            executor.spin_once(0.1)
-
-    spinner = threading.Thread(target=spin)
-    spinner.start()
-    yield node
-    done.set()
-    spinner.join()
-    executor.shutdown()
-
-
-@pytest.mark.parametrize("transport", ["auto", "message"])
-def test_busy_callbacks_of_the_given_node_lose_no_frame(
-    rig: Any, joint_spec: dict[str, Any], wait: Callable[..., Any], busy_node: Any, transport: str
-) -> None:
-    rig.fusion(joint_spec, use_sim_time=True).autostart()
-    clock = rig.clock()
-    ticks: list[int] = []
-    with FusedSubscriber(
-        node=busy_node, transport=transport, callback=lambda frame: ticks.append(frame.tick_ns)
-    ) as ours:
-        ours.wait_for_layout(60.0)
-        connected_ns = 0
-
-        def connected() -> bool:
-            # A tick of the moment at which the frames change from messages to shared memory may come by neither way:
-            # so the clock goes on, until a tick has come that was due after that moment.
-            nonlocal connected_ns
-            if not connected_ns and (ours.shared or transport == "message"):
-                connected_ns = clock.now_ns
-            clock.step()
-            return bool(connected_ns and ticks and ticks[-1] >= connected_ns)
-
-        wait(connected, "a frame since the connection")
-        clock.until(lambda: ticks[-1] == clock.due_ns, "the newest frame")
-        before, missed = len(ticks), ours.missed
-        for _ in range(50):
-            clock.step()
-            clock.until(lambda: ticks[-1] == clock.due_ns, "the next frame")
-
-    assert ours.missed == missed
-    assert [b - a for a, b in itertools.pairwise(ticks[before - 1 :])] == [20_000_000] * 50
 
 
 @pytest.mark.parametrize("transport", ["auto", "message"])
@@ -299,7 +273,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_loop_without_a_node_says_what_it_waits_for_and_ends_at_its_limit(
-    rig: Any, reported: None, capfd: pytest.CaptureFixture[str]
+    rig: Rig, reported: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (
         FusedSubscriber("nobody", timeout_s=0.5) as subscriber,
@@ -311,7 +285,7 @@ def test_loop_without_a_node_says_what_it_waits_for_and_ends_at_its_limit(
     assert "waiting for /nobody: no node publishes /nobody/fused; start it" in capfd.readouterr().err
 
 
-def test_async_loop_without_a_node_ends_at_its_limit(rig: Any) -> None:
+def test_async_loop_without_a_node_ends_at_its_limit(rig: Rig) -> None:
     async def loop() -> None:
         with FusedSubscriber("nobody", timeout_s=0.2) as subscriber:
             async for _ in subscriber:
@@ -322,7 +296,7 @@ def test_async_loop_without_a_node_ends_at_its_limit(rig: Any) -> None:
 
 
 def test_latest_of_a_node_that_nobody_spins_warns_once(
-    rig: Any, reported: None, capfd: pytest.CaptureFixture[str]
+    rig: Rig, reported: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     node = rig.stranger()
     with FusedSubscriber(node=node, transport="message") as subscriber:
@@ -335,12 +309,12 @@ def test_latest_of_a_node_that_nobody_spins_warns_once(
     assert "nobody spins" not in capfd.readouterr().err
 
 
-def test_layout_that_does_not_come_is_an_error(rig: Any) -> None:
+def test_layout_that_does_not_come_is_an_error(rig: Rig) -> None:
     with FusedSubscriber("nobody") as subscriber, pytest.raises(RoboCacheError, match="nobody/layout"):
         subscriber.wait_for_layout(0.1)
 
 
-def test_policy_survives_a_node_that_is_configured_anew(rig: Any, robot: Robot, wait: Callable[..., Any]) -> None:
+def test_policy_survives_a_node_that_is_configured_anew(rig: Rig, robot: Robot, wait: Callable[..., Any]) -> None:
     with FusedSubscriber() as subscriber:
         first = subscriber.latest(10.0)
         assert first
@@ -351,7 +325,7 @@ def test_policy_survives_a_node_that_is_configured_anew(rig: Any, robot: Robot, 
         wait(lambda: subscriber.latest().tick_ns > restarted_ns, "ticks after the restart")
 
 
-def test_foreign_image_of_the_aligned_topic_is_ignored_without_harm(robot: Robot, rig: Any) -> None:
+def test_foreign_image_of_the_aligned_topic_is_ignored_without_harm(robot: Robot, rig: Rig) -> None:
     with FusedSubscriber(images=["camera"]) as subscriber:
         first_valid(subscriber)
         foreign = rig.node.create_publisher(Image, "/fusion_node/camera/aligned", QoSProfile(depth=5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from robocache_ros.engine import Frames, FusionEngine, Ingest, offline
 from robocache_ros.nodes import frame_messages
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
+from test.nodes.rig import Rig, until
 
 PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
 SPEC = Path(__file__).parents[3] / "config" / "panda_lift.yaml"
@@ -62,9 +64,7 @@ def offline_run(spec: FusionSpec, visibility: str) -> Offline:
     )
 
 
-def replay(
-    rig: Any, wait: Callable[..., Any], given: dict[str, Any], rate: float, media: bool = False, **parameters: Any
-) -> dict[str, Any]:
+def replay(rig: Rig, given: dict[str, Any], rate: float, media: bool = False, **parameters: Any) -> dict[str, Any]:
     """Live rows by tick, and images and voxels by stream and tick."""
     spec = load_spec(given)
     node = rig.process(given, use_sim_time=True, diagnostics_period_s=0.2, **parameters)
@@ -74,13 +74,13 @@ def replay(
         s.name: rig.listen(Image if s.kind == "image" else PointCloud2, f"/fusion_node/{s.name}/aligned")
         for s in (spec.media if media else ())
     }
-    wait(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
+    until(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
     topics = tuple({feed.topic for feed in spec.feeds})  # it waits for a subscriber of each
     rig.play(rate=rate, duration_s=SECONDS, topics=topics)
     with Bag(PANDA) as bag:
         last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.cut_ns  # due before the last message
-    wait(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
-    wait(lambda: int(rig.status(diagnostics, "ticks")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
+    until(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
+    until(lambda: int(rig.status(diagnostics, "ticks")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
     counters = {stream.name: rig.status(diagnostics, stream.name)[1] for stream in spec.streams}
     windows = [frame_messages.read_fused(message) for message in fused.messages]
     live: dict[str, Any] = {
@@ -135,87 +135,86 @@ def assert_same_rows(live: dict[str, Any], reference: Offline) -> None:
     assert not at, f"{len(differs[:, 0].unique())} of {len(ticks)} ticks differ: {at[:3]}; {live['counters']}"
 
 
-@pytest.mark.parametrize(("emit", "rate"), [("fixed", 1.0), ("fixed", 4.0), ("eager", 4.0)])
-def test_live_rows_equal_the_offline_run(
-    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any], emit: str, rate: float
-) -> None:
-    given = panda_spec | {"emit": emit}
+@pytest.fixture(scope="module")
+def ideal(panda_spec: dict[str, Any]) -> Offline:
+    return offline_run(load_spec(panda_spec), "ideal")
 
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, panda_spec: dict[str, Any], ideal: Offline) -> dict[str, Any]:
+    """A replay of the example spec at its own rate."""
+
+    def play() -> dict[str, Any]:
+        with closing(Rig(tmp_path_factory.mktemp("live"))) as rig:
+            return replay(rig, panda_spec, 1.0, media=True)
+
+    return undisturbed(play, ideal)
+
+
+def test_live_rows_equal_the_offline_run(live: dict[str, Any], panda_spec: dict[str, Any], ideal: Offline) -> None:
+    assert_same_rows(live, offline_run(load_spec(panda_spec), "deployed"))
+    assert_same_rows(live, ideal)  # nothing comes later than delay_ms, so that the robot sees all that there is
+
+
+def test_live_images_and_voxels_equal_the_offline_run(live: dict[str, Any], ideal: Offline) -> None:
+    index = {tick: row for row, tick in enumerate(ideal.ticks_ns)}
+    for name in ("front", "wrist", "voxels"):
+        skipped = len(ideal.ticks_ns) - len(ideal.media[name])
+        same = [torch.equal(value, ideal.media[name][index[tick] - skipped]) for tick, value in live[name].items()]
+        assert len(same) > 50  # a reader that is slow is not waited for
+        assert all(same), f"{name}: {same.count(False)} of {len(same)} ticks differ"
+
+
+def test_each_window_holds_the_rows_of_the_ticks_before_it(live: dict[str, Any]) -> None:
+    for tick_ns, window in live["windows"]:
+        for back, row in enumerate(reversed(window)):
+            before = live["rows"].get(tick_ns - back * 20_000_000)
+            assert torch.equal(row, torch.zeros_like(row) if before is None else before)
+
+
+def test_eager_rows_equal_the_offline_run(rig: Rig, panda_spec: dict[str, Any]) -> None:
+    given = panda_spec | {"emit": "eager"}
     reference = offline_run(load_spec(given), "deployed")
 
-    live = undisturbed(lambda: replay(rig, wait, given, rate), reference)
+    live = undisturbed(lambda: replay(rig, given, 4.0), reference)
 
     assert_same_rows(live, reference)
-    if emit == "fixed":  # nothing comes later than delay_ms, so that the robot sees all that there is
-        assert_same_rows(live, offline_run(load_spec(given), "ideal"))
 
 
-def test_reliable_replay_loses_nothing_of_best_effort_streams_at_eight_times_the_rate(
-    rig: Any, wait: Callable[..., Any]
-) -> None:
+def test_reliable_replay_loses_nothing_of_best_effort_streams_at_eight_times_the_rate(rig: Rig) -> None:
     given = yaml.safe_load(SPEC.read_text())  # best effort, ten messages deep
-
     reference = offline_run(load_spec(given), "deployed")
 
-    live = undisturbed(lambda: replay(rig, wait, given, 8.0, reliable=True), reference)
+    live = undisturbed(lambda: replay(rig, given, 8.0, reliable=True), reference)
 
     assert_same_rows(live, reference)
     assert len(live["rows"]) >= 0.95 * len(reference.ticks_ns)  # the first and last ticks lack a neighbour
 
 
-def test_live_images_and_voxels_equal_the_offline_run(
-    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
-) -> None:
-    reference = offline_run(load_spec(panda_spec), "ideal")
-
-    live = undisturbed(lambda: replay(rig, wait, panda_spec, 1.0, media=True), reference)
-
-    index = {tick: row for row, tick in enumerate(reference.ticks_ns)}
-    for name in ("front", "wrist", "voxels"):
-        skipped = len(reference.ticks_ns) - len(reference.media[name])
-        same = [torch.equal(value, reference.media[name][index[tick] - skipped]) for tick, value in live[name].items()]
-        assert len(same) > 50  # a reader that is slow is not waited for
-        assert all(same), f"{name}: {same.count(False)} of {len(same)} ticks differ"
-
-
-@pytest.mark.parametrize("timeline", [{"delay_ms": 30}, {"delay_ms": 45, "lead_ms": 15}])
 def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
-    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any], timeline: dict[str, float]
+    rig: Rig, panda_spec: dict[str, Any], ideal: Offline
 ) -> None:
-    given = panda_spec | timeline  # the front camera takes 38 ms, the cloud 55 ms
-
+    given = panda_spec | {"delay_ms": 45, "lead_ms": 15}  # the front camera takes 38 ms, the cloud 55 ms
     reference = offline_run(load_spec(given), "deployed")
 
-    live = undisturbed(lambda: replay(rig, wait, given, 1.0), reference)
+    live = undisturbed(lambda: replay(rig, given, 4.0), reference)
 
     assert_same_rows(live, reference)
     assert reference.counters["front"]["late"] > 30
     with pytest.raises(AssertionError, match="ticks differ"):
-        assert_same_rows(live, offline_run(load_spec(given), "ideal"))
+        assert_same_rows(live, ideal)
 
 
-def test_live_windows_equal_the_offline_run(rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]) -> None:
+def test_live_windows_equal_the_offline_run(rig: Rig, panda_spec: dict[str, Any]) -> None:
     joints = panda_spec["streams"]["joint_position"]
     window = {key: joints[key] for key in ("topic", "type", "names", "qos") if key in joints} | {"align": "window"}
     streams = {"arm": joints, "fast": window | {"samples": 8}, "smooth": window | {"samples": 40, "reduce": "mean"}}
     given = panda_spec | {"streams": streams}
-
     reference = offline_run(load_spec(given), "deployed")
 
-    live = undisturbed(lambda: replay(rig, wait, given, 1.0), reference)
+    live = undisturbed(lambda: replay(rig, given, 4.0), reference)
 
     assert_same_rows(live, reference)
     ages = reference.rows[:, -8:]
     assert (ages >= 0).all(dim=1).float().mean() > 0.8  # 500 Hz on 50 Hz ticks: ten samples for eight rows
     assert any("window_overflow" in counts for counts in live["counters"].values())
-
-
-def test_each_window_holds_the_rows_of_the_ticks_before_it(
-    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
-) -> None:
-    live = replay(rig, wait, panda_spec, 4.0)
-
-    for tick_ns, window in live["windows"]:
-        for back, row in enumerate(reversed(window)):
-            before = live["rows"].get(tick_ns - back * 20_000_000)
-            assert torch.equal(row, torch.zeros_like(row) if before is None else before)

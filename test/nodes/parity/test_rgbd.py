@@ -79,7 +79,7 @@ def test_live_grids_equal_those_of_the_recording(rig: Any, wait: Callable[..., A
     aligned = rig.listen(PointCloud2, "/fusion_node/rgbd/aligned")
     wait(aligned.subscription.get_publisher_count, "the node's topic")
     with Bag(recording) as bag:
-        BagPlayer(rig.node, bag, Options(clock=True, wait_s=20.0)).run()
+        BagPlayer(rig.node, bag, Options(clock=True, wait_s=20.0, rate=2.0)).run()
     with Bag(recording) as bag:
         parts = list(BagRun(bag, fusion, visibility="deployed", trim=False).frames())
     expected = {tick: grid for p in parts for tick, grid in zip(p.ticks_ns.tolist(), p.media["rgbd"], strict=True)}
@@ -101,7 +101,7 @@ def test_live_grids_equal_those_of_the_recording(rig: Any, wait: Callable[..., A
 def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig: Any, wait: Callable[..., Any]) -> None:
     import time
 
-    rig.process(given(color="/color"))
+    rig.fusion(given(color="/color")).autostart()
     depth = rig.publisher(Image, "/depth")
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     wait(depth.get_subscription_count, "the node's subscription")

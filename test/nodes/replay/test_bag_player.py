@@ -72,7 +72,7 @@ def test_latched_messages_reach_later_subscribers(rig: Any, wait: Callable[..., 
 
 
 def test_loop_resets_the_node_and_ticks_go_on(rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]) -> None:
-    rig.process(panda_spec, use_sim_time=True)
+    rig.process(panda_spec, use_sim_time=True, diagnostics_period_s=0.2)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     for _ in range(2):
         rig.play(rate=4.0, duration_s=1.0)
@@ -125,8 +125,9 @@ def test_number_that_is_not_a_time_is_refused_with_one_line(
     assert expected in capfd.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("waiting", [False, True], ids=["playing", "waiting"])
+@pytest.mark.parametrize(
+    ("number", "waiting"), [(signal.SIGINT, False), (signal.SIGTERM, True)], ids=["playing", "waiting"]
+)
 def test_signal_ends_a_replay_cleanly(
     rig: Any, wait: Callable[..., Any], tmp_path: Path, number: signal.Signals, waiting: bool
 ) -> None:

@@ -32,27 +32,21 @@ def steps(seconds: float, every: int) -> list[bool]:
     return [number % every == 0 for number in range(round(seconds * FLOOD_WINDOW_NS / STEP_NS))]
 
 
-def test_a_step_that_reaches_its_limit_begins_a_flood(after: Callable[..., bool]) -> None:
+@pytest.mark.parametrize(
+    ("before", "limited", "active"),
+    [
+        ([False] * 10, [False], False),
+        ([False] * 10, [True], True),
+        ([], steps(10, every=1), True),
+        ([], steps(10, every=3), True),
+        ([True], steps(1.01, every=8), False),  # large images: two at 30 Hz still reach the short limit
+        (steps(3, every=1), [False] * (2 * FLOOD_WINDOW_NS // STEP_NS), False),
+    ],
+    ids=["no limit is reached", "one is", "while they are", "with pauses", "large images only", "messages end"],
+)
+def test_a_flood_begins_and_ends_with_the_limits_that_are_reached(
+    after: Callable[..., bool], before: list[bool], limited: list[bool], active: bool
+) -> None:
     state = Flood()
-    assert not after(state, [False] * 10)
-    assert after(state, [True])
-
-
-def test_a_flood_lasts_while_steps_reach_their_limit(after: Callable[..., bool]) -> None:
-    assert after(Flood(), steps(10, every=1))
-
-
-def test_a_flood_with_pauses_lasts(after: Callable[..., bool]) -> None:
-    assert after(Flood(), steps(10, every=3))
-
-
-def test_a_flood_ends_while_large_images_still_reach_the_short_limit(after: Callable[..., bool]) -> None:
-    state = Flood()
-    after(state, [True])
-    assert not after(state, steps(1.01, every=8))  # two images at 30 Hz
-
-
-def test_a_flood_ends_when_messages_end(after: Callable[..., bool]) -> None:
-    state = Flood()
-    after(state, steps(3, every=1))
-    assert not after(state, [False] * (2 * FLOOD_WINDOW_NS // STEP_NS))
+    after(state, before)
+    assert after(state, limited) is active

@@ -165,6 +165,7 @@ def test_normalize_image_has_the_same_bits_on_the_gpu(normalize, dtype):
     same_bits(normalize_image(image.cuda(), normalize, dtype).cpu(), normalize_image(image, normalize, dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("family", range(6))
 def test_every_family_compiles_without_a_warning(nvrtc, architecture, family):
@@ -173,6 +174,7 @@ def test_every_family_compiles_without_a_warning(nvrtc, architecture, family):
         assert compile_cubin(nvrtc, load_source("image/convert.cu"), options)[1] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("element", range(4))
 def test_every_element_kind_compiles_without_a_warning(nvrtc, element):
     options = compile_options("sm_90", convert_defines(PACKED, "bilinear", element))

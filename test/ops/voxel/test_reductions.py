@@ -103,6 +103,7 @@ def test_the_spec_offers_what_streams_may_have_and_its_pages_describe_it(mode):
             dataclasses.replace(grid, features=() if features else ("intensity",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [*OF_FEATURES, *OF_CELLS])
 def test_every_kernel_compiles_without_a_warning(nvrtc, mode, architecture):
     """For clouds of any layout, and depth images."""

@@ -88,6 +88,7 @@ def test_bins_support_most_clouds_and_leave_the_others_to_claims():
     assert bin_sizes(1, 500_000, 128**3, 4, 132, 42 << 10) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["voxel/bin_sort.cu", "voxel/bin_reduce.cu"])
 def test_it_compiles_without_a_warning(nvrtc, file, architecture):
     tensor = ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0")

@@ -58,6 +58,7 @@ def untrained(reach: Reach, data: tuple[DataInfo, TimelineLoader]) -> NDArray[np
     return distances(TrainedPolicy(new_policy("tiny", data[0]), data[0]), reach.spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", STEPS)
 def test_a_trained_policy_reaches_the_goal_and_an_untrained_one_does_not(
     preset: str,

@@ -20,6 +20,7 @@ from test.datasets.conftest import STEPS, episode, write_tfds
 ROOT = Path(__file__).parents[4]
 
 
+@pytest.mark.slow
 def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
     folder = write_tfds(tmp_path / "d", STEPS, [episode(2 + k % 3, 10.0 * k) for k in range(7)])
     script = Path(__file__).with_name("rank_of_two.py")

@@ -96,6 +96,7 @@ def test_workers_that_are_killed_change_nothing(training: Callable[[int], Traini
     assert running.line() == "replaced 2"
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_continues_with_the_next_sample_with_any_number_of_workers(
     training: Callable[[int], Training], undisturbed: list[str]
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_loader_outlives_the_process_that_forked_its_workers() -> None:
     loader.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_was_forked_starts_workers_of_its_own() -> None:
     code = """if True:
         import os

@@ -170,6 +170,7 @@ def test_ctrl_c_does_not_reach_the_first_worker_of_a_process(tmp_path: Path) -> 
     assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
 
 
+@pytest.mark.slow
 def test_too_few_descriptors_are_one_line(tmp_path: Path) -> None:
     done = in_a_process(tmp_path, workers=8)
 
