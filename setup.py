@@ -71,6 +71,7 @@ setup(
                 "rclpy[fastrtps]",
                 "sensor-msgs",
                 "std-msgs",
+                "std-srvs",
                 "geometry-msgs",
                 "diagnostic-msgs",
                 "lifecycle-msgs",
@@ -111,6 +112,7 @@ setup(
             "fusion_node = robocache_ros.programs:fusion_node",
             "policy_runner = robocache_ros.programs:policy_runner",
             "bag_player = robocache_ros.programs:bag_player",
+            "episode_recorder = robocache_ros.programs:episode_recorder",
         ]
     },
 )

@@ -1,4 +1,4 @@
-"""The programs that are installed: `robocache`, `fusion_node`, `policy_runner` and `bag_player`.
+"""The programs that are installed: `robocache`, `fusion_node`, `policy_runner`, `episode_recorder` and `bag_player`.
 
 A program imports its own module only when it starts, so that a missing extra gives one line, and Ctrl-C while modules
 load gives no traceback. `run` is also for programs outside of the package, such as the examples.
@@ -48,6 +48,11 @@ def policy_runner() -> int:
 def bag_player() -> int:
     """The ROS node that replays a recording."""
     return start("bag_player", "robocache_ros.nodes.bag_player")
+
+
+def episode_recorder() -> int:
+    """The ROS node that records episodes."""
+    return start("episode_recorder", "robocache_ros.nodes.episode_recorder")
 
 
 def start(program: str, module: str) -> int:

@@ -15,6 +15,7 @@ from robocache_ros.cli.check import check
 from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
 from robocache_ros.cli.info import info
+from robocache_ros.cli.replay import replay
 from robocache_ros.cli.report import report
 from robocache_ros.cli.run import run
 from robocache_ros.cli.validate import validate
@@ -103,6 +104,12 @@ _forward(
     parser="robocache_ros.bags.player:parser",
 )
 _forward(
+    "record",
+    "robocache_ros.cli.record:main",
+    "Record episodes of a robot's topics, by the keys of the terminal (--help lists the options).",
+    parser="robocache_ros.cli.record:parser",
+)
+_forward(
     "demo",
     "robocache_ros.cli.demo:main",
     "Replay a recording through a ROS 2 node, compare with offline ticks, export it (--help lists the options).",
@@ -116,6 +123,7 @@ _bench.command()(live)
 app.add_typer(_bench, name="bench")
 app.add_typer(fleet, name="fleet")
 app.command()(validate)
+app.command()(replay)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045

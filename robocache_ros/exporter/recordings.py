@@ -7,6 +7,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
@@ -16,6 +17,7 @@ from robocache_ros.bags.reader import check_files, storage_files
 from robocache_ros.bags.storage.metadata import is_stored
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording, planned
+from robocache_ros.recorder.episodes import TRASH, is_episode_name, read_episode
 from robocache_ros.spec import strict_yaml
 from robocache_ros.spec.dataset import check_line
 from robocache_ros.spec.keys import KeyPath, KeyType, Problem, SpecError, below, refuse, show_value, suggestion
@@ -330,7 +332,7 @@ def _parent(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or "/." in name
+    return name.startswith(".") or "/." in name or f"/{TRASH}/" in f"/{name}"
 
 
 MAX_RECORDINGS = 100_000
@@ -346,8 +348,8 @@ def find_recordings(arguments: Iterable[str | AnyPath], *, but: AnyPath | None =
     """Return the recordings that the arguments name, each once, sorted by path with numbers in numeric order.
 
     A folder is a recording if it has a metadata.yaml, a single storage file, or the split files of a recording named
-    after it. Every other folder is searched, with the folders in it; hidden ones are left out. In a glob, `**` stands
-    for any number of folders, and a storage file stands for the recording that contains it.
+    after it. Every other folder is searched, with the folders in it; hidden ones and those named trash are left out. In
+    a glob, `**` stands for any number of folders, and a storage file stands for the recording that contains it.
 
     Args:
         arguments: recordings, folders and globs, also as URLs.
@@ -383,7 +385,7 @@ def _natural(path: AnyPath) -> tuple[object, ...]:
 def _is_one_recording(folder: AnyPath, names: Sequence[str]) -> bool:
     """Whether storage files of a folder without metadata.yaml are one recording: one file, or its split files."""
     if len(names) <= 1:
-        return bool(names)
+        return bool(names) and not is_episode_name(names[0])
     ros2 = re.compile(re.escape(folder.name) + r"_(0|[1-9][0-9]*)\.(mcap|db3)(\.zstd)?")
     if all(ros2.fullmatch(name) for name in names):
         return True
@@ -421,6 +423,8 @@ class _Search:
         for match in glob.iglob(os.path.expanduser(pattern), recursive=True):
             self.count()
             path = Path(match)
+            if TRASH in path.parts and TRASH not in Path(pattern).parts:
+                continue
             if path.is_dir():
                 for recording in self.folder(path):
                     found = True
@@ -460,7 +464,7 @@ class _Search:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     self.count()
-                    if not entry.name.startswith("."):
+                    if not entry.name.startswith(".") and not (entry.name == TRASH and entry.is_dir()):
                         (folders if entry.is_dir() else files).append(entry.name)
         except OSError as error:
             raise RoboCacheError(
@@ -555,6 +559,8 @@ def recordings_of(
 ) -> tuple[PlannedRecording, ...]:
     """Return the recordings of a command or a call.
 
+    Files of this package's recorder that are not at a URL state their task and their outcome.
+
     Args:
         given: recordings, folders and globs; or planned recordings, which stay in their order.
         manifest: a manifest, instead.
@@ -565,7 +571,20 @@ def recordings_of(
             raise RoboCacheError("recordings: none given; name at least one, or give --manifest FILE")
         if any(isinstance(each, PlannedRecording) for each in given):
             return planned(given)
-        return planned(find_recordings([each for each in given if not isinstance(each, PlannedRecording)], but=but))
+        found = find_recordings([each for each in given if not isinstance(each, PlannedRecording)], but=but)
+        return tuple(_labelled(recording) for recording in planned(found))
     if given:
         raise RoboCacheError("recordings: named and in a manifest; name all of them, or list all in the manifest")
-    return load_manifest(manifest)
+    return tuple(_labelled(recording) for recording in load_manifest(manifest))
+
+
+def _labelled(recording: PlannedRecording) -> PlannedRecording:
+    """Return a recording with the task and the outcome in its file, where they are not given."""
+    path = recording.path
+    if not isinstance(path, Path) or path.suffix != ".mcap" or (recording.task and recording.success is not None):
+        return recording
+    episode = read_episode(path)
+    if episode is None:
+        return recording
+    success = episode.success if recording.success is None else recording.success
+    return replace(recording, task=recording.task or episode.labels.task, success=success)

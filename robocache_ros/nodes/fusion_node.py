@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import rclpy
@@ -21,7 +22,7 @@ from rclpy.logging import get_logger
 from rclpy.parameter import Parameter
 from rclpy.utilities import get_rmw_implementation_identifier, remove_ros_args
 
-from robocache_ros.engine import FusionEngine, Ingest
+from robocache_ros.engine import Ingest
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import middleware, parameters, process, transport
 from robocache_ros.nodes.diagnostics import Diagnostics, StreamWarnings, TopicChecks
@@ -31,6 +32,7 @@ from robocache_ros.nodes.shared_frames import RingOutput
 from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
 from robocache_ros.nodes.tick_loop import ClockSource, SimClockSource, TickLoop, TickStats, WallClockSource
 from robocache_ros.nodes.transport import Limit
+from robocache_ros.recorder.run_log import LoggedEngine, RunLog
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 
 
@@ -54,18 +56,22 @@ class Pipeline:
         self._node = node
         self._failed = failed
         self._base_frame = parameters.read(node, "base_frame")
-        self.engine = FusionEngine(
-            spec,
-            parameters.read(node, "device"),
-            normalized=parameters.read(node, "normalized"),
-            jpeg=parameters.read(node, "jpeg"),
-            payload_bytes=parameters.payload_bytes(node),
+        options = {"normalized": parameters.read(node, "normalized"), "jpeg": parameters.read(node, "jpeg")}
+        self.engine = LoggedEngine(
+            spec, parameters.read(node, "device"), **options, payload_bytes=parameters.payload_bytes(node)
         )
-        self.ingest = Ingest(spec, self.engine, definitions(spec), live=True)
+        texts = definitions(spec)
+        self.ingest = Ingest(spec, self.engine, texts, live=True)
+        self.run_log: RunLog | None = None
+        if file := parameters.read(node, "record_run"):
+            options["device"] = str(self.engine.device)
+            self.run_log = self.engine.run_log = RunLog(Path(file).expanduser(), spec, texts, options)
         self.stats = TickStats(len(spec.streams))
         self._diagnostics = Diagnostics(spec, node.get_fully_qualified_name().lstrip("/"))
-        self._static_transforms = subscribe_static_transforms(node, spec, self.ingest)
-        self.subscriptions = TopicSubscriptions(node, spec, self.ingest, reliable=parameters.read(node, "reliable"))
+        self._static_transforms = subscribe_static_transforms(node, spec, self.ingest, self.run_log)
+        self.subscriptions = TopicSubscriptions(
+            node, spec, self.ingest, reliable=parameters.read(node, "reliable"), run_log=self.run_log
+        )
         self._topic_checks = TopicChecks(node, self.subscriptions, limit)
         self._stream_warnings = StreamWarnings(spec, self.stats)
         slots = parameters.read(node, "ring_slots")
@@ -102,6 +108,12 @@ class Pipeline:
             self._tick_loop.stop()
             self._tick_loop = None
 
+    def reset(self) -> None:
+        """Discard the samples."""
+        if self.run_log:
+            self.run_log.reset()
+        self.engine.reset("deactivated")
+
     def destroy(self) -> None:
         """Stop, and release everything."""
         self.stop()
@@ -110,6 +122,9 @@ class Pipeline:
             self._static_transforms = None
         self.subscriptions.destroy()
         self.outputs.destroy()
+        if self.run_log:
+            self.run_log.close()
+            self.run_log = self.engine.run_log = None
 
     def report(self, node_counters: Mapping[str, int]) -> list[DiagnosticStatus]:
         """Check topics and streams, log their problems, and return the diagnostics.
@@ -123,7 +138,12 @@ class Pipeline:
             self.subscriptions.states,
             self.stats,
             self.active,
-            {**self.outputs.counters(), **self._clock_counters, **node_counters},
+            {
+                **self.outputs.counters(),
+                **self._clock_counters,
+                **node_counters,
+                **({"run_log_lost": self.run_log.lost} if self.run_log else {}),
+            },
         )
         if self.active:
             reasons = {status.name.rpartition(": ")[2]: status.message for status in statuses}
@@ -248,7 +268,7 @@ class FusionNode(LifecycleNode):
         self.pipeline.stop()
         if self._failure:
             return ERROR
-        self.pipeline.engine.reset("deactivated")
+        self.pipeline.reset()
         return super().on_deactivate(state)
 
     @logs_errors

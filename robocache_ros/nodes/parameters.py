@@ -1,9 +1,9 @@
-"""The parameters of the fusion node."""
+"""The parameters of nodes: how they are declared, and those of the fusion node."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,14 +86,20 @@ PARAMETERS = (
         "Frames kept in memory shared with consumers of this machine and user; 0 switches shared memory off.",
         bounds=(0, 1024),
     ),
+    Declared(
+        "record_run",
+        "",
+        "Path of a new file with all that the engine takes and a digest of each tick, for robocache replay; "
+        "empty: none.",
+    ),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
 READ_AT_CONFIGURE = frozenset(parameter.name for parameter in PARAMETERS if not parameter.read_only)
 
 
-def declare(node: Node) -> None:
+def declare(node: Node, declared: Iterable[Declared] = PARAMETERS) -> None:
     """Declare every parameter with its description and its range."""
-    for parameter in PARAMETERS:
+    for parameter in declared:
         node.declare_parameter(parameter.name, parameter.default, parameter.descriptor())
 
 
@@ -102,10 +108,10 @@ def read(node: Node, name: str) -> Any:
     return node.get_parameter(name).value
 
 
-def help_text() -> str:
+def help_text(declared: Iterable[Declared] = PARAMETERS) -> str:
     """Every parameter with its default, as `--help` shows them."""
     lines = ["parameters, each given as: --ros-args -p NAME:=VALUE"]
-    for parameter in PARAMETERS:
+    for parameter in declared:
         default = str(parameter.default).lower() if isinstance(parameter.default, bool) else parameter.default
         values = f" [{parameter.constraints}]" if parameter.constraints else ""
         text = f"{parameter.description}{values} (default: {'empty' if default == '' else default})"
@@ -113,7 +119,14 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def refused_change(changed: Iterable[str], node: str, *, configured: bool, active: bool) -> str:
+def refused_change(
+    changed: Iterable[str],
+    node: str,
+    *,
+    configured: bool,
+    active: bool,
+    at_configure: Container[str] = READ_AT_CONFIGURE,
+) -> str:
     """Why these parameters cannot be changed now; empty if they can.
 
     Args:
@@ -121,10 +134,11 @@ def refused_change(changed: Iterable[str], node: str, *, configured: bool, activ
         node: fully qualified name, for the commands.
         configured: whether the node is inactive or active.
         active: whether it is active.
+        at_configure: names of the parameters that are read when the node is configured.
     """
     command = f"ros2 lifecycle set {node}"
     for name in changed:
-        if configured and name in READ_AT_CONFIGURE:
+        if configured and name in at_configure:
             steps = "deactivate and cleanup" if active else "cleanup"
             return f"{name}: is read when the node is configured; first call {steps} ({command} ...), then configure"
         if active and name == "use_sim_time":

@@ -23,6 +23,7 @@ from robocache_ros.engine import Ingest
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import middleware, process
 from robocache_ros.nodes.middleware import any_best_effort, for_replay, profile
+from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, QosSpec, StreamSpec
 
 # Takes serialized messages from the middleware into memory of the caller.
@@ -303,9 +304,13 @@ class TopicSubscriptions:
         spec: the streams; those of one topic share a subscription.
         ingest: receives the messages.
         reliable: subscribe to all topics as reliable with deep queues, regardless of the spec's qos.
+        run_log: logs the messages in the order in which they are pushed.
     """
 
-    def __init__(self, node: Node, spec: FusionSpec, ingest: Ingest, *, reliable: bool = False) -> None:
+    def __init__(
+        self, node: Node, spec: FusionSpec, ingest: Ingest, *, reliable: bool = False, run_log: RunLog | None = None
+    ) -> None:
+        self._run_log = run_log
         self.states = {stream.name: StreamState() for stream in spec.feeds}
         self._node = node
         self._ingest = ingest
@@ -338,6 +343,8 @@ class TopicSubscriptions:
     def push(self, topic: Topic, message: ReceivedMessage, arrival_ns: int) -> None:
         """Hand a message to each of its streams; never raises."""
         data, source_ns, received_ns = message
+        if self._run_log:
+            self._run_log.message(topic.streams[0].topic, data, arrival_ns)
         for stream in topic.streams:
             state = self.states[stream.name]
             state.newest_arrival_ns = arrival_ns
@@ -634,13 +641,16 @@ class Flood:
 TF_STATIC_DEPTH = 100  # one message of each publisher of static transforms
 
 
-def subscribe_static_transforms(node: Node, spec: FusionSpec, ingest: Ingest) -> Subscription[Any] | None:
+def subscribe_static_transforms(
+    node: Node, spec: FusionSpec, ingest: Ingest, run_log: RunLog | None = None
+) -> Subscription[Any] | None:
     """Subscribe to /tf_static; None if no stream needs it.
 
     Args:
         node: owns the subscription.
         spec: the streams.
         ingest: receives the transforms.
+        run_log: logs them.
 
     Raises:
         RoboCacheError: tf2_msgs is not installed.
@@ -652,6 +662,10 @@ def subscribe_static_transforms(node: Node, spec: FusionSpec, ingest: Ingest) ->
         key = f"{spec.framed[0].name}.voxels.frame" if spec.framed else f"{spec.transforms[0].name}.type"
         hint = "install it, or give voxels.extrinsic" if spec.framed else "install it"
         raise RoboCacheError(f"streams.{key}: {TF_STATIC} needs the package tf2_msgs, which is not installed; {hint}")
-    return node.create_subscription(
-        found, TF_STATIC, ingest.static_transforms, middleware.latched(TF_STATIC_DEPTH), raw=True
-    )
+
+    def take(data: bytes) -> None:
+        if run_log:
+            run_log.static_transforms(data)
+        ingest.static_transforms(data)
+
+    return node.create_subscription(found, TF_STATIC, take, middleware.latched(TF_STATIC_DEPTH), raw=True)

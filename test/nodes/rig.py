@@ -185,6 +185,20 @@ class Rig:
         self.executor.add_node(node)
         return node
 
+    def recorder(self, spec: dict[str, Any], **parameters: Any) -> Any:
+        """An episode recorder in this process, which is active."""
+        from rclpy.parameter import Parameter
+
+        from robocache_ros.nodes.episode_recorder import EpisodeRecorder
+
+        given = {"spec": str(self.write(spec)), "out": str(self.tmp_path / "recordings")} | parameters
+        overrides = [Parameter(name, value=value) for name, value in given.items()]
+        node = EpisodeRecorder(context=self.context, parameter_overrides=overrides)
+        self._nodes.append(node)
+        assert node.autostart()
+        self.executor.add_node(node)
+        return node
+
     def start(self, spec: dict[str, Any], remap: Sequence[str] = (), **parameters: Any) -> Process:
         """A fusion node in a process of its own."""
         given = {"spec": self.write(spec), "device": "cpu"} | parameters

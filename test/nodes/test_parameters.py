@@ -128,12 +128,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    class Noted(fusion_node.FusionEngine):
+    class Noted(fusion_node.LoggedEngine):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             given.update(options)
             super().__init__(*arguments, **options)
 
-    monkeypatch.setattr(fusion_node, "FusionEngine", Noted)
+    monkeypatch.setattr(fusion_node, "LoggedEngine", Noted)
     rig.fusion(panda_spec, normalized=True, payload_bytes="wrist=57600, voxels=800000")
 
     assert rig.change_state("configure")

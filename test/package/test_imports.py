@@ -31,6 +31,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("ipc",),
     ("bags",),
     ("formats",),
+    ("recorder",),
     ("datasets",),
     ("exporter",),
     ("training",),
@@ -52,6 +53,7 @@ ROS = {
         "lifecycle_msgs",
         "rosgraph_msgs",
         "rcl_interfaces",
+        "std_srvs",
         "tf2_msgs",
     ),
 }

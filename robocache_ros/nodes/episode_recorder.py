@@ -1,0 +1,691 @@
+"""The ROS node that records episodes: the bytes of the topics of a spec, from start to end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
+from rclpy.exceptions import ParameterException
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.logging import get_logger
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy
+from rclpy.utilities import get_rmw_implementation_identifier, remove_ros_args
+from sensor_msgs.msg import Joy
+from std_msgs.msg import String
+from std_srvs.srv import SetBool, Trigger
+
+from robocache_ros.decode import definitions_of
+from robocache_ros.errors import RoboCacheError, number_of, printable
+from robocache_ros.nodes import middleware, parameters, process, transport
+from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes.process import until_shutdown
+from robocache_ros.nodes.subscriptions import RawSubscriber, message_class
+from robocache_ros.recorder.episodes import (
+    EpisodeLabels,
+    EpisodeWriter,
+    Message,
+    RecordedTopic,
+    RecordingsFolder,
+    describe_session,
+)
+from robocache_ros.recorder.mcap import definition_text
+from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, QosSpec, StreamSpec, load_spec
+
+ACTIONS = ("start", "success", "failure", "discard", "rerecord")
+PARAMETERS = (
+    Declared("spec", "", "Path of the fusion spec (YAML), whose topics are recorded."),
+    Declared("out", "recordings", "Folder of the episodes; discarded ones are moved to its folder trash."),
+    Declared("extra", "", "More topics to record.", "<topic> <topic> ..."),
+    Declared("robot", "", "Name of the robot, for the metadata."),
+    Declared(
+        "silent_s", 2.0, "A stream without a message for this long is silent, and no episode starts.", "", (0.1, 600)
+    ),
+    Declared("joy_topic", "/joy", "Topic of the game pad whose buttons are in joy_buttons."),
+    Declared(
+        "joy_buttons", "", "Number of the button for each action.", "start=0,success=1,failure=2,discard=3,rerecord=4"
+    ),
+    Declared("autostart", False, "Configure and activate at the start.", read_only=True),
+    Declared("task", "", "What the robot does in the next episodes, in words; can be changed at any time."),
+    Declared("operator", "", "Who controls the robot in the next episodes; can be changed at any time."),
+)
+CHANGEABLE = ("task", "operator")
+AT_CONFIGURE = frozenset(p.name for p in PARAMETERS if p.name not in CHANGEABLE and not p.read_only)
+CHECK_S = 0.5  # period at which publishers, the disk and the state are checked
+IDLE_NS = 100_000_000  # how often the thread checks whether to stop
+BATCH = 64  # messages of a topic in a row
+MAX_EXTRA = 1000
+SMALL_DEPTH, LARGE_DEPTH = 1000, 60  # messages that the middleware queues for a busy recorder
+MAX_LATCHED = 100  # messages of a latched topic that are kept for the next episodes
+CLOCK = "/clock"
+
+
+@dataclass
+class _Subscribed:
+    """A topic, its subscription and what was received.
+
+    Attributes:
+        streams: of the spec, by name.
+        occasional: whether it may be silent: it is latched, or held, or says how an episode went.
+        wanted: QoS that the receiving thread subscribes with next.
+        newest_s: monotonic time of the newest message.
+        latched: newest messages of a latched topic.
+    """
+
+    topic: RecordedTopic
+    message_class: type[Any]
+    streams: tuple[str, ...]
+    needed: bool
+    occasional: bool
+    large: bool
+    name: str  # after remapping
+    qos: QosSpec
+    subscription: Any
+    wanted: QosSpec | None = None
+    newest_s: float | None = None
+    latched: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_LATCHED))
+
+
+class _Receiver:
+    """Receives the serialized messages of topics in a thread, and gives them to an episode while there is one.
+
+    Args:
+        node: owns the subscriptions.
+        most: number of topics at most.
+        failed: called once, from the thread, if it ends with an error.
+    """
+
+    def __init__(self, node: LifecycleNode, most: int, failed: Callable[[Exception], None]) -> None:
+        self.topics: list[_Subscribed] = []
+        self.episode: EpisodeWriter | None = None
+        self._node = node
+        self._failed = failed
+        self._group = middleware.ManualCallbackGroup()
+        self._subscriber = RawSubscriber()
+        self._lock = threading.Lock()  # of `episode`, and of the latched messages
+        self._stopped = threading.Event()
+        self._waiter = middleware.Waiter(node, most)
+        self._thread = threading.Thread(target=self._run, name="robocache-recorder", daemon=True)
+
+    def add(self, name: str, kind: type[Any], kind_name: str, streams: Sequence[StreamSpec] = ()) -> None:
+        """Subscribe to a topic."""
+        first = streams[0] if streams else None
+        qos = first.qos if first and first.qos.reliability != "auto" else QosSpec("best_effort")
+        definition = "" if kind_name == TF_TYPE else definition_text(kind_name, definitions_of(kind))
+        held = all(stream.on_invalid == "hold" or stream.is_outcome for stream in streams)
+        large = first is not None and first.kind != "vector"
+        added = _Subscribed(
+            RecordedTopic(name, kind_name, definition, name == TF_STATIC),
+            kind,
+            tuple(stream.name for stream in streams),
+            any(not stream.is_outcome for stream in streams) and name != TF_STATIC,
+            held,
+            large,
+            self._node.resolve_topic_name(name),
+            qos,
+            None,
+        )
+        self._subscribe(added, self._wanted(added))
+        self.topics = [*self.topics, added]
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def begin(self, episode: EpisodeWriter) -> None:
+        """Give an episode the latched messages, and all that come from now on."""
+        with self._lock:
+            now_ns = time.time_ns()
+            for topic in self.topics:
+                for message in topic.latched if topic.topic.latched else ():
+                    episode.put(message._replace(topic=topic.topic, log_ns=now_ns))
+            self.episode = episode
+
+    def take_episode(self) -> EpisodeWriter | None:
+        """Return the episode, which gets no more messages."""
+        with self._lock:
+            episode, self.episode = self.episode, None
+        return episode
+
+    def check_publishers(self) -> None:
+        """Subscribe again to topics whose publishers offer more or less than their subscription asks for."""
+        for topic in self.topics:
+            if self.episode and topic.newest_s is not None:
+                continue  # a message between two subscriptions would be lost
+            wanted = self._wanted(topic)
+            if wanted != topic.qos:
+                topic.wanted = wanted
+
+    def destroy(self) -> None:
+        """Stop, and destroy the subscriptions."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._waiter.destroy()
+        for topic in self.topics:
+            self._node.destroy_subscription(topic.subscription)
+        self.topics = []
+
+    def _wanted(self, topic: _Subscribed) -> QosSpec:
+        """The strictest QoS that all publishers offer; without publishers the present one."""
+        depth = LARGE_DEPTH if topic.large else SMALL_DEPTH
+        offered = [publisher.qos_profile for publisher in self._node.get_publishers_info_by_topic(topic.name)]
+        if topic.topic.name == TF_STATIC:
+            return QosSpec("reliable", "transient_local", MAX_LATCHED)
+        if not offered:
+            return QosSpec(topic.qos.reliability, topic.qos.durability, depth)
+        latched = all(each.durability == DurabilityPolicy.TRANSIENT_LOCAL for each in offered)
+        reliability = "best_effort" if middleware.any_best_effort(offered) else "reliable"
+        return QosSpec(reliability, "transient_local" if latched else "volatile", depth)
+
+    def _subscribe(self, topic: _Subscribed, qos: QosSpec) -> None:
+        latched = qos.durability == "transient_local"
+        topic.qos, topic.topic, topic.latched = qos, replace(topic.topic, latched=latched), deque(maxlen=MAX_LATCHED)
+        topic.subscription = self._node.create_subscription(
+            topic.message_class,
+            topic.topic.name,
+            lambda _: None,  # rclpy requires it; the thread takes the messages
+            middleware.profile(qos),
+            callback_group=self._group,
+            event_callbacks=middleware.no_events(),
+            raw=True,
+        )
+
+    def _run(self) -> None:
+        process.reduce_timer_slack()
+        try:
+            while not self._stopped.is_set():
+                topics = self.topics
+                if not max([self._receive(topic) for topic in topics], default=False):
+                    self._waiter.wait(IDLE_NS, [topic.subscription for topic in topics])
+        except Exception as error:
+            if not self._stopped.is_set():
+                self._failed(error)
+
+    def _receive(self, topic: _Subscribed) -> bool:
+        """Receive waiting messages of a topic; returns whether there may be more."""
+        wanted, topic.wanted = topic.wanted, None
+        if wanted:
+            self._node.destroy_subscription(topic.subscription)
+            self._subscribe(topic, wanted)
+        for _ in range(BATCH):
+            received = self._subscriber.take(topic.subscription)
+            if received is None:
+                return False
+            now_ns = received.received_ns or time.time_ns()
+            message = Message(topic.topic, now_ns, received.source_ns or now_ns, received.data)
+            topic.newest_s = time.monotonic()
+            with self._lock:
+                if topic.topic.latched:
+                    self._keep(topic, message)
+                if self.episode:
+                    self.episode.put(message)
+        return True
+
+    def _keep(self, topic: _Subscribed, message: Message) -> None:
+        """Keep the newest messages of a latched topic: all of /tf_static, of others one for each publisher."""
+        most = MAX_LATCHED
+        if topic.topic.name != TF_STATIC:
+            most = max(1, self._node.count_publishers(topic.name))
+        topic.latched.append(message)
+        while len(topic.latched) > most:
+            topic.latched.popleft()
+
+
+SUCCESS, FAILURE, ERROR = (
+    TransitionCallbackReturn.SUCCESS,
+    TransitionCallbackReturn.FAILURE,
+    TransitionCallbackReturn.ERROR,
+)
+Transition = Callable[["EpisodeRecorder", LifecycleState], TransitionCallbackReturn]
+
+
+def _logs_errors(transition: Transition) -> Transition:
+    """Log a user's mistake as one line and return FAILURE; log other errors, which rclpy hides, and return ERROR."""
+
+    @wraps(transition)
+    def guarded(node: EpisodeRecorder, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            return transition(node, state)
+        except RoboCacheError as error:
+            node.get_logger().error(str(error))
+            return FAILURE
+        except Exception as error:
+            node.get_logger().fatal(f"{transition.__name__}:\n" + "".join(traceback.format_exception(error)))
+            return ERROR
+
+    return guarded
+
+
+class EpisodeRecorder(LifecycleNode):
+    """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`.
+
+    Args:
+        name: the node's name, before remapping.
+        kwargs: arguments of rclpy's LifecycleNode.
+    """
+
+    def __init__(self, name: str = "episode_recorder", **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self._log = process.attach(self.get_logger())
+        self._spec: FusionSpec | None = None
+        self._folder: RecordingsFolder | None = None
+        self._session: dict[str, str] = {}
+        self._receiver: _Receiver | None = None  # while the node is active
+        self._classes: dict[str, type[Any]] = {}
+        self._extra: list[str] = []  # topics that no publisher has shown the type of yet
+        self._last: tuple[Path, str] | None = None  # file and outcome of the last episode
+        self._reason = ""  # of the last outcome or refusal
+        self._labels = EpisodeLabels()
+        self._started_ns = 0
+        self._joy_actions: dict[int, str] = {}  # by button
+        self._pressed: list[int] = []
+        self._failure: Exception | None = None
+        self._lock = threading.RLock()  # of the actions, which services and a terminal call
+        parameters.declare(self, PARAMETERS)
+        self.add_on_set_parameters_callback(self._check_change)
+        self._state = self.create_publisher(String, "~/state", middleware.latched())
+        for action in ("start", "discard", "rerecord"):
+            self.create_service(Trigger, f"~/{action}", partial(self._serve, getattr(self, action)))
+        self.create_service(
+            SetBool,
+            "~/end",
+            lambda request, response: self._serve(partial(self.end, success=bool(request.data)), request, response),
+        )
+        self._joy: Any = None
+        self.create_timer(CHECK_S, self._check, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._publish_state()
+
+    @property
+    def active(self) -> bool:
+        """Whether messages are received and episodes can start."""
+        return self._receiver is not None
+
+    @property
+    def recording(self) -> bool:
+        """Whether an episode is being recorded."""
+        return self._receiver is not None and self._receiver.episode is not None
+
+    def autostart(self) -> bool:
+        """Configure and activate; returns whether both succeeded."""
+        return bool(self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS)
+
+    def start(self) -> str:
+        """Start an episode; returns a line about it.
+
+        Raises:
+            RoboCacheError: the node is not active, an episode is recorded already, a stream of the spec is silent, or
+                the file cannot be written.
+        """
+        with self._lock:
+            receiver = self._active()
+            if receiver.episode:
+                raise RoboCacheError(f"start: {_shown(receiver.episode.path)} is being recorded; end it first")
+            if silent := self.silent():
+                names = printable(", ".join(silent), 100)
+                verb = "is" if len(silent) == 1 else "are"
+                raise RoboCacheError(f"start: {names} {verb} silent; start the drivers, or remove them from the spec")
+            assert self._folder
+            self._labels = EpisodeLabels(
+                *(str(parameters.read(self, name)).strip() for name in ("task", "operator", "robot"))
+            )
+            self._started_ns = time.time_ns()
+            labels = {"task": self._labels.task, "operator": self._labels.operator, "robot": self._labels.robot}
+            episode = self._folder.start({**self._session, **labels}, [topic.topic for topic in receiver.topics])
+            receiver.begin(episode)
+            self._reason = ""
+            return self._said(f"{_shown(episode.path)}: recording")
+
+    def end(self, *, success: bool) -> str:
+        """End the episode; returns a line about it.
+
+        Raises:
+            RoboCacheError: no episode is recorded, or its file is incomplete because the disk failed.
+        """
+        return self._end("success" if success else "failure")
+
+    def discard(self) -> str:
+        """Move the episode to the trash; if none is recorded, the last one.
+
+        Raises:
+            RoboCacheError: there is none.
+        """
+        with self._lock:
+            if self.recording:
+                return self._end("discarded")
+            self._active()
+            if self._last is None or self._last[1] == "discarded" or not self._folder:
+                raise RoboCacheError("discard: no episode was recorded since the last one in the trash; record one")
+            self._last = (self._folder.discard(self._last[0]), "discarded")
+            return self._said(f"{_shown(self._last[0])}: moved to the trash")
+
+    def rerecord(self) -> str:
+        """Discard the episode, or the last one, and start another.
+
+        Raises:
+            RoboCacheError: see `start` and `discard`.
+        """
+        with self._lock:
+            self.discard()
+            return self.start()
+
+    def silent(self) -> list[str]:
+        """The streams of the spec without a message for `silent_s`, with their topics."""
+        if self._receiver is None:
+            return []
+        oldest_s = time.monotonic() - parameters.read(self, "silent_s")
+        return [
+            f"{', '.join(topic.streams)} ({printable(topic.name, 60)})"
+            for topic in self._receiver.topics
+            if topic.needed
+            and (
+                topic.newest_s is None or (topic.newest_s < oldest_s and not (topic.occasional or topic.topic.latched))
+            )
+        ]
+
+    @_logs_errors
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Read the spec, and complete the files that a killed recorder left."""
+        path = parameters.read(self, "spec")
+        if not path:
+            raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
+        spec = load_spec(path, self.get_namespace())
+        self._classes = {feed.topic: message_class(feed) for feed in spec.feeds}
+        if spec.framed or spec.transforms:
+            self._classes[TF_STATIC] = message_class(StreamSpec(TF_STATIC, TF_STATIC, TF_TYPE))
+        extra = dict.fromkeys(parameters.read(self, "extra").split())
+        if parameters.read(self, "use_sim_time"):
+            extra[CLOCK] = None
+        if len(extra) > MAX_EXTRA:
+            raise RoboCacheError(f"parameter extra: {len(extra):,} topics; at most {MAX_EXTRA:,} are recorded")
+        self._extra = [name for name in extra if name not in self._classes]
+        self._joy_actions = _joy_actions(parameters.read(self, "joy_buttons"))
+        self._folder = RecordingsFolder(Path(parameters.read(self, "out")).expanduser())
+        versions = {"rmw": get_rmw_implementation_identifier(), "ros_distro": os.environ.get("ROS_DISTRO", "")}
+        self._session = describe_session(spec, versions, Path(path).absolute().parent)
+        self._spec = spec
+        self.get_logger().info(f"{path}: {number_of(len(self._classes), 'topic')}, to {self._folder.path}")
+        return SUCCESS
+
+    @_logs_errors
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Start to receive messages."""
+        assert self._spec
+        receiver = _Receiver(self, len(self._classes) + len(self._extra), self._fail)
+        for name, kind in self._classes.items():
+            streams = tuple(feed for feed in self._spec.feeds if feed.topic == name)
+            receiver.add(name, kind, streams[0].type if streams else TF_TYPE, streams)
+        receiver.start()
+        self._receiver = receiver
+        if self._joy_actions:
+            topic = parameters.read(self, "joy_topic")
+            self._joy = self.create_subscription(Joy, topic, self._on_joy, middleware.clock(10))
+        self._publish_state()
+        return super().on_activate(state)
+
+    @_logs_errors
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """End an episode, whose outcome is then unknown, and stop to receive messages."""
+        self._stop()
+        return ERROR if self._failure else super().on_deactivate(state)
+
+    @_logs_errors
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything."""
+        self._stop()
+        self._spec = None
+        return SUCCESS
+
+    @_logs_errors
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything."""
+        self._stop()
+        return SUCCESS
+
+    @_logs_errors
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything; the node is unconfigured and can be configured again."""
+        self._stop()
+        self._spec = self._failure = None
+        return SUCCESS
+
+    def destroy_node(self) -> None:
+        """Stop, and release everything."""
+        self._stop()
+        process.detach(self._log)
+        super().destroy_node()
+
+    def _active(self) -> _Receiver:
+        if self._receiver is None:
+            command = f"ros2 lifecycle set {self.get_fully_qualified_name()}"
+            raise RoboCacheError(f"recorder: it is not active; run: {command} configure, then activate")
+        return self._receiver
+
+    def _end(self, outcome: str, reason: str = "") -> str:
+        with self._lock:
+            episode = self._active().take_episode()
+            if episode is None:
+                raise RoboCacheError("end: no episode is being recorded; start one first")
+            assert self._folder
+            self._last = self._folder.end(episode, outcome, reason)
+            file, found = self._last
+            lost = episode.lost.total()
+            said = f"{_shown(file)}: {found}, {number_of(episode.received.total() - lost, 'message')}"
+            if lost:
+                said += f", {lost:,} lost ({printable(', '.join(episode.lost), 60)})"
+                self.get_logger().warning(said)
+            self._reason = episode.error or reason
+            self._said(said)
+            if found == "error":
+                raise RoboCacheError(episode.error)
+            return said
+
+    def _said(self, line: str) -> str:
+        self.get_logger().info(line)
+        self._publish_state()
+        return line
+
+    def _serve(self, action: Callable[[], str], request: Any, response: Any) -> Any:
+        try:
+            response.success, response.message = True, action()
+        except RoboCacheError as error:
+            response.success, response.message = False, str(error)
+        return response
+
+    def _on_joy(self, message: Any) -> None:
+        pressed = list(message.buttons)
+        before = self._pressed + [0] * (len(pressed) - len(self._pressed))
+        self._pressed = pressed
+        for button, action in self._joy_actions.items():
+            if button < len(pressed) and pressed[button] and not before[button]:
+                self.act(action)
+
+    def act(self, action: str) -> None:
+        """Do one of ACTIONS; a refusal is logged."""
+        calls = {"success": partial(self.end, success=True), "failure": partial(self.end, success=False)}
+        try:
+            calls.get(action, getattr(self, action, self.start))()
+        except RoboCacheError as error:
+            self._reason = str(error)
+            self.get_logger().warning(str(error))
+            self._publish_state()
+
+    def _check(self) -> None:
+        if self._failure and self.active:
+            self.get_logger().fatal("the recorder stopped:\n" + "".join(traceback.format_exception(self._failure)))
+            self.trigger_deactivate()
+            return
+        with self._lock:
+            if self._receiver:
+                self._subscribe_to_extra(self._receiver)
+                self._receiver.check_publishers()
+                if self._receiver.episode and self._receiver.episode.error:
+                    self.act("failure")  # the file states the error
+        self._publish_state()
+
+    def _subscribe_to_extra(self, receiver: _Receiver) -> None:
+        there = {topic.topic.name for topic in receiver.topics}
+        for name in [name for name in self._extra if name not in there]:
+            publishers = self.get_publishers_info_by_topic(self.resolve_topic_name(name))
+            kind = publishers[0].topic_type if publishers else ""
+            found = middleware.load_message_class(kind) if kind else None
+            if found:
+                receiver.add(name, found, kind)
+            elif kind:
+                self._extra.remove(name)
+                self.get_logger().error(
+                    f"{printable(name, 60)}: {printable(kind, 60)} is not installed, so it is not recorded; "
+                    "source the workspace that it is in"
+                )
+
+    def _publish_state(self) -> None:
+        receiver = self._receiver
+        episode = receiver.episode if receiver else None
+        content: dict[str, Any] = {
+            "state": "recording" if episode else "idle" if receiver else "inactive",
+            "silent": self.silent(),
+            "reason": self._reason,
+        }
+        if episode:
+            content |= {
+                "episode": _shown(episode.path),
+                "task": self._labels.task,
+                "duration_s": round((time.time_ns() - self._started_ns) / 1e9, 1),
+                "messages": episode.received.total(),
+                "lost": dict(episode.lost),
+            }
+        if self._last:
+            content["last"] = {"file": str(self._last[0]), "outcome": self._last[1]}
+        self._state.publish(String(data=json.dumps(content)))
+
+    def _fail(self, error: Exception) -> None:
+        if self.context.ok():
+            self._failure = error
+
+    def _stop(self) -> None:
+        with self._lock:
+            if self.recording:
+                with suppress(RoboCacheError):  # it is logged
+                    self._end("unknown", "the recorder was stopped")
+            if self._receiver:
+                self._receiver.destroy()
+                self._receiver = None
+            if self._joy:
+                self.destroy_subscription(self._joy)
+                self._joy = None
+            if self.context.ok():
+                self._publish_state()
+
+    def _check_change(self, changed: list[Parameter[Any]]) -> SetParametersResult:
+        names = [p.name for p in changed if self.has_parameter(p.name) and parameters.read(self, p.name) != p.value]
+        reason = parameters.refused_change(
+            names,
+            self.get_fully_qualified_name(),
+            configured=self._spec is not None,
+            active=self.active,
+            at_configure=AT_CONFIGURE,
+        )
+        for parameter in changed if not reason else ():
+            if parameter.name in (*CHANGEABLE, "robot"):
+                try:
+                    EpisodeLabels(**{parameter.name: str(parameter.value)})
+                except RoboCacheError as error:
+                    reason = str(error)
+        return SetParametersResult(successful=not reason, reason=reason)
+
+
+def _shown(path: Path) -> str:
+    return printable(path.name.partition(".")[0], 60)
+
+
+def _joy_actions(text: str) -> dict[int, str]:
+    """The actions by the number of their button; RoboCacheError if an entry is not action=number."""
+    found: dict[int, str] = {}
+    for entry in text.split(",") if text.strip() else ():
+        action, _, number = (part.strip() for part in entry.partition("="))
+        if action not in ACTIONS or not (number.isascii() and number.isdecimal() and len(number) < 4):
+            raise RoboCacheError(
+                f"parameter joy_buttons: '{printable(entry.strip(), 40)}' is not <action>=<button>; "
+                f"the actions are {', '.join(ACTIONS)}"
+            )
+        found[int(number)] = action
+    return found
+
+
+def parse(args: list[str] | None) -> None:
+    """Handle `--help` and arguments that are not ROS arguments; both end the process."""
+    parser = argparse.ArgumentParser(
+        prog="episode_recorder",
+        description=__doc__,
+        usage="%(prog)s [-h] [--ros-args -p NAME:=VALUE ...]",
+        epilog=parameters.help_text(PARAMETERS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _, unknown = parser.parse_known_args(remove_ros_args(sys.argv if args is None else ["episode_recorder", *args])[1:])
+    if unknown:
+        text = printable(" ".join(unknown))
+        parser.error(f"{text}: not a ROS argument; give parameters as --ros-args -p NAME:=VALUE, such as spec:=FILE")
+
+
+def main(args: list[str] | None = None, control: Callable[[EpisodeRecorder], None] | None = None) -> int:
+    """Run the node until Ctrl-C or SIGTERM; returns the exit status.
+
+    Args:
+        args: ROS arguments; None: of the command line.
+        control: runs in the main thread with the active node, and ends the program when it returns.
+    """
+    parse(args)
+    process.prepare()
+    transport.use_profile()
+    rclpy.init(args=sys.argv if args is None else ["episode_recorder", *args])
+    try:
+        node = EpisodeRecorder()
+    except ParameterException as error:
+        get_logger("episode_recorder").fatal(parameters.refusal(error))
+        rclpy.try_shutdown()
+        return 1
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    code = 0
+    try:
+        with until_shutdown(node.context):
+            if (control or parameters.read(node, "autostart")) and not node.autostart() and control:
+                code = 2
+            elif control:
+                threading.Thread(target=_spin, args=(executor, node), daemon=True).start()
+                control(node)
+            else:
+                executor.spin()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        process.ignore_sigint()
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return code
+
+
+def _spin(executor: SingleThreadedExecutor, node: EpisodeRecorder) -> None:
+    with until_shutdown(node.context):
+        executor.spin()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Recorders of episodes and of runs: files that stay readable whenever the process ends."""

@@ -1,0 +1,188 @@
+"""The episode recorder over DDS: its services, its state, and the bytes in its files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("std_srvs")
+from rclpy.qos import DurabilityPolicy
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import JointState, Joy
+from std_msgs.msg import Float32MultiArray, String
+from std_srvs.srv import SetBool, Trigger
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.recorder.episodes import read_episode
+
+
+class Robot:
+    """Publishes joints and a command, once a call; counts the messages."""
+
+    def __init__(self, rig: Any) -> None:
+        self._joints, self._command = rig.publisher(JointState, "/joints"), rig.publisher(Float32MultiArray, "/command")
+        self.sent: list[bytes] = []
+        self.silent = False
+
+    def publish(self) -> None:
+        """Publish."""
+        message = JointState(name=["a", "b"], position=[float(len(self.sent)), 0.0])
+        message.header.stamp.sec = len(self.sent)
+        self.sent.append(serialize_message(message))
+        self._joints.publish(self.sent[-1])
+        if not self.silent:
+            self._command.publish(Float32MultiArray(data=[1.0]))
+
+
+@pytest.fixture
+def robot(rig: Any) -> Iterator[Robot]:
+    robot = Robot(rig)
+    timer = rig.node.create_timer(0.01, robot.publish)
+    yield robot
+    rig.node.destroy_timer(timer)
+
+
+def ask(rig: Any, action: str, success: bool | None = None) -> Any:
+    if success is None:
+        return rig.call(Trigger, f"/episode_recorder/{action}", Trigger.Request())
+    return rig.call(SetBool, f"/episode_recorder/{action}", SetBool.Request(data=success))
+
+
+def test_episodes_have_the_bytes_that_were_published(
+    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    latched = rig.publisher(String, "/robot_description", durability=DurabilityPolicy.TRANSIENT_LOCAL, depth=1)
+    latched.publish(String(data="<robot/>"))
+    joy = rig.publisher(Joy, "/joy")
+    node = rig.recorder(
+        joint_spec, task="Lift the cube", extra="/robot_description", joy_buttons="success=1,start=0", robot="so101"
+    )
+    states = rig.listen(String, "/episode_recorder/state", latched=True)
+    wait(lambda: len(states) and not json.loads(states.newest.data)["silent"], "both streams")
+    wait(lambda: any(t.topic.latched and t.latched for t in node._receiver.topics), "the latched topic")
+
+    files: list[Path] = []
+    for success in (True, False):
+        begun = ask(rig, "start")
+        assert begun.success, begun.message
+        already = ask(rig, "start")
+        assert not already.success
+        assert "is being recorded; end it first" in already.message
+        first = len(robot.sent)
+        wait(lambda first=first: len(robot.sent) > first + 50, "messages")
+        assert ask(rig, "end", success).success
+        files.append(node._last[0])
+
+    sent = list(robot.sent)
+    for file, outcome in zip(files, ("success", "failure"), strict=True):
+        with Bag(file) as bag:
+            joints = [message.data for message in bag.messages(["/joints"])]
+            assert bag.topics["/joints"].type == "sensor_msgs/msg/JointState"
+            assert bag.topics["/robot_description"].latched
+            assert [m.data for m in bag.messages(["/robot_description"])] == [
+                serialize_message(String(data="<robot/>"))
+            ]
+            assert len(list(bag.messages(["/command"]))) > 20
+            assert "std_msgs/Header header" in bag.definitions["sensor_msgs/msg/JointState"]
+        at = sent.index(joints[0])
+        assert len(joints) > 40
+        assert joints == sent[at : at + len(joints)]
+        found = read_episode(file)
+        assert found is not None
+        assert (found.labels.task, found.labels.robot, found.outcome, found.lost) == (
+            *("Lift the cube", "so101", outcome),
+            {},
+        )
+
+    def press(button: int) -> None:
+        buttons = [0, 0]
+        buttons[button] = 1
+        joy.publish(Joy(buttons=[0, 0]))
+        joy.publish(Joy(buttons=buttons))
+
+    wait(joy.get_subscription_count, "the game pad's subscriber")
+    press(0)
+    wait(lambda: node.recording, "the start by a button")
+    press(1)
+    wait(lambda: not node.recording, "the end by a button")
+    assert node._last[1] == "success"
+
+
+def test_start_names_the_silent_stream(
+    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    robot.silent = True
+    node = rig.recorder(joint_spec)
+    wait(lambda: node.silent() == ["command (/command)"], "the joints")
+
+    refused = ask(rig, "start")
+
+    assert (refused.success, refused.message) == (
+        False,
+        "start: command (/command) is silent; start the drivers, or remove them from the spec",
+    )
+    robot.silent = False
+    wait(lambda: not node.silent(), "the command")
+    assert ask(rig, "start").success
+
+
+def test_discard_and_rerecord_move_files_to_the_trash(
+    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    node = rig.recorder(joint_spec)
+    out = rig.tmp_path / "recordings"
+    wait(lambda: not node.silent(), "both streams")
+
+    def names(folder: Path) -> list[str]:
+        return sorted(file.name for file in folder.glob("*.mcap*"))
+
+    assert not ask(rig, "discard").success
+    assert ask(rig, "start").success
+    assert ask(rig, "discard").success
+    assert (names(out), names(out / "trash")) == ([], ["episode_000001.mcap"])
+    assert ask(rig, "start").success
+    assert ask(rig, "rerecord").success
+    assert (names(out), names(out / "trash")) == (
+        ["episode_000003.mcap.part"],
+        ["episode_000001.mcap", "episode_000002.mcap"],
+    )
+    assert ask(rig, "end", True).success
+    assert ask(rig, "rerecord").success  # the last one, which has ended
+    assert len(names(out / "trash")) == 3
+    assert rig.change_state("deactivate", "/episode_recorder")
+    found = read_episode(out / "episode_000004.mcap")
+    assert found is not None
+    assert found.outcome == "unknown"
+    refused = ask(rig, "start")
+    assert not refused.success
+    assert "it is not active" in refused.message
+
+
+def test_a_wrong_button_is_refused(rig: Any, joint_spec: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        rig.recorder(joint_spec, joy_buttons="jump=1")
+    node = rig._nodes[-1]
+    assert not node.active
+
+
+def test_an_empty_message_of_any_bytes_is_recorded_as_it_is(
+    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    node = rig.recorder(joint_spec, extra="/odd")
+    odd = rig.publisher(Float32MultiArray, "/odd")
+    wait(odd.get_subscription_count, "the subscription to the extra topic")
+    wait(lambda: not node.silent(), "both streams")
+    node.start()
+    data = struct.pack("<4sI", b"\0\1\0\0", 0xFFFFFFFF)
+    odd.publish(data)
+    wait(lambda: node._receiver.episode.received["/odd"], "the message")
+    node.end(success=True)
+
+    with Bag(node._last[0]) as bag:
+        assert [message.data for message in bag.messages(["/odd"])] == [data]

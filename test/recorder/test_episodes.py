@@ -1,0 +1,243 @@
+"""Episodes in files: what is in them, and what is left of them after a kill and on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.bags.reader import CHECKED, Bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.recorder import mcap
+from robocache_ros.recorder.episodes import (
+    EpisodeWriter,
+    Message,
+    RecordedTopic,
+    RecordingsFolder,
+    describe_session,
+    read_episode,
+)
+from robocache_ros.spec import load_spec
+from test import forked
+from test.recorder import robot
+
+ROOT = Path(__file__).parents[2]
+NUMBERS = RecordedTopic("/numbers", "std_msgs/msg/Int32", "int32 data")
+MAP = RecordedTopic("/map", "std_msgs/msg/Int32", "int32 data", latched=True)
+
+
+def number(topic: RecordedTopic, value: int) -> Message:
+    return Message(topic, 10**18 + value, 10**18 + value - 5, struct.pack("<4si", b"\0\1\0\0", value))
+
+
+def test_bytes_and_times_are_those_that_arrived(tmp_path: Path) -> None:
+    folder = RecordingsFolder(tmp_path)
+    episode = folder.start({"task": "Count"}, [NUMBERS])
+    sent = [number(NUMBERS, value) for value in range(5000)] + [number(MAP, 7)]
+    assert all(episode.put(message) for message in sent)
+
+    file, outcome = folder.end(episode, "success")
+
+    assert (file.name, outcome) == ("episode_000001.mcap", "success")
+    with Bag(file) as bag:
+        assert [(m.topic, m.log_ns, m.data) for m in bag.messages(["/numbers"])] == [
+            (m.topic.name, m.log_ns, m.data) for m in sent[:-1]
+        ]
+        assert (bag.topics["/map"].latched, bag.topics["/numbers"].latched) == (True, False)
+        assert bag.topics["/map"].definition == "int32 data"
+        assert (bag.notes, bag.integrity) == ([], CHECKED)
+
+
+def test_other_readers_find_the_same_messages(tmp_path: Path) -> None:
+    reader = pytest.importorskip("rosbags.rosbag2").Reader
+    folder = RecordingsFolder(tmp_path)
+    episode = folder.start({"task": "Count"}, [NUMBERS, MAP])
+    sent = [number(NUMBERS, value) for value in range(1000)]
+    for message in sent:
+        episode.put(message)
+    file, _ = folder.end(episode, "success")
+
+    with reader(file) as bag:
+        found = [(time_ns, bytes(data)) for _, time_ns, data in bag.messages()]
+
+    assert found == [(m.log_ns, m.data) for m in sent]
+
+
+def test_metadata_state_the_session_and_the_outcome(tmp_path: Path) -> None:
+    spec = load_spec(ROOT / "config" / "panda_lift.yaml")
+    folder = RecordingsFolder(tmp_path)
+    session = describe_session(spec, {"rmw": "rmw_fastrtps_cpp"}, ROOT)
+    episode = folder.start({**session, "task": "Lift the cube", "operator": "Ada"}, [NUMBERS])
+    episode.put(number(NUMBERS, 1))
+
+    found = read_episode(folder.end(episode, "failure")[0])
+
+    assert found is not None
+    assert (found.labels.task, found.labels.operator, found.outcome, found.success) == (
+        *("Lift the cube", "Ada", "failure"),
+        False,
+    )
+    assert load_spec(json.loads(found.session["spec"])) == spec
+    assert {"robocache_ros", "python", "rmw"} <= found.session.keys()
+    assert found.lost == {}
+
+
+def test_a_recording_of_another_recorder_is_no_episode() -> None:
+    for file in (ROOT / "test/data/panda_lift").glob("*.mcap"):
+        assert read_episode(file) is None
+
+
+def test_a_discarded_episode_is_in_the_trash_and_its_number_is_not_used_again(tmp_path: Path) -> None:
+    folder = RecordingsFolder(tmp_path)
+    first, outcome = folder.end(folder.start({}, [NUMBERS]), "discarded")
+    second, _ = folder.end(folder.start({}, [NUMBERS]), "success")
+
+    assert (first, outcome) == (tmp_path / "trash" / "episode_000001.mcap", "discarded")
+    assert second.name == "episode_000002.mcap"
+    assert folder.discard(second) == tmp_path / "trash" / "episode_000002.mcap"
+    assert not list(tmp_path.glob("*.mcap*"))
+
+
+def test_messages_that_the_disk_does_not_take_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    episode = EpisodeWriter(tmp_path / "a.mcap", {}, [NUMBERS], limit_bytes=80)
+    monkeypatch.setattr(episode._file, "write", lambda *_: time.sleep(0.05))
+
+    taken = [episode.put(number(NUMBERS, value)) for value in range(50)]
+
+    assert 0 < sum(taken) < 50
+    assert episode.lost == {"/numbers": 50 - sum(taken)}
+    episode.end("success")
+    found = read_episode(tmp_path / "a.mcap")
+    assert found is not None
+    assert found.lost == {"/numbers": 50 - sum(taken)}
+
+
+def test_a_full_disk_ends_the_episode_as_an_error_and_keeps_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: Callable[..., Any]
+) -> None:
+    folder, free = RecordingsFolder(tmp_path), [3_000_000]
+
+    def write(handle: int, data: Any, at: int, real: Any = os.pwrite) -> int:
+        free[0] = max(free[0], 0) - len(data)
+        if free[0] < 0:
+            real(handle, data[: len(data) // 2], at)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return int(real(handle, data, at))
+
+    episode = folder.start({"task": "Fill"}, [NUMBERS])
+    monkeypatch.setattr(mcap.os, "pwrite", write)
+    sent = 0
+    while not episode.error:
+        message = number(NUMBERS, sent)
+        sent += episode.put(message._replace(data=bytes(message.data) + bytes(100_000)))
+        wait(lambda: episode._queue.empty())
+    file, outcome = folder.end(episode, "success")
+
+    assert outcome == "error"
+    assert "No space left" in episode.error
+    with Bag(file) as bag:
+        values = [struct.unpack_from("<i", m.data, 4)[0] for m in bag.messages()]
+    assert values == list(range(len(values)))
+    assert 20 < len(values) == episode.received.total() - episode.lost.total()
+
+
+def test_two_recorders_do_not_complete_each_others_files(tmp_path: Path) -> None:
+    first = RecordingsFolder(tmp_path)
+    episode = first.start({}, [NUMBERS])
+
+    second = RecordingsFolder(tmp_path)
+
+    assert second.recovered == []
+    assert second.end(second.start({}), "success")[0].name == "episode_000002.mcap"
+    assert first.end(episode, "success")[0].name == "episode_000001.mcap"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(RoboCacheError, match=r"file: cannot be written .*; give another folder"):
+        RecordingsFolder(tmp_path / "file")
+
+
+def check_after_kill(folder: Path, after_s: float) -> None:
+    """Kill a recording process, and compare its file with what it had put."""
+    folder.mkdir(exist_ok=True)
+    notes = folder / "notes"
+    command = [sys.executable, "-m", "test.recorder.robot", folder / "recordings", notes]
+    with forked.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        first = 0
+        while not first and process.poll() is None:
+            time.sleep(0.01)
+            first = robot.NOTE.unpack(notes.read_bytes()[:8])[0] if notes.exists() and notes.stat().st_size else 0
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(after_s)
+        process.send_signal(signal.SIGKILL)
+        killed_ns = time.time_ns()
+        process.wait()
+    put = np.fromfile(notes, "<i8")
+    put = put[put > 0]
+    part = next((folder / "recordings").glob("*.part"))
+    part.with_name("as_it_is.mcap").write_bytes(part.read_bytes())  # before it is completed
+    opened = [part.with_name("as_it_is.mcap"), *RecordingsFolder(folder / "recordings").recovered]
+    old = int((put < killed_ns - 10**9).sum())
+    assert len(opened) == 2
+    for file in opened:
+        if not old:
+            continue
+        with Bag(file) as bag:
+            found = list(bag.messages(["/joint_states"]))
+            images = list(bag.messages([robot.CAMERAS[0].name]))
+        assert [m.log_ns for m in found] == put[: len(found)].tolist()
+        assert len(found) >= old
+        assert len(images) >= -(-old // 17)
+    found_episode = read_episode(opened[1])
+    assert found_episode is not None
+    assert (found_episode.labels.task, found_episode.outcome) == ("Lift the cube", "unknown")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.3, 2.1])
+def test_what_is_older_than_a_second_is_readable_after_a_kill(tmp_path: Path, after_s: float) -> None:
+    check_after_kill(tmp_path, after_s + random.uniform(0, 0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_is_older_than_a_second_is_readable_after_100_kills(tmp_path: Path) -> None:
+    for number in range(100):
+        check_after_kill(tmp_path / str(number), random.uniform(0.5, 3))
+
+
+@pytest.mark.parametrize("cut", [1, 20, 300, 5000])
+def test_a_file_that_is_cut_anywhere_is_completed_for_every_reader(tmp_path: Path, cut: int) -> None:
+    reader = pytest.importorskip("rosbags.rosbag2").Reader
+    folder = RecordingsFolder(tmp_path / "a")
+    episode = folder.start({"task": "Count"}, [NUMBERS])
+    for value in range(30_000):
+        message = number(NUMBERS, value)
+        episode.put(message._replace(data=bytes(message.data) + bytes(80)))
+    data = folder.end(episode, "success")[0].read_bytes()
+    other = tmp_path / "b"
+    other.mkdir()
+    (other / "episode_000001.mcap.part").write_bytes(data[: len(data) // 2 + cut])
+
+    (file,) = RecordingsFolder(other).recovered
+
+    with Bag(file) as bag:
+        values = [struct.unpack_from("<i", m.data, 4)[0] for m in bag.messages()]
+        assert bag.notes == []
+    with reader(file) as bag:
+        assert [struct.unpack_from("<i", data, 4)[0] for _, _, data in bag.messages()] == values
+    assert values == list(range(len(values)))
+    assert values
