@@ -1,4 +1,4 @@
-"""The programs that are installed: `robocache`, `fusion_node` and `bag_player`.
+"""The programs that are installed: `robocache` and the ROS nodes.
 
 A program imports its own module only when it starts, so that a missing extra gives one line, and Ctrl-C while modules
 load gives no traceback. `run` is also for programs outside of the package, such as the examples.
@@ -43,6 +43,11 @@ def fusion_node() -> int:
 def bag_player() -> int:
     """The ROS node that replays a recording."""
     return start("bag_player", "robocache_ros.nodes.bag_player")
+
+
+def simulator() -> int:
+    """The ROS node that simulates a robot."""
+    return start("simulator", "robocache_ros.nodes.simulator")
 
 
 def start(program: str, module: str) -> int:
