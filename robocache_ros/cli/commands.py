@@ -115,6 +115,12 @@ _forward(
     "Replay a recording through a ROS 2 node, compare with offline ticks, export it (--help lists the options).",
     parser="robocache_ros.cli.demo:parser",
 )
+_forward(
+    "sim",
+    "robocache_ros.cli.sim:main",
+    "Simulate an SO-101 arm as a ROS 2 node, or write its demonstrations (--help lists the options).",
+    parser="robocache_ros.sim.command:parser",
+)
 
 
 _bench = typer.Typer(help="Measure performance on this machine.", no_args_is_help=True)

