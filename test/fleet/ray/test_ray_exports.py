@@ -36,7 +36,8 @@ def test_any_number_of_workers_makes_the_bytes_of_one_process(
     ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
 ) -> None:
     told: list[Event] = []
-    executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers}")
+    # Little memory: what is free on this machine must not limit the number of tasks.
+    executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers},memory=1MB")
 
     out = export(recordings, sensor_spec(), tmp_path / "set", executor=executor, progress=told.append).out
 
