@@ -152,7 +152,9 @@ def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: lis
     assert of_session(folder) == []
     folder.rmdir()  # it is empty
     assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]
-    assert len(list((out / OWN_PIECES).iterdir())) == piece_store(out).count()
+    # A task that is killed while it puts its piece leaves an attempt, which nothing reads.
+    assert not list((out / OWN_PIECES).glob("draft-*"))
+    assert piece_store(out).count() > 0
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(recordings: list[Path], tmp_path: Path) -> None:
