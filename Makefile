@@ -33,7 +33,7 @@ endef
 
 # A killed node leaves 64 MB of shared memory behind; this removes the segments of dead processes only.
 define clean_shm
-	@if [ -x $(BIN)/fastdds ]; then $(BIN)/fastdds shm clean >/dev/null 2>&1 || true; fi
+	@if [ -x $(BIN)/fastdds ]; then PATH="$(abspath $(BIN)):$$PATH" fastdds shm clean >/dev/null 2>&1 || true; fi
 endef
 
 .PHONY: help demo test test-slow test-all soak check readers-env docs clean

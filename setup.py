@@ -104,8 +104,11 @@ setup(
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "test": TEST,
-        # With an S3 server for the tests, and readers of Delta Lake tables.
-        "dev": [*TEST, "pytest-xdist>=3", "ruff", "mypy", "types-PyYAML", "moto[server]>=5", "duckdb", "polars"],
+        # With an S3 server for the tests, readers of Delta Lake tables, and what `fastdds shm clean` imports.
+        "dev": [
+            *(*TEST, "pytest-xdist>=3", "ruff", "mypy", "types-PyYAML", "moto[server]>=5", "duckdb", "polars"),
+            "psutil",
+        ],
     },
     entry_points={
         "console_scripts": [

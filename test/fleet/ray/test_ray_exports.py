@@ -36,7 +36,8 @@ def test_any_number_of_workers_makes_the_bytes_of_one_process(
     ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
 ) -> None:
     told: list[Event] = []
-    executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers}")
+    # Little memory: what is free on this machine must not limit the number of tasks.
+    executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers},memory=1MB")
 
     out = export(recordings, sensor_spec(), tmp_path / "set", executor=executor, progress=told.append).out
 
@@ -151,7 +152,9 @@ def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: lis
     assert of_session(folder) == []
     folder.rmdir()  # it is empty
     assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]
-    assert len(list((out / OWN_PIECES).iterdir())) == piece_store(out).count()
+    # A task that is killed while it puts its piece leaves an attempt, which nothing reads.
+    assert not list((out / OWN_PIECES).glob("draft-*"))
+    assert piece_store(out).count() > 0
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(recordings: list[Path], tmp_path: Path) -> None:
