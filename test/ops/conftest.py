@@ -59,7 +59,7 @@ def nvrtc():
     return Nvrtc(found[-1])
 
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
+ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
 
 
 @pytest.fixture(

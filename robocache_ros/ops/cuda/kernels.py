@@ -42,6 +42,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {"resample/alignment_table.cuh": al
 # Compiles kernels/*.cu with NVRTC: no -ftz=true, no fused multiply-add, and every header in the cache key.
 
 # CuPy's own compile path adds -ftz=true, which flushes subnormals, so NVRTC is called directly.
+LOWEST_CAPABILITY = (8, 0)  # samples are staged by cp.async
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 # A name in quotes, or a macro that is defined as one when the kernel is compiled.
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|(\w+))', re.MULTILINE)
@@ -364,7 +365,14 @@ def _build(
 def _load(file: str, defines: tuple[str, ...], device: int) -> Any:
     cuda = import_cupy_cuda()
     source = load_source(file, defines)
-    options = compile_options("sm_{}{}".format(*torch.cuda.get_device_capability(device)), defines)
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LOWEST_CAPABILITY:
+        found, lowest = (".".join(map(str, numbers)) for numbers in (capability, LOWEST_CAPABILITY))
+        raise RoboCacheError(
+            f"cuda:{device}, {torch.cuda.get_device_name(device)}, has compute capability {found}; the kernels need "
+            f"{lowest} or newer. Choose the device cpu"
+        )
+    options = compile_options("sm_{}{}".format(*capability), defines)
     key = source.key(options, cuda.nvrtc.getVersion())
     stored = load_cubin(key)
     if stored is not None:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import enable_jit_cache
@@ -126,3 +127,11 @@ def test_many_processes_write_one_entry_and_read_it_whole(tmp_path):
     ]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["k.cubin"]
+
+
+def test_an_older_gpu_is_refused_with_its_capability(monkeypatch):
+    monkeypatch.setattr(kernels, "import_cupy_cuda", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    with pytest.raises(RoboCacheError, match=r"cuda:1, Tesla T4, has compute capability 7.5; .* 8.0 or newer"):
+        kernels._load("resample/blend.cu", (), 1)

@@ -112,7 +112,7 @@ def test_every_kernel_compiles_without_a_warning(nvrtc, mode, architecture):
     variants = [("tick/cloud.cu", cloud_defines(mode, features, 1))]
     if mode in OF_CELLS:
         variants += [("voxel/place.cu", place_defines(mode))]
-    elif architecture in ("sm_75", "sm_90"):
+    elif architecture in ("sm_80", "sm_90"):
         variants += [("voxel/claims.cu", claim_defines(reduction)), ("voxel/bin_reduce.cu", bin_defines(reduction))]
         variants += [("voxel/bin_sort.cu", (*bin_defines(reduction), "POINTS=4"))]
     for file, defines in variants:
