@@ -76,7 +76,6 @@ setup(
                 "diagnostic-msgs",
                 "lifecycle-msgs",
                 "nav-msgs",
-                "std-srvs",
                 "trajectory-msgs",
             )
         ],

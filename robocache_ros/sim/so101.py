@@ -6,6 +6,8 @@ pads of its pick-and-place task.
 
 from __future__ import annotations
 
+import os
+from ctypes.util import find_library
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -48,6 +50,8 @@ class So101:
     """
 
     def __init__(self, image_size: tuple[int, int] = IMAGE_SIZE) -> None:
+        if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and find_library("EGL"):
+            os.environ.setdefault("MUJOCO_GL", "egl")  # read when MuJoCo is imported; the default needs a display
         self._mujoco = need("mujoco", "sim")
         self.model: Any = self._mujoco.MjModel.from_xml_path(str(_assets() / "pick_scene.xml"))
         self.model.opt.timestep = STEP_NS / 1e9

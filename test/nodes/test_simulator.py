@@ -13,7 +13,6 @@ from test.nodes.rig import Rig, until
 
 pytest.importorskip("rclpy", reason="needs the `ros` extra")
 pytest.importorskip("std_srvs", reason="needs the `ros` extra")
-pytest.importorskip("mujoco", reason="needs the `sim` extra")
 
 
 @pytest.fixture
