@@ -460,12 +460,14 @@ def _in_step(publishers: Sequence[_Publisher]) -> list[_Publisher]:
     """Return the publishers whose stamps differ from those of the largest one by less than a jump of the clock."""
     from robocache_ros.engine.tick_grid import JUMP_BACK_NS  # imports torch, which few recordings need
 
-    largest = max(publishers, key=lambda one: len(one.times.logs_ns)).times
-    first, last = largest.logs_ns[0], largest.logs_ns[-1]
+    largest = max(publishers, key=lambda one: len(one.times.logs_ns))
+    first, last = largest.times.logs_ns[[0, -1]]
     kept = []
     for one in publishers:
         during = one.times.where((one.times.logs_ns >= first) & (one.times.logs_ns <= last))
-        if not len(during.logs_ns) or abs(float(np.median(_behind(during, largest)))) <= JUMP_BACK_NS:
+        # Messages that came at once, with different stamps, are not in step even with themselves.
+        is_kept = one is largest or not len(during.logs_ns)
+        if is_kept or abs(float(np.median(_behind(during, largest.times)))) <= JUMP_BACK_NS:
             kept.append(one)
     return kept
 

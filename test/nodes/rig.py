@@ -152,6 +152,7 @@ class Rig:
     def __init__(self, tmp_path: Path) -> None:
         import rclpy
         from rclpy.executors import SingleThreadedExecutor
+        from rclpy.task import Future
 
         self.tmp_path = tmp_path
         self.context = rclpy.Context()
@@ -162,6 +163,7 @@ class Rig:
         self._nodes = [self.node]
         self._processes: list[Process] = []
         self._strangers: list[tuple[Any, Any]] = []
+        self._closed: Any = Future()
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
 
@@ -169,7 +171,7 @@ class Rig:
         from rclpy.executors import ExternalShutdownException
 
         with suppress(ExternalShutdownException):
-            self.executor.spin()
+            self.executor.spin_until_future_complete(self._closed)
 
     def fusion(self, spec: dict[str, Any] | Path | str, **parameters: Any) -> Any:
         """A fusion node in this process."""
@@ -307,8 +309,9 @@ class Rig:
 
         for process in self._processes:
             process.stop()
-        self.executor.shutdown()
+        self._closed.set_result(None)  # shutdown() while the executor ends a callback would raise InvalidHandle
         self._thread.join()
+        self.executor.shutdown()
         for node in self._nodes:
             node.destroy_node()
         rclpy.try_shutdown(context=self.context)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.task import Future
 
 from robocache_ros.nodes import middleware
 from robocache_ros.nodes.process import until_shutdown
@@ -28,6 +30,7 @@ class BackgroundNode:
         self.node: Node = rclpy.create_node(name, context=self._context, namespace=namespace)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
+        self._closed: Future[Any] = Future()
         self._thread = threading.Thread(target=self._spin, name=f"robocache-{name}", daemon=True)
 
     def start(self) -> None:
@@ -36,15 +39,17 @@ class BackgroundNode:
 
     def close(self) -> None:
         """Stop spinning and destroy the node."""
-        self._executor.shutdown(timeout_sec=0.0)
-        rclpy.try_shutdown(context=self._context)
+        # First the end of the loop: an executor that is shut down as a callback ends raises InvalidHandle.
+        self._closed.set_result(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
+        self._executor.shutdown(timeout_sec=0.0)
+        rclpy.try_shutdown(context=self._context)
         self.node.destroy_node()
 
     def _spin(self) -> None:
         with until_shutdown(self._context):
-            self._executor.spin()
+            self._executor.spin_until_future_complete(self._closed)
 
 
 class DiagnosticsWatch:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from robocache_ros.bags.clocks import Timeline, Times, jumps, timeline_of
@@ -146,6 +146,7 @@ anything = st.lists(
 
 
 @given(anything, anything, st.booleans())
+@example([(0, 0)], [(0, 1), (0, S + 2)], False)  # came at once
 def test_any_stamps_give_a_timeline(one: list[tuple[int, int]], other: list[tuple[int, int]], with_clock: bool) -> None:
     def given_times(rows: list[tuple[int, int]]) -> Times:
         logs = START_NS + np.cumsum([step for step, _ in rows])
