@@ -16,6 +16,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool, Float64MultiArray
@@ -184,12 +185,14 @@ def main(args: Sequence[str] | None = None) -> int:
         node = Simulator(given)
         executor = SingleThreadedExecutor()
         executor.add_node(node)
-        spinning = threading.Thread(target=_spin, args=(executor, node), name="simulator-callbacks", daemon=True)
+        ended: Future[Any] = Future()
+        spinning = threading.Thread(target=_spin, args=(executor, node, ended), name="simulator-callbacks", daemon=True)
         spinning.start()
         successes, episodes = node.run(stopped.is_set)
         node.wait_for_acknowledgement()
-        executor.shutdown()
+        ended.set_result(None)
         spinning.join()
+        executor.shutdown()
         if episodes:
             node.get_logger().info(f"{successes} of {episodes} episodes were a success")
         return int(successes < episodes)
@@ -204,9 +207,9 @@ def main(args: Sequence[str] | None = None) -> int:
         rclpy.try_shutdown()
 
 
-def _spin(executor: SingleThreadedExecutor, node: Node) -> None:
+def _spin(executor: SingleThreadedExecutor, node: Node, ended: Future[Any]) -> None:
     with process.until_shutdown(node.context):
-        executor.spin()
+        executor.spin_until_future_complete(ended)
 
 
 if __name__ == "__main__":
