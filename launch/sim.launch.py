@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction, Shutdown
+from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch_ros.actions import Node
 
@@ -31,6 +32,13 @@ OTHERS = {
 }
 
 
+def simulation_ended(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
+    """End the launch with the simulation."""
+    if context.is_shutdown:
+        return None  # a second shutdown is an error in launch_ros
+    return Shutdown(reason="the simulation has ended")
+
+
 def actions(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     given = context.launch_configurations
     arguments = [part for name in VALUES for part in (f"--{name}", given[name])]
@@ -44,7 +52,7 @@ def actions(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         arguments=arguments,
         output="both",
         emulate_tty=True,
-        on_exit=Shutdown(reason="the simulation has ended"),
+        on_exit=simulation_ended,
     )
     if not given["policy"]:
         return [simulator]
