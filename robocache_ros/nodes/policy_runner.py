@@ -247,6 +247,7 @@ class Run:
         )
         self._guard = _start_guard(node, outputs)
         self._state: tuple[State, bool] | None = None
+        self._logged_error = ""
         self._clock: Any = None
         self._sim_ns: int | None = None
         self._woken, self._ended = threading.Event(), threading.Event()
@@ -307,6 +308,7 @@ class Run:
             if now_ns is not None:
                 for step in self.runner.advance(now_ns):
                     self._send(step, now_ns)
+                self._log_error()
             due_ns = self.runner.next_ns()
             if self._clock is not None or due_ns is None:
                 self._woken.wait(WAIT_S)
@@ -329,6 +331,13 @@ class Run:
             level = logging.ERROR if step.state is State.STOP else logging.INFO
             words = "; the operator commands" if state[1] else ""
             log.log(level, "%s%s%s", step.state.value, f": {self.runner.reason}" * bool(self.runner.reason), words)
+
+    def _log_error(self) -> None:
+        """Log an error of the policy when it is another one than before."""
+        error = self.runner.last_error
+        if error != self._logged_error:
+            self._logged_error = error
+            log.error("the policy: %s", error)
 
     def _send_zero(self) -> None:
         now_ns = self._now_ns() or time.time_ns()

