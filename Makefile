@@ -58,7 +58,8 @@ test: $(VENV)/.ready
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; tests=0; \
-	  $(BIN)/python -m pytest -m "not slow and not gpu" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS) || tests=$$?; \
+	  $(BIN)/python -m pytest -m "not slow and not gpu" -n $(TEST_PROCESSES) --dist loadfile --max-worker-restart=0 \
+	    $(PYTEST_ARGS) || tests=$$?; \
 	  wait $$types || tests=$$?; cat $(VENV)/mypy.txt; exit $$tests
 
 # One process: they measure memory, start many processes, or use the GPU.
