@@ -196,7 +196,7 @@ class ActionPlan:
             for method, columns in self._groups:
                 blend = alignment(method).blend
                 if blend:
-                    blended[columns] = blend(result[columns], row.values[columns], np.float32(weight)[None])
+                    blended[columns] = blend(result[columns], row.values[columns], np.full(1, weight, np.float32))
             result = blended
             shares = [share * (1 - weight) for share in shares] + [weight]
         return result, tuple((row.observed, share) for row, share in zip(rows, shares, strict=True))
