@@ -1,6 +1,6 @@
-"""A policy in the loop with the simulated robot: how often it succeeds, by latency and by how its chunks are executed.
+"""Policies in the loop with the simulated robot: how often they succeed, by latency and by how chunks are executed.
 
-Run: python -m benchmarks.closed_loop CHECKPOINT [--spec config/so101.yaml] [--starts 30]
+Run: python -m benchmarks.closed_loop NAME=CHECKPOINT … [--spec config/so101.yaml] [--starts 50] [--jobs 16]
 
 The engine fuses what the drivers of the simulation publish, as on a robot. Without ROS, so that a latency is exact: a
 chunk of tick k arrives `latency` after it, in ticks. Writes closed_loop.json and closed_loop.md. `--demonstrations DIR`
@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.processes import end_on_sigterm
 from benchmarks.report import machine
 from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.engine.tick_grid import last_at_or_before
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.policy.plan import ActionPlan, Chunk, PlanOptions
 from robocache_ros.sim.command import SimArguments, write_demonstrations
 from robocache_ros.sim.simulation import TICK_NS, SimOptions, Simulation
@@ -63,8 +69,11 @@ def ways() -> list[Way]:
         Way("by tick, replan every 5, rows from 5 on", plan=PlanOptions(execute_from=5)),
         Way("by tick, replan every 5, rows from 10 on", plan=PlanOptions(execute_from=10)),
         Way("by tick, replan every 5, ensemble", plan=PlanOptions(blend="ensemble")),
+        Way("by tick, replan every 5, rows from 10 on, ensemble", plan=PlanOptions(execute_from=10, blend="ensemble")),
         Way("by tick, replan every 25", replan_every=25),
+        Way("by tick, replan every 25, crossfade 5", 25, PlanOptions(blend="crossfade", crossfade_ticks=5)),
         Way("naive: first row on arrival, replan every 5", naive=True),
+        Way("naive: first row on arrival, replan every 25", replan_every=25, naive=True),
         Way("frozen observation", frozen=True),
     ]
 
@@ -103,6 +112,7 @@ class Robot:
 def episode(robot: Robot, policy: TrainedPolicy, way: Way, latency: int, seed: int) -> tuple[bool, float]:
     """Run an episode; return its success and the largest step of the commands at a seam between chunks, in rad."""
     robot.begin(seed)
+    torch.manual_seed(seed)  # the noise of a diffusion policy
     simulation = robot.simulation
     plan = ActionPlan(["linear"] * 5 + ["hold"], way.plan)
     arriving: list[tuple[int, Chunk]] = []
@@ -133,49 +143,110 @@ def episode(robot: Robot, policy: TrainedPolicy, way: Way, latency: int, seed: i
     return simulation.robot.is_success, seam
 
 
-def evaluate(policy: TrainedPolicy, spec: FusionSpec, starts: int, chosen: list[Way]) -> Iterator[dict[str, Any]]:
-    """Return the results of each way at each latency."""
-    robot = Robot(spec)
-    for way in chosen:
-        for latency_ms in LATENCIES_MS:
-            latency = -(-latency_ms * 1_000_000 // TICK_NS)
-            runs = [episode(robot, policy, way, latency, seed) for seed in range(FIRST_START, FIRST_START + starts)]
-            yield {
-                "way": way.name,
-                "latency_ms": latency_ms,
-                "latency_ticks": latency,
-                "starts": starts,
-                "successes": sum(success for success, _ in runs),
-                "largest_seam_step_rad": round(max(step for _, step in runs), 4),
-            }
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the table: a policy, a way, a latency.
+
+    Attributes:
+        policy: name of the policy.
+        checkpoint: its file.
+        spec: of the robot.
+        way: how chunks are executed.
+        latency_ms: from an observation to its chunk.
+        starts: episodes.
+    """
+
+    policy: str
+    checkpoint: Path
+    spec: Path
+    way: Way
+    latency_ms: int
+    starts: int
+
+
+@cache
+def _policy(checkpoint: Path) -> TrainedPolicy:
+    torch.set_num_threads(1)
+    return TrainedPolicy.load(checkpoint)
+
+
+@cache
+def _robot(spec: Path) -> Robot:
+    return Robot(state_spec(spec))
+
+
+def evaluate(cell: Cell) -> dict[str, Any]:
+    """Run the episodes of a cell."""
+    policy, robot = _policy(cell.checkpoint), _robot(cell.spec)
+    latency = -(-cell.latency_ms * 1_000_000 // TICK_NS)
+    runs = [episode(robot, policy, cell.way, latency, seed) for seed in range(FIRST_START, FIRST_START + cell.starts)]
+    return {
+        "policy": cell.policy,
+        "way": cell.way.name,
+        "latency_ms": cell.latency_ms,
+        "latency_ticks": latency,
+        "starts": cell.starts,
+        "successes": sum(success for success, _ in runs),
+        "largest_seam_step_rad": round(max(step for _, step in runs), 4),
+    }
+
+
+def evaluate_all(cells: list[Cell], jobs: int) -> Iterator[dict[str, Any]]:
+    """Run the episodes of all cells, and return their results in the order of the cells."""
+    if jobs == 1:
+        yield from map(evaluate, cells)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(evaluate, cells)
 
 
 def as_text(found: dict[str, Any]) -> str:
     """The results as Markdown."""
-    names = list(dict.fromkeys(row["way"] for row in found["rows"]))
-    by = {(row["way"], row["latency_ms"]): row for row in found["rows"]}
     lines = [
-        "# A policy in the loop with the simulated robot",
+        "# Policies in the loop with the simulated robot",
         "",
         f"Successes of {found['starts']} starts that no demonstration has, by the latency from an observation to its",
         "chunk. In brackets: the largest step of a joint's command where one chunk follows another, in rad.",
-        "",
-        f"| chunks are executed | {' | '.join(f'{ms} ms' for ms in LATENCIES_MS)} |",
-        f"|---|{'---|' * len(LATENCIES_MS)}",
     ]
-    for name in names:
-        cells = (by.get((name, ms)) for ms in LATENCIES_MS)
-        shown = (f"{row['successes']} ({row['largest_seam_step_rad']:.2f})" if row else "" for row in cells)
-        lines.append(f"| {name} | {' | '.join(shown)} |")
-    policy, date = found["policy"], found["machine"]["date"]
+    for name, policy in found["policies"].items():
+        by = {(row["way"], row["latency_ms"]): row for row in found["rows"] if row["policy"] == name}
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"{policy['kind'].capitalize()}, {policy['layers']} layers of width {policy['width']}, a horizon of "
+            f"{policy['horizon']} ticks of 20 ms, step {policy['step']:,} of its training.",
+            "",
+            f"| chunks are executed | {' | '.join(f'{ms} ms' for ms in LATENCIES_MS)} |",
+            f"|---|{'---|' * len(LATENCIES_MS)}",
+        ]
+        for way in dict.fromkeys(way for way, _ in by):
+            cells = (by.get((way, ms)) for ms in LATENCIES_MS)
+            shown = (f"{row['successes']} ({row['largest_seam_step_rad']:.2f})" if row else "" for row in cells)
+            lines.append(f"| {way} | {' | '.join(shown)} |")
     lines += [
         "",
-        f"The policy: {policy['kind']}, {policy['layers']} layers of width {policy['width']}, a horizon of "
-        f"{policy['horizon']} ticks of 20 ms, step {found['step']:,} of its training.",
-        f"{date}; the counts do not depend on the speed of the machine.",
-        "",
+        "Demonstrations and training: `python -m benchmarks.closed_loop --demonstrations DIR`, `robocache export DIR` "
+        "to `robomimic` with the",
+        "spec without its camera, and `examples/train_policy.py` with `--n-obs 1 --horizon 50 --batch-size 64`.",
     ]
+    lines += ["", f"{found['machine']['date']}; the counts do not depend on the speed of the machine.", ""]
     return "\n".join(lines)
+
+
+def named(text: str) -> tuple[str, Path]:
+    """Read NAME=CHECKPOINT; the name of CHECKPOINT alone is that of its folder."""
+    name, found, path = text.rpartition("=")
+    checkpoint = Path(path)
+    if not checkpoint.is_file():
+        raise RoboCacheError(f"{printable(path, 80)} does not exist; give a checkpoint.pt of examples/train_policy.py")
+    return (name if found else checkpoint.resolve().parent.name), checkpoint
+
+
+def described(checkpoint: Path) -> dict[str, Any]:
+    """What the table says of a policy."""
+    policy = TrainedPolicy.load(checkpoint)
+    return asdict(policy.policy.config) | {"step": int(read_checkpoint(checkpoint)[0]["step"])}
 
 
 def state_spec(path: Path) -> FusionSpec:
@@ -184,14 +255,15 @@ def state_spec(path: Path) -> FusionSpec:
 
 
 def main() -> None:
-    """Write demonstrations, or evaluate a checkpoint."""
+    """Write demonstrations, or evaluate checkpoints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("checkpoint", type=Path, nargs="?", help="checkpoint.pt of examples/train_policy.py")
+    parser.add_argument("checkpoint", nargs="*", help="[NAME=]checkpoint.pt of examples/train_policy.py")
     parser.add_argument("--spec", type=Path, default=ROOT / "config/so101.yaml", help="Spec of the robot.")
-    parser.add_argument("--starts", type=int, default=30, help="Episodes of each cell of the table.")
+    parser.add_argument("--starts", type=int, default=50, help="Episodes of each cell of the table.")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
     parser.add_argument("--way", action="append", default=[], help="Only the ways whose name has this text.")
     parser.add_argument("--demonstrations", type=Path, metavar="DIR", help="Write these recordings, and end.")
-    parser.add_argument("--episodes", type=int, default=360, help="Number of demonstrations.")
+    parser.add_argument("--episodes", type=int, default=560, help="Number of demonstrations.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="Folder of the results.")
     given = parser.parse_args()
     if given.demonstrations is not None:
@@ -199,15 +271,20 @@ def main() -> None:
         wanted = SimArguments(options, FIRST_DEMONSTRATION, given.episodes)
         write_demonstrations(given.demonstrations, wanted, print)
         return
-    if given.checkpoint is None:
+    if not given.checkpoint:
         parser.error("give a checkpoint, or --demonstrations DIR")
-    torch.set_num_threads(1)
-    policy = TrainedPolicy.load(given.checkpoint)
+    end_on_sigterm()
+    checkpoints = dict(named(text) for text in given.checkpoint)
     chosen = [way for way in ways() if not given.way or any(text in way.name for text in given.way)]
-    step = int(read_checkpoint(given.checkpoint)[0]["step"])
+    cells = [
+        Cell(name, checkpoint, given.spec, way, latency_ms, given.starts)
+        for name, checkpoint in checkpoints.items()
+        for way in chosen
+        for latency_ms in LATENCIES_MS
+    ]
     found: dict[str, Any] = {"machine": machine(), "starts": given.starts, "rows": []}
-    found |= {"policy": asdict(policy.policy.config), "step": step}
-    for row in evaluate(policy, state_spec(given.spec), given.starts, chosen):
+    found |= {"policies": {name: described(checkpoint) for name, checkpoint in checkpoints.items()}}
+    for row in evaluate_all(cells, given.jobs):
         found["rows"].append(row)
         print(json.dumps(row), flush=True)
         given.out.mkdir(parents=True, exist_ok=True)
