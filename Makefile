@@ -36,10 +36,11 @@ define clean_shm
 	@if [ -x $(BIN)/fastdds ]; then PATH="$(abspath $(BIN)):$$PATH" fastdds shm clean >/dev/null 2>&1 || true; fi
 endef
 
-.PHONY: help demo test test-slow test-all soak check readers-env docs clean
+.PHONY: help demo loop test test-slow test-all soak check readers-env docs clean
 
 help:
 	@echo "make demo         replay a robot recording through the ROS 2 node, export it, write the quality report"
+	@echo "make loop         simulate a robot, record an expert, export it, run a policy closed loop, with and without latency"
 	@echo "make test         lint, types and the tests, also those that need a real ROS 2"
 	@echo "make test-all     the same, then the slow tests: Ray, builds, dataset readers, killed exports, kernels, GPU"
 	@echo "make soak         the tests again and again on a busy machine, and a report of those that ever failed"
@@ -50,6 +51,10 @@ help:
 
 demo: $(VENV)/.ready
 	@$(BIN)/robocache demo $(DEMO_ARGS)
+
+loop: $(VENV)/.ready
+	$(clean_shm)
+	@$(BIN)/python examples/close_the_loop.py $(LOOP_ARGS)
 
 # The types are checked while the first tests run, which often wait.
 test: $(VENV)/.ready

@@ -1,0 +1,367 @@
+"""The whole loop on a simulated robot, over real ROS 2: record demonstrations, export them, run a policy.
+
+    make loop
+    python examples/close_the_loop.py --out out/loop --episodes 20 --starts 10
+
+An expert carries a block to a goal with a simulated SO-101 arm, and the episode recorder records it. `robocache export`
+makes a dataset of the recordings. Then a small policy, which was trained on 541 such episodes, runs on starts that it
+has not seen: once as fast as it can, and once with 150 ms from an observation to its plan. Writes `report.md`,
+`plans.png` (what was planned, and what was executed), and `robot.mp4` where images can be rendered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.extras import need
+from robocache_ros.programs import HelpFormatter, run
+
+ROOT = Path(__file__).resolve().parents[1]
+CHECKPOINT = ROOT / "examples" / "so101_policy.pt"
+LATENCIES_MS = (0, 150)
+FIRST_START = 0  # seeds of the starts of the policy; demonstrations have those from FIRST_DEMONSTRATION on
+FIRST_DEMONSTRATION = 1000
+LONGEST_NS = 12_000_000_000  # of an episode
+WAIT_S = 120.0  # for processes to start, on a busy machine
+VIDEO_HZ = 25
+VIDEO_SIZE = (240, 320)
+
+
+@dataclass
+class Attempt:
+    """An episode of the policy.
+
+    Attributes:
+        success: whether the block rests at the goal.
+        begin_ns, end_ns: in the time of the simulation.
+        executed: (ticks, columns) rows of `~/executed`, with their ticks in ns as the first column.
+        scene: joint positions, block and goal, (16,) at each pose of the block.
+    """
+
+    success: bool = False
+    begin_ns: int = 0
+    end_ns: int = 0
+    executed: list[NDArray[np.float64]] = field(default_factory=list)
+    scene: list[NDArray[np.float64]] = field(default_factory=list)
+
+
+class Observer:
+    """A node that hears the simulated robot and the policy runner, and calls their services."""
+
+    def __init__(self) -> None:
+        import rclpy
+        from geometry_msgs.msg import PoseStamped
+        from rclpy.executors import SingleThreadedExecutor
+        from rclpy.signals import SignalHandlerOptions
+        from sensor_msgs.msg import JointState
+        from std_msgs.msg import Bool, Float32MultiArray
+
+        from robocache_ros.nodes import frame_messages, middleware
+
+        self._rclpy = rclpy
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        self._node = rclpy.create_node("close_the_loop")
+        self.success = False
+        self.attempt = Attempt()
+        self._joints: NDArray[np.float64] | None = None
+        self._goal = np.zeros(3)
+        self.now_ns = 0
+
+        def on_joints(message: Any) -> None:
+            self.now_ns = frame_messages.stamp_ns(message.header)
+            self._joints = np.array(message.position)
+
+        def on_block(message: Any) -> None:
+            at, turned = message.pose.position, message.pose.orientation
+            if self._joints is not None:
+                block = [at.x, at.y, at.z, turned.w, turned.x, turned.y, turned.z]
+                self.attempt.scene.append(np.concatenate([self._joints, block, self._goal]))
+
+        def on_goal(message: Any) -> None:
+            at = message.pose.position
+            self._goal = np.array([at.x, at.y, at.z])
+
+        def on_success(message: Any) -> None:
+            self.success = message.data
+
+        def on_executed(message: Any) -> None:
+            tick_ns, row = frame_messages.read_fused(message)
+            self.attempt.executed.append(np.array([tick_ns, *row.flatten().tolist()]))
+
+        reliable = middleware.reliable(1000)
+        subscribe = self._node.create_subscription
+        subscribe(JointState, "/so101/joint_states", on_joints, reliable)
+        subscribe(PoseStamped, "/so101/block_pose", on_block, reliable)
+        subscribe(PoseStamped, "/so101/goal_pose", on_goal, reliable)
+        subscribe(Bool, "/so101/success", on_success, middleware.latched())
+        subscribe(Float32MultiArray, "/policy_runner/executed", on_executed, reliable)
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self._node)
+        self._thread = threading.Thread(target=self._executor.spin, daemon=True)
+        self._thread.start()
+
+    def call(self, name: str, value: bool | None = None) -> tuple[bool, str]:
+        """Call a service of Trigger, or of SetBool with a value; returns its success and message."""
+        from std_srvs.srv import SetBool, Trigger
+
+        kind: Any = Trigger if value is None else SetBool
+        client: Any = self._node.create_client(kind, name)
+        until(client.service_is_ready, f"the service {name}")
+        future = client.call_async(kind.Request() if value is None else kind.Request(data=value))
+        until(future.done, f"an answer of {name}")
+        answer: Any = future.result()
+        self._node.destroy_client(client)
+        return bool(answer.success), str(answer.message)
+
+    def begin(self) -> None:
+        """Begin the next episode of the simulation."""
+        self.call("/simulator/reset")
+        until(lambda: not self.success, "the episode to begin")
+        self.attempt = Attempt(begin_ns=self.now_ns)
+
+    def finish(self) -> Attempt:
+        """Wait until the block rests at the goal, or the time is over."""
+        attempt = self.attempt
+        until(lambda: self.success or self.now_ns - attempt.begin_ns > LONGEST_NS, "the end of the episode")
+        attempt.success, attempt.end_ns = self.success, self.now_ns
+        return attempt
+
+    def close(self) -> None:
+        """End the node."""
+        self._executor.shutdown()
+        self._thread.join()
+        self._node.destroy_node()
+        self._rclpy.try_shutdown()
+
+
+RUNNING: dict[Path, subprocess.Popen[bytes]] = {}  # by their logs
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for a condition; RoboCacheError if it does not come true, or a process ends."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        for log, started in RUNNING.items():
+            if started.poll() is not None:
+                raise RoboCacheError(f"a process ended with exit code {started.returncode}; read its log {log}")
+        if time.monotonic() > end:
+            raise RoboCacheError(f"waited {WAIT_S:g} s for {what}; read the logs in the folder of results")
+        time.sleep(0.01)
+
+
+@contextmanager
+def process(log: Path, *arguments: object, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `robocache`, and end it with SIGINT."""
+    command = [sys.executable, "-m", "robocache_ros", *map(str, arguments)]
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=os.environ | environment
+        )
+        RUNNING[log] = started
+        try:
+            yield started
+        finally:
+            del RUNNING[log]
+            started.send_signal(signal.SIGINT)
+            try:
+                started.wait(30)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait()
+
+
+def write_spec(path: Path) -> None:
+    """Write the spec of the simulated robot without its camera, and with the output of the policy."""
+    spec = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text(encoding="utf-8"))
+    del spec["streams"]["front"]
+    spec["delay_ms"] = 0
+    spec["run"] = {"replan_every": 5, "stop": "none", "outputs": {"action": {"discrete": ["5"]}}}
+    path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+
+
+def record(out: Path, spec: Path, episodes: int, observer: Observer) -> list[bool]:
+    """Record episodes of the expert; returns their success."""
+    found = []
+    with ExitStack() as stack:
+        simulation = ("sim", "--no-camera", "--expert", "--rate", 2, "--seed", FIRST_DEMONSTRATION)
+        stack.enter_context(process(out / "sim.log", *simulation))
+        recorder = ("record", "--spec", spec, "--out", out / "recordings", "--sim-time", "--task", "Carry the block")
+        stack.enter_context(process(out / "record.log", *recorder))
+        until(lambda: observer.now_ns, "the simulation")
+        for number in range(episodes):
+            observer.begin()
+            until(lambda: observer.call("/episode_recorder/start")[0], "the recorder to start")
+            found.append(observer.finish().success)
+            observer.call("/episode_recorder/end", found[-1])
+            print(f"recorded episode {number + 1} of {episodes}: {'success' if found[-1] else 'failure'}", flush=True)
+    return found
+
+
+def drive(out: Path, spec: Path, starts: int, latency_ms: int, observer: Observer) -> list[Attempt]:
+    """Run the policy on the robot; returns its attempts."""
+    found = []
+    chunks = out / f"chunks_{latency_ms}.npy"
+    environment = {"CHECKPOINT": str(CHECKPOINT), "LATENCY_MS": str(latency_ms), "CHUNKS": str(chunks)}
+    observer.now_ns = 0
+    with ExitStack() as stack:
+        simulation = ("sim", "--no-camera", "--lockstep", "--seed", FIRST_START)
+        stack.enter_context(process(out / f"sim_{latency_ms}.log", *simulation))
+        policy = ("run", f"{ROOT / 'examples' / 'delayed_policy.py'}:policy", "--spec", spec, "--sim-time")
+        stack.enter_context(process(out / f"run_{latency_ms}.log", *policy, **environment))
+        until(lambda: observer.now_ns, "the simulation")
+        until(lambda: observer.attempt.executed and np.isfinite(observer.attempt.executed[-1][1]), "the first command")
+        for number in range(starts):
+            observer.call("/policy_runner/stop")  # nothing of the last episode moves the robot in this one
+            observer.begin()
+            observer.call("/policy_runner/arm")
+            found.append(observer.finish())
+            word = "success" if found[-1].success else "failure"
+            print(f"latency {latency_ms} ms, start {number + 1} of {starts}: {word}", flush=True)
+    return found
+
+
+def read_chunks(path: Path) -> list[tuple[int, NDArray[np.float32]]]:
+    """Read the plans that the policy has appended: the observed tick in ns, and the actions."""
+    found = []
+    with path.open("rb") as file:
+        while True:
+            try:
+                tick_ns = int(np.load(file))
+                found.append((tick_ns, np.load(file)))
+            except (EOFError, ValueError):  # the process was ended while it wrote
+                return found
+
+
+def largest_seam(attempts: list[Attempt], columns: int) -> float:
+    """The largest step of a command where one chunk follows another, in rad."""
+    steps = [row[1 + columns + 2] for attempt in attempts for row in attempt.executed]
+    return float(np.nanmax([step for step in steps if np.isfinite(step)] or [0.0]))
+
+
+def draw(path: Path, attempts: dict[int, Attempt], chunks: dict[int, list[tuple[int, NDArray[np.float32]]]]) -> None:
+    """Draw the executed commands of a joint over the plans, for each latency."""
+    matplotlib = need("matplotlib", "dev")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    joint, tick_s = 1, 0.02
+    figure, panels = pyplot.subplots(len(attempts), 1, figsize=(9, 3 * len(attempts)), sharex=True, squeeze=False)
+    for (latency_ms, attempt), panel in zip(attempts.items(), panels[:, 0], strict=True):
+        for tick_ns, actions in chunks[latency_ms]:
+            if attempt.begin_ns <= tick_ns <= attempt.end_ns:
+                begin_s = (tick_ns - attempt.begin_ns) / 1e9
+                times = begin_s + np.arange(len(actions)) * tick_s
+                panel.plot(times, actions[:, joint], color="tab:blue", alpha=0.2, linewidth=0.8)
+        rows = np.array([row[: 2 + joint] for row in attempt.executed])
+        panel.plot((rows[:, 0] - attempt.begin_ns) / 1e9, rows[:, 1 + joint], color="black", linewidth=1.5)
+        panel.set_title(f"{latency_ms} ms from an observation to its plan", fontsize=10)
+        panel.set_ylabel("shoulder_lift, rad")
+    panels[-1, 0].set_xlabel("s; black: executed, blue: planned")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def film(path: Path, attempts: list[Attempt]) -> bool:
+    """Render the attempts; False if no image can be rendered here."""
+    from robocache_ros.sim.so101 import So101
+
+    av = need("av", "export")
+    robot = So101(VIDEO_SIZE)
+    mujoco = need("mujoco", "sim")
+    try:
+        robot.image()
+    except RoboCacheError as error:
+        print(f"no video: {error}")
+        return False
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=VIDEO_HZ)
+        stream.height, stream.width = VIDEO_SIZE
+        stream.pix_fmt = "yuv420p"
+        for attempt in attempts:
+            for scene in attempt.scene[:: 50 // VIDEO_HZ]:
+                robot.data.qpos[:6] = scene[:6]
+                robot.data.joint("block").qpos[:] = scene[6:13]
+                robot.goal = scene[13:]
+                mujoco.mj_forward(robot.model, robot.data)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(robot.image(), format="rgb24")))
+        container.mux(stream.encode())
+    robot.close()
+    return True
+
+
+def main() -> None:
+    """Close the loop."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("out/loop"), help="Folder of the results.")
+    parser.add_argument("--episodes", type=int, default=20, help="Demonstrations to record.")
+    parser.add_argument("--starts", type=int, default=10, help="Episodes of the policy at each latency.")
+    given = parser.parse_args()
+    for name in ("episodes", "starts"):
+        if not 1 <= getattr(given, name) <= 1000:
+            parser.error(f"{name}: {getattr(given, name)} is not in 1..1000")
+    out: Path = given.out.absolute()
+    if out.exists() and not (out / "spec.yaml").is_file() and any(out.iterdir()):
+        parser.error(f"{out} has other files; give another folder")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    # A domain of its own: it and a robot on the same network do not receive each other's messages.
+    os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 100))
+    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    spec = out / "spec.yaml"
+    write_spec(spec)
+    began = time.monotonic()
+    observer = Observer()
+    try:
+        recorded = record(out, spec, given.episodes, observer)
+        export = ("export", out / "recordings", "--spec", spec, "--out", out / "dataset", "--format", "lerobot")
+        subprocess.run([sys.executable, "-m", "robocache_ros", *map(str, export)], check=True)
+        attempts = {latency: drive(out, spec, given.starts, latency, observer) for latency in LATENCIES_MS}
+    finally:
+        observer.close()
+    columns = len(yaml.safe_load(spec.read_text())["streams"]["joint_position"]["names"])
+    chunks = {latency: read_chunks(out / f"chunks_{latency}.npy") for latency in LATENCIES_MS}
+    draw(out / "plans.png", {latency: found[0] for latency, found in attempts.items()}, chunks)
+    film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
+    rows = [
+        f"| {latency} ms | {sum(each.success for each in found)} of {len(found)} | {largest_seam(found, columns):.3f} |"
+        for latency, found in attempts.items()
+    ]
+    text = [
+        "# The loop, closed on a simulated robot",
+        "",
+        f"{sum(recorded)} of {len(recorded)} demonstrations of the expert were a success; dataset/ has them.",
+        "",
+        "| from an observation to its plan | successes | largest step at a seam, rad |",
+        "|---|---|---|",
+        *rows,
+        "",
+        f"{time.monotonic() - began:.0f} s. [Planned and executed](plans.png), [video](robot.mp4).",
+    ]
+    (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    (out / "report.json").write_text(
+        json.dumps({str(latency): [each.success for each in found] for latency, found in attempts.items()}) + "\n"
+    )
+    print("\n".join(text))
+
+
+if __name__ == "__main__":
+    sys.exit(run("close_the_loop", main))
