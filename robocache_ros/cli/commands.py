@@ -11,6 +11,7 @@ import typer
 
 from robocache_ros.bench.command import live
 from robocache_ros.cli import program
+from robocache_ros.cli.calibrate import calibrate
 from robocache_ros.cli.check import check
 from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
@@ -130,6 +131,7 @@ app.add_typer(_bench, name="bench")
 app.add_typer(fleet, name="fleet")
 app.command()(validate)
 app.command()(replay)
+app.command()(calibrate)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045

@@ -31,6 +31,7 @@ from robocache_ros.recorder.mcap import McapWriter, definition_text, read_metada
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.downloads import StoredFile
+from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.units import NS_PER_S
 
 RUN, RUN_END = "robocache_run", "robocache_run_end"  # names of the metadata
@@ -194,11 +195,16 @@ class _Record(NamedTuple):
     data: bytes
 
 
+def spec_of_run(path: AnyPath) -> FusionSpec | None:
+    """Return the spec of a run log; None for a file of another kind. RoboCacheError: it cannot be read."""
+    return _Run(path).spec if RUN in read_metadata(path) else None
+
+
 class _Run:
     """An open run log."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | AnyPath) -> None:
+        self.path = any_path(path, "recordings")
         found = read_metadata(self.path)
         head = found.get(RUN)
         if head is None:
