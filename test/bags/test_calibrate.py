@@ -81,6 +81,7 @@ def test_latency_ms_of_the_joints_counts_and_that_of_the_camera_does_not(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # 4 minutes on an idle machine
 def test_latencies_of_100_seeds_are_found_and_nine_of_ten_intervals_have_the_truth(tmp_path: Path) -> None:
     errors, inside = [], 0
     for seed in range(100):
