@@ -52,7 +52,7 @@ setup(
     maintainer="RoboCache ROS",
     maintainer_email="maintainers@robocache.dev",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "exporter/report/*.j2"]},
+    package_data={NAME: ["py.typed", "exporter/*.j2"]},
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),

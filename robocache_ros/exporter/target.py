@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.piece_store import PieceStore, local_drafts
-from robocache_ros.formats.checksums import sha256
 from robocache_ros.formats.dataset_folder import (
     INFO,
     LISTING,
@@ -32,9 +30,10 @@ from robocache_ros.formats.dataset_folder import (
     list_entries,
     listed_entries,
     publish,
+    sha256,
     sync_all,
 )
-from robocache_ros.storage.errors import StoreError
+from robocache_ros.storage.errors import StoreError, file_errors
 from robocache_ros.storage.object_store import ObjectStore, name_below
 from robocache_ros.storage.paths import AnyPath, is_url
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robocache_ros.datasets import CALVINDataset, DatasetError
-from robocache_ros.formats.calvin.read import load_arrays
+from robocache_ros.formats.calvin import load_arrays
 from test.datasets.conftest import write_calvin
 
 ANNOTATIONS = {

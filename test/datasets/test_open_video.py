@@ -11,7 +11,7 @@ import pytest
 
 from robocache_ros.datasets import DatasetError
 from robocache_ros.formats import video_frames
-from robocache_ros.formats.video_frames import VideoFrames
+from robocache_ros.formats.images import VideoFrames
 
 FRAMES, FPS = 90, 30
 

@@ -13,9 +13,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter import report as page
 from robocache_ros.exporter.job import ExportResult, summarize
-from robocache_ros.exporter.report import page
-from robocache_ros.exporter.report.page import write_report
+from robocache_ros.exporter.report import write_report
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robocache_ros.exporter import report as page
 from robocache_ros.exporter.boundaries import QualityLimit
 from robocache_ros.exporter.job import ExportResult, export, summarize
-from robocache_ros.exporter.report import page
-from robocache_ros.exporter.report.page import write_report
+from robocache_ros.exporter.report import write_report
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions

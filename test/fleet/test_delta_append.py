@@ -12,13 +12,13 @@ import pytest
 
 from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.executors import LocalProcesses
 from robocache_ros.exporter.fleet import FleetTarget, State
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import RecordingTask
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BUCKET_APPENDS
-from robocache_ros.formats.delta.append import DatasetPlace, append_dataset
+from robocache_ros.formats.delta.log import DatasetPlace, append_dataset
 from robocache_ros.storage.object_store import Listed, ObjectStore
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec

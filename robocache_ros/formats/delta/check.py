@@ -28,9 +28,21 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
-from robocache_ros.formats.checksums import sha256
-from robocache_ros.formats.delta.log import LOG, RANGE_EPISODES, check_log, indexed_columns, reached
-from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, SHARES, TICKS, recording_key
+from robocache_ros.formats.dataset_folder import sha256
+from robocache_ros.formats.delta.log import (
+    APPENDS,
+    EPISODES,
+    LAYOUT,
+    LOG,
+    RANGE,
+    RANGE_EPISODES,
+    SHARES,
+    TICKS,
+    check_log,
+    indexed_columns,
+    reached,
+    recording_key,
+)
 from robocache_ros.untrusted_files import DatasetFile, open_container, path_below
 
 STATES = 3  # 0 none, 1 aligned, 2 held

@@ -16,8 +16,8 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import values_of
 from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
-from robocache_ros.formats.delta.log import check_log, reached, storage_options
-from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT, TICKS
+from robocache_ros.formats.delta.log import ARRAY, EPISODES, LAYOUT, TICKS, check_log, reached, storage_options
+from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.parquet import read_parquet, row_group
 from robocache_ros.formats.read import (
     MALFORMED,
@@ -28,7 +28,6 @@ from robocache_ros.formats.read import (
     numbers,
     refusing,
 )
-from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
 

@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import task_texts, values_of
-from robocache_ros.formats.columns import (
-    ExportColumns,
-    export_columns,
-    read_marks,
-    successes,
-)
-from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
+from robocache_ros.formats.columns import ExportColumns, export_columns, read_marks, successes
+from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import StoredArrays, stored_arrays
 from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet
 from robocache_ros.formats.read import (
+    ACTION,
+    AGE,
+    IMAGES,
     MAX_EPISODES,
+    STATE,
+    TICK,
+    VALID,
+    WINDOW,
     DatasetError,
     SourceEpisode,
     Stream,
@@ -38,8 +40,7 @@ from robocache_ros.formats.read import (
     read_objects,
     refusing,
 )
-from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STATE, TICK, VALID, WINDOW
-from robocache_ros.formats.video_frames import VideoFrames
+from robocache_ros.formats.video import CODES, UNITS, depths_of_codes
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled, path_below
 

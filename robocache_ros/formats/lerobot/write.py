@@ -20,7 +20,7 @@ from robocache_ros.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.formats.lerobot.openpi import write_norm_stats
 from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES, Table, column
 from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
-from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
+from robocache_ros.formats.read import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, row_bytes, video_bytes

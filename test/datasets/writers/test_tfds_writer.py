@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import RTXDataset
-from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from test.datasets.writers.writing import write
 from test.export.readers.environments import needs
 

@@ -12,9 +12,8 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.delta import append as module
-from robocache_ros.formats.delta.append import append_dataset
-from robocache_ros.formats.delta.log import TransactionLog
+from robocache_ros.formats.delta import log as module
+from robocache_ros.formats.delta.log import TransactionLog, append_dataset
 from test.export.conftest import dry_run
 from test.export.delta.delta_rows import deltalake, table
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset

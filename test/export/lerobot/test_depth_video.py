@@ -16,9 +16,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
-from robocache_ros.formats.depth import depth_codes, depths_of_codes
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.validate import validate
+from robocache_ros.formats.video import depth_codes, depths_of_codes
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.fuzz.node_inputs import raw_image

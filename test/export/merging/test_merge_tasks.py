@@ -10,17 +10,16 @@ from types import ModuleType
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources, Task, finished
-from robocache_ros.exporter.executors.local import LocalProcesses
-from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.executors import LocalProcesses, Resources, Task, finished
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Progress
+from robocache_ros.formats import webdataset
 from robocache_ros.formats import write as shared
 from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.rlds import write as rlds
-from robocache_ros.formats.webdataset import write as webdataset
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.storage.errors import file_errors
 from test.export.merging.elsewhere import Elsewhere
 from test.export.pieces.conftest import Contents, contents
 

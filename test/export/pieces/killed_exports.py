@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors import local
+from robocache_ros.exporter import executors as local
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import piece_store
 from robocache_ros.spec import FusionSpec, load_spec

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors import local
+from robocache_ros.exporter import executors as local
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import LocalObjects, PieceFailure, PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from test.export.readers.environments import needs, probe
 from test.export.records.conftest import picture, tables
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.formats.mcap.schema import field_names
+from robocache_ros.formats.mcap import field_names
 from robocache_ros.spec import StreamSpec
 from test.export.readers.engine_rows import Rows
 from test.export.readers.environments import needs, probe

@@ -22,7 +22,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
-from robocache_ros.formats.mcap.schema import definition, message_dtype, number_message, text_message
+from robocache_ros.formats.mcap import definition, message_dtype, number_message, text_message
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example, parse_example, read_records
 from robocache_ros.formats.video import add_stream_like
 from test.export.readers.sensor_recording import sensor_spec

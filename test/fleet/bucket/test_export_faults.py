@@ -13,7 +13,7 @@ from robocache_ros.cli import progress
 from robocache_ros.cli.commands import main
 from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.executors import LocalProcesses
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Advanced, Converted, Event, Merging, Progress
 from robocache_ros.spec import FusionSpec

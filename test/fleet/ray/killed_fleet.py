@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.exporter.executors.ray import RayTasks, ray_session
+from robocache_ros.exporter.executors import RayTasks, ray_session
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import piece_store

@@ -9,9 +9,14 @@ import pytest
 
 from benchmarks.recordings import spec
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources
-from robocache_ros.exporter.executors.local import LocalProcesses
-from robocache_ros.exporter.executors.ray import Machines, RayTasks, chosen_executor, stated_needs
+from robocache_ros.exporter.executors import (
+    LocalProcesses,
+    Machines,
+    RayTasks,
+    Resources,
+    chosen_executor,
+    stated_needs,
+)
 from robocache_ros.exporter.pieces import Plan, estimated_needs
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions

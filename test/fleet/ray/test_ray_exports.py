@@ -14,8 +14,7 @@ from unittest.mock import ANY
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources
-from robocache_ros.exporter.executors.ray import RayTasks, _check, chosen_executor
+from robocache_ros.exporter.executors import RayTasks, Resources, _check, chosen_executor
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import RecordingTask, _MakePieces

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors import ray as ray_tasks
-from robocache_ros.exporter.executors.base import Resources, Task
-from robocache_ros.exporter.executors.ray import Machines, RayTasks
+from robocache_ros.exporter import executors as ray_tasks
+from robocache_ros.exporter.executors import Machines, RayTasks, Resources, Task
 
 ray = pytest.importorskip("ray", reason="needs ray (the fleet extra)")
 GB = 10**9

@@ -12,11 +12,11 @@ from counting_episodes import Counting, order_of, same
 from moving_streams import MovingStreams
 
 from robocache_ros.datasets import LoaderOptions, ShuffledRuns, SourceEpisode, TimelineDataset, TimelineLoader, Window
-from robocache_ros.datasets.loader import runs
+from robocache_ros.datasets.loader import timeline_loader as runs
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS
 from robocache_ros.datasets.loader.reading import BatchReader
-from robocache_ros.datasets.loader.runs import ROW_BYTES, RunOrder, SamplePool
+from robocache_ros.datasets.loader.timeline_loader import ROW_BYTES, RunOrder, SamplePool
 from robocache_ros.errors import RoboCacheError
 
 ENDS = np.cumsum([7, 1, 30, 12])
