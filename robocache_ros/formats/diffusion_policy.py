@@ -28,7 +28,15 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
 from robocache_ros.formats import write as stream_arrays
-from robocache_ros.formats.check import ExportedRows, Findings, TickRows, check_finite, check_ticks, file_in, read_json
+from robocache_ros.formats.check import (
+    ExportedRows,
+    Findings,
+    FormatCheck,
+    check_finite,
+    check_ticks,
+    file_in,
+    read_json,
+)
 from robocache_ros.formats.columns import ArrayRows, export_columns, read_marks
 from robocache_ros.formats.dataset import ExportedDataset
 from robocache_ros.formats.read import (
@@ -38,7 +46,6 @@ from robocache_ros.formats.read import (
     MAX_STEPS,
     MAX_VECTOR_BYTES,
     TICK,
-    TICK_COLUMNS,
     VALID,
     DatasetError,
     SourceEpisode,
@@ -511,57 +518,51 @@ def _row(stored: ZarrRows, start: int, absent: NDArray[np.bool_], row: int) -> N
     return stored.row(start + row, absent=bool(absent[row]))
 
 
-class ZarrCheck:
+def _recognizes(dataset: Path) -> bool:
+    """Return whether the folder, or replay_buffer.zarr in it, has the groups data and meta."""
+    root = _root(dataset)
+    return (root / "data" / ".zgroup").is_file() and (root / "meta").is_dir()
+
+
+def _root(dataset: Path) -> Path:
+    return dataset / FOLDER if (dataset / FOLDER).is_dir() else dataset
+
+
+def _check(findings: Findings) -> None:
     """Reads every chunk of a ReplayBuffer."""
+    root = _root(findings.dataset)
+    inner = root.relative_to(findings.dataset).as_posix()
+    prefix = "" if inner == "." else f"{inner}/"
+    ends = _Array(findings, f"{prefix}meta/episode_ends").rows().reshape(-1)
+    rising = len(ends) > 0 and ends[0] > 0 and bool((np.diff(ends) > 0).all())
+    if not findings.check(rising, f"{prefix}meta/episode_ends", "is not rising from above 0"):
+        return
+    findings.counted["episodes"] += len(ends)
+    findings.counted["rows"] += int(ends[-1])
+    attributes = read_json(root, "data/.zattrs") if (root / "data" / ".zattrs").is_file() else {}
+    absent = _absent(findings, f"{prefix}data", attributes)
+    with findings.reading(prefix or "."):
+        _check_own(findings, root, prefix, ends, attributes)
+    for path in sorted((root / "data").iterdir()):
+        if not path.is_dir():
+            continue
+        name = f"{prefix}data/{path.name}"
+        with findings.reading(name):
+            array = _Array(findings, name)
+            text = f"{array.shape[0]} rows; the episodes have {ends[-1]}"
+            findings.check(array.shape[0] == ends[-1], name, text)
+            if array.check_chunks(absent.get(path.name, set())) and path.name == TICK and "rate_hz" in attributes:
+                for episode, part in enumerate(np.split(array.rows().reshape(-1), ends[:-1])):
+                    check_ticks(findings, f"{name}, episode {episode}", part, int(attributes["rate_hz"]))
 
-    title = "Diffusion Policy (Zarr)"
 
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether the folder, or replay_buffer.zarr in it, has the groups data and meta."""
-        root = self._root(dataset)
-        return (root / "data" / ".zgroup").is_file() and (root / "meta").is_dir()
-
-    def _root(self, dataset: Path) -> Path:
-        return dataset / FOLDER if (dataset / FOLDER).is_dir() else dataset
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: meta/episode_ends cannot be read.
-        """
-        root = self._root(findings.dataset)
-        inner = root.relative_to(findings.dataset).as_posix()
-        prefix = "" if inner == "." else f"{inner}/"
-        ends = _Array(findings, f"{prefix}meta/episode_ends").rows().reshape(-1)
-        rising = len(ends) > 0 and ends[0] > 0 and bool((np.diff(ends) > 0).all())
-        if not findings.check(rising, f"{prefix}meta/episode_ends", "is not rising from above 0"):
-            return
-        findings.counted["episodes"] += len(ends)
-        findings.counted["rows"] += int(ends[-1])
-        attributes = read_json(root, "data/.zattrs") if (root / "data" / ".zattrs").is_file() else {}
-        absent = self._absent(findings, f"{prefix}data", attributes)
-        with findings.reading(prefix or "."):
-            _check_own(findings, root, prefix, ends, attributes)
-        for path in sorted((root / "data").iterdir()):
-            if not path.is_dir():
-                continue
-            name = f"{prefix}data/{path.name}"
-            with findings.reading(name):
-                array = _Array(findings, name)
-                text = f"{array.shape[0]} rows; the episodes have {ends[-1]}"
-                findings.check(array.shape[0] == ends[-1], name, text)
-                if array.check_chunks(absent.get(path.name, set())) and path.name == TICK and "rate_hz" in attributes:
-                    for episode, part in enumerate(np.split(array.rows().reshape(-1), ends[:-1])):
-                        check_ticks(findings, f"{name}, episode {episode}", part, int(attributes["rate_hz"]))
-
-    def _absent(self, findings: Findings, folder: str, attributes: dict[str, Any]) -> dict[str, set[int]]:
-        """Return by stream the rows without a value, of a dataset that this package wrote."""
-        streams = (attributes.get("columns") or {}).get(VALID)
-        if not isinstance(streams, list) or not (findings.dataset / folder / VALID).is_dir():
-            return {}
-        valid = _Array(findings, f"{folder}/{VALID}").rows()
-        return {name: set(np.flatnonzero(column == 0).tolist()) for name, column in zip(streams, valid.T, strict=False)}
+def _absent(findings: Findings, folder: str, attributes: dict[str, Any]) -> dict[str, set[int]]:
+    """Return by stream the rows without a value, of a dataset that this package wrote."""
+    streams = (attributes.get("columns") or {}).get(VALID)
+    if not isinstance(streams, list) or not (findings.dataset / folder / VALID).is_dir():
+        return {}
+    valid = _Array(findings, f"{folder}/{VALID}").rows()
+    return {name: set(np.flatnonzero(column == 0).tolist()) for name, column in zip(streams, valid.T, strict=False)}
 
 
 def _check_own(findings: Findings, root: Path, prefix: str, ends: NDArray[Any], attributes: dict[str, Any]) -> None:
@@ -583,7 +584,7 @@ def _check_own(findings: Findings, root: Path, prefix: str, ends: NDArray[Any], 
     if width := sum(stream.width for stream in exported.of_role("action")):
         shapes[ACTION] = (width,)
     arrays: dict[str, _Array] = {}
-    for name in (*shapes, *(f"robocache.{name}" for name in TICK_COLUMNS)):
+    for name in (*shapes, *(f"robocache.{name}" for name in exported.columns)):
         array = arrays[name] = _Array(findings, f"{prefix}data/{name}")
         if name in shapes:
             exported.check_value(f"{prefix}data/{name}", "its shape", list(array.shape[1:]), list(shapes[name]))
@@ -594,29 +595,11 @@ def _check_own(findings: Findings, root: Path, prefix: str, ends: NDArray[Any], 
     for number, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
         where = f"{prefix}data, episode {number}"
         found = {name: array.rows(start, stop) for name, array in arrays.items()}
-        ticks, *tables = (found.pop(f"robocache.{name}") for name in TICK_COLUMNS)
+        columns = {name: found.pop(f"robocache.{name}") for name in exported.columns}
         actions = exported.split({"action": found.pop(ACTION, None)})
-        ages_ms, masks = (
-            {
-                name: _Array(findings, f"{prefix}data/robocache.{kind}.{name}").rows(start, stop)
-                for name in exported.windows
-            }
-            for kind in ("sample_age_ms", "mask")
-        )
-        rows = TickRows(
-            ticks.reshape(-1),
-            tables[0],
-            tables[1],
-            tables[2],
-            {name: table for name, table in {**found, **actions}.items() if name not in exported.windows},
-            ages_ms=ages_ms,
-            masks=masks,
-            repeated={
-                stream.name: same
-                for stream in media
-                if (same := pictures[stream.name].repeated(start, stop)) is not None
-            },
-        )
+        same = {stream.name: pictures[stream.name].repeated(start, stop) for stream in media}
+        repeated = {name: of_stream for name, of_stream in same.items() if of_stream is not None}
+        rows = exported.tick_rows(columns, {**found, **actions}, repeated=repeated)
         if not exported.check_episode(where, number, rows):
             return
     _check_episodes(findings, exported, root, prefix)
@@ -731,4 +714,4 @@ class _Array:
         return values[start - first : stop - first]
 
 
-ZARR_CHECK = ZarrCheck()
+ZARR_CHECK = FormatCheck("Diffusion Policy (Zarr)", _recognizes, _check)

@@ -43,7 +43,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.check import (
     ExportedRows,
     Findings,
-    TickRows,
+    FormatCheck,
     check_ticks,
     file_in,
     files_in,
@@ -820,9 +820,11 @@ class EpisodeMessages:
                 row = int(off.argmax())
                 text = f"age_ms is {age_ms[row, n]:g} in row {row}; tick - stamp is {ages[row, n] / 1e6:g}"
                 self._findings.add(self._where(f"{PREFIX}/{name}"), f"{text}, wrong in {int(off.sum())} rows")
-        vectors = {s.name: found[s.name].values for s in exported.spec.vectors if not s.rows}
-        windows = {name: found[name].values[:, : exported.spec.stream(name).rows] for name in exported.windows}
-        rows = TickRows(ticks, stamps, valid, ages, vectors, missing=np.nan, ages_ms=windows)
+        vectors = {stream.name: found[stream.name].values for stream in exported.spec.vectors}
+        sizes = {name: exported.spec.stream(name).rows for name in exported.windows}
+        windows = {f"sample_age_ms.{name}": found[name].values[:, :size] for name, size in sizes.items()}
+        columns = {"tick_ns": ticks, "stamp_ns": stamps, "valid": valid, "age_ns": ages, **windows}
+        rows = exported.tick_rows(columns, vectors, missing=np.nan)
         exported.check_episode(self._name, self._number, rows)
         if streams := exported.of_role("reward"):
             of_stream = found[streams[0].name]
@@ -866,32 +868,19 @@ class EpisodeMessages:
         return None
 
 
-class FusedRecordingsCheck:
-    """Reads every message of every recording, and compares them with each other and with robocache.json."""
-
-    title = "recordings (mcap) of the fused stream"
-
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether the folder has recordings of episodes."""
-        return dataset.is_dir() and any(_folders(dataset))
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: robocache.json cannot be used.
-        """
-        stated = read_json(findings.dataset, PROVENANCE)
-        exported = ExportedRows(findings, PROVENANCE, stated)
-        episodes = {episode_folder(index): about for index, about in enumerate(stated["episodes"])}
-        for folder in _folders(findings.dataset):
-            findings.check(folder.name in episodes, folder.name, f"is not in {PROVENANCE}")
-        for number, (name, about) in enumerate(episodes.items()):
-            recording = stated["recordings"][about["recording"]]
-            wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
-            with findings.reading(name):
-                _check_recording(findings, number, wanted, stated, exported)
-                findings.counted["episodes"] += 1
+def _check(findings: Findings) -> None:
+    """Read every message of every recording, and compare them with each other and with robocache.json."""
+    stated = read_json(findings.dataset, PROVENANCE)
+    exported = ExportedRows(findings, PROVENANCE, stated)
+    episodes = {episode_folder(index): about for index, about in enumerate(stated["episodes"])}
+    for folder in _folders(findings.dataset):
+        findings.check(folder.name in episodes, folder.name, f"is not in {PROVENANCE}")
+    for number, (name, about) in enumerate(episodes.items()):
+        recording = stated["recordings"][about["recording"]]
+        wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
+        with findings.reading(name):
+            _check_recording(findings, number, wanted, stated, exported)
+            findings.counted["episodes"] += 1
 
 
 def _folders(dataset: Path) -> list[Path]:
@@ -918,4 +907,6 @@ def _check_recording(
         findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")
 
 
-MCAP_CHECK = FusedRecordingsCheck()
+MCAP_CHECK = FormatCheck(
+    "recordings (mcap) of the fused stream", lambda dataset: dataset.is_dir() and any(_folders(dataset)), _check
+)

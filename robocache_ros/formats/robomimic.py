@@ -20,7 +20,7 @@ from robocache_ros.extras import need
 from robocache_ros.file_limits import check_hdf5
 from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats import write
-from robocache_ros.formats.check import ExportedRows, Findings, TickRows, check_finite, check_ticks
+from robocache_ros.formats.check import ExportedRows, Findings, FormatCheck, TickRows, check_finite, check_ticks
 from robocache_ros.formats.columns import ArrayRows, ExportColumns, export_columns, read_marks
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.read import (
@@ -486,161 +486,158 @@ MAX_DEPTH = 4  # of the groups that are looked into
 ACTION_LIMIT = 1 + 1e-6  # of the absolute value; robomimic's policies cannot predict more
 
 
-class RobomimicCheck:
+def _recognizes(dataset: Path) -> bool:
+    """Return whether this is an HDF5 file, or a folder with dataset.hdf5."""
+    path = dataset / FILE if dataset.is_dir() else dataset
+    if not path.is_file():
+        return False
+    with open_file(given_file(path)) as file:
+        return path.name == FILE or file.read(len(MAGIC)) == MAGIC
+
+
+def _check(findings: Findings) -> None:
     """Reads a robomimic HDF5 file."""
+    path = findings.dataset / FILE if findings.dataset.is_dir() else findings.dataset
+    given = file_below(findings.dataset, FILE) if findings.dataset.is_dir() else given_file(findings.dataset)
+    with open_hdf5(given, path.name) as file:
+        if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
+            raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
+        _check_members(file)
+        if (provenance := file.get(PROVENANCE)) is not None:
+            check_hdf5(provenance, PROVENANCE)
+        demos = _demo_names(findings, file["data"])
+        own = _own_data(findings, file)
+        for name in demos:
+            _check_demo(findings, file["data"], name)
+            if own is not None and name.removeprefix("demo_").isdigit():
+                with findings.reading(f"data/{name}"):
+                    own.check_demo(file["data"][name], f"data/{name}", int(name.removeprefix("demo_")))
+        _check_keys(findings, file["data"], demos)
+        _check_attributes(findings, file["data"], demos)
+        named = _check_masks(findings, file, demos)
+        if own is not None:
+            with findings.reading("data"):
+                own.check_dataset(named, demos)
+    if not findings.decode:
+        findings.skip("values of images: --decode reads them")
 
-    title = "robomimic"
 
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether this is an HDF5 file, or a folder with dataset.hdf5."""
-        path = dataset / FILE if dataset.is_dir() else dataset
-        if not path.is_file():
-            return False
-        with open_file(given_file(path)) as file:
-            return path.name == FILE or file.read(len(MAGIC)) == MAGIC
+def _demo_names(findings: Findings, data: Any) -> list[str]:
+    demos = sorted(data, key=lambda name: (len(name), name))
+    wanted = [f"demo_{index}" for index in range(len(demos))]
+    findings.check(demos == wanted, "data", f"its groups are not demo_0 to demo_{len(demos) - 1}")
+    findings.counted["episodes"] += len(demos)
+    return [name for name in demos if name.startswith("demo_")]
 
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
 
-        Errors:
-            RoboCacheError: the file cannot be read, or has no data.
-        """
-        path = findings.dataset / FILE if findings.dataset.is_dir() else findings.dataset
-        given = file_below(findings.dataset, FILE) if findings.dataset.is_dir() else given_file(findings.dataset)
-        with open_hdf5(given, path.name) as file:
-            if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
-                raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
-            _check_members(file)
-            if (provenance := file.get(PROVENANCE)) is not None:
-                check_hdf5(provenance, PROVENANCE)
-            demos = self._demos(findings, file["data"])
-            own = _own_data(findings, file)
-            for name in demos:
-                self._check_demo(findings, file["data"], name)
-                if own is not None and name.removeprefix("demo_").isdigit():
-                    with findings.reading(f"data/{name}"):
-                        own.check_demo(file["data"][name], f"data/{name}", int(name.removeprefix("demo_")))
-            self._check_keys(findings, file["data"], demos)
-            self._check_attributes(findings, file["data"], demos)
-            named = self._check_masks(findings, file, demos)
-            if own is not None:
-                with findings.reading("data"):
-                    own.check_dataset(named, demos)
-        if not findings.decode:
-            findings.skip("values of images: --decode reads them")
-
-    def _demos(self, findings: Findings, data: Any) -> list[str]:
-        demos = sorted(data, key=lambda name: (len(name), name))
-        wanted = [f"demo_{index}" for index in range(len(demos))]
-        findings.check(demos == wanted, "data", f"its groups are not demo_0 to demo_{len(demos) - 1}")
-        findings.counted["episodes"] += len(demos)
-        return [name for name in demos if name.startswith("demo_")]
-
-    def _check_demo(self, findings: Findings, data: Any, name: str) -> None:
-        where = f"data/{name}"
-        demo = data[name]
-        length = demo.attrs.get("num_samples")
-        if not isinstance(length, int | np.integer) or length < 1:
-            findings.add(where, f"num_samples is {printable(length, 20)}; it must be a positive integer")
-            return
-        findings.check("actions" in demo, where, "has no actions")
-        findings.check("obs" in demo, where, "has no obs")
-        findings.counted["rows"] += int(length)
-        for path, array in _arrays(demo):
-            with findings.reading(f"{where}/{path}"):
-                text = f"{array.shape[:1]} rows; num_samples is {length}"
-                if not findings.check(array.shape[:1] == (length,), f"{where}/{path}", text):
-                    continue
-                image = array.ndim == 4
-                if image and not findings.decode:
-                    continue
-                check_hdf5(array, f"{where}/{path}")
-                if array.nbytes > ARRAY_BYTES:
-                    self._check_large(findings, f"{where}/{path}", array)
-                    continue
-                values = array[()]
-                findings.counted["arrays"] += 1
-                check_finite(findings, f"{where}/{path}", values)
-                if path == "actions" and values.size and np.isfinite(values).all():
-                    most = float(np.abs(values).max())
-                    text = f"{most:g} is outside -1 to 1, which robomimic's policies predict"
-                    findings.check(most <= ACTION_LIMIT, f"{where}/{path}", text)
-                if path == "robocache/tick_ns" and "rate_hz" in data.attrs:
-                    check_ticks(findings, f"{where}/{path}", values.reshape(-1), int(data.attrs["rate_hz"]))
-                if path.startswith("next_obs/") and path.removeprefix("next_") in demo:
-                    obs = demo[path.removeprefix("next_")]
-                    check_hdf5(obs, f"{where}/{path}")
-                    self._check_next(findings, f"{where}/{path}", values, obs)
-
-    def _check_next(self, findings: Findings, where: str, values: NDArray[Any], obs: Any) -> None:
-        """Compare next_obs with obs of the next row."""
-        if not findings.check(values.shape == obs.shape, where, f"has the shape {values.shape}; obs has {obs.shape}"):
-            return
-        found, wanted = values[:-1], obs[1:]
-        off = (found != wanted) & ~((found != found) & (wanted != wanted))  # NaN is reported as such
-        off = off.reshape(len(off), -1).any(axis=1)
-        if off.any():
-            text = f"in {int(off.sum())} rows, the first is row {off.argmax()}"
-            findings.add(where, f"is not obs of the next row {text}")
-
-    def _check_large(self, findings: Findings, where: str, array: Any) -> None:
-        """Read an array in parts of a limited size; check that its numbers are finite."""
-        step = ARRAY_BYTES // (array.nbytes // len(array))
-        if step == 0:
-            findings.skip(f"{where}: a row has more than {ARRAY_BYTES >> 20} MiB")
-            return
-        for start in range(0, len(array), step):
-            check_finite(findings, f"{where}, from row {start}", array[start : start + step])
-        findings.counted["arrays"] += 1
-
-    def _check_keys(self, findings: Findings, data: Any, demos: list[str]) -> None:
-        """Report observations that some demonstrations lack, or that have several shapes."""
-        for group in ("obs", "next_obs"):
-            shapes: dict[str, dict[str, Any]] = {}
-            having = [name for name in demos if group in data[name]]
-            for name in having:
-                for key in data[name][group]:
-                    array = data[name][group][key]
-                    shapes.setdefault(key, {})[name] = (array.shape[1:], str(array.dtype))
-            for key, of_demos in shapes.items():
-                lacking = [name for name in having if name not in of_demos]
-                text = f"is in {next(iter(of_demos))} and not in {', '.join(lacking[:3])}"
-                findings.check(not lacking, f"{group}/{key}", text)
-                findings.check(
-                    len(set(of_demos.values())) == 1, f"{group}/{key}", "has another shape or type in some demos"
-                )
-
-    def _check_attributes(self, findings: Findings, data: Any, demos: list[str]) -> None:
-        total = sum(int(data[name].attrs.get("num_samples", 0)) for name in demos)
-        stated = data.attrs.get("total")
-        findings.check(
-            stated == total, "data", f"total is {printable(stated, 20)}; the demonstrations have {total} rows"
-        )
-        with findings.reading("data"):
-            arguments = json.loads(data.attrs.get("env_args", "null"))
-            lacking = [key for key in ("env_name", "type", "env_kwargs") if key not in (arguments or {})]
-            findings.check(not lacking, "data", f"env_args has no {', '.join(lacking)}")
-
-    def _check_masks(self, findings: Findings, file: Any, demos: list[str]) -> dict[str, set[str]]:
-        """Return the demonstrations that each mask names; without masks nothing."""
-        named: dict[str, set[str]] = {}
-        masks = file.get("mask")
-        if masks is None:
-            findings.skip("mask: there is none, so robomimic trains on all demonstrations")
-            return named
-        for name in masks:
-            stored = masks[name]
-            if not findings.check(len(stored) <= len(demos), f"mask/{name}", f"{len(stored):,} names; fewer exist"):
+def _check_demo(findings: Findings, data: Any, name: str) -> None:
+    where = f"data/{name}"
+    demo = data[name]
+    length = demo.attrs.get("num_samples")
+    if not isinstance(length, int | np.integer) or length < 1:
+        findings.add(where, f"num_samples is {printable(length, 20)}; it must be a positive integer")
+        return
+    findings.check("actions" in demo, where, "has no actions")
+    findings.check("obs" in demo, where, "has no obs")
+    findings.counted["rows"] += int(length)
+    for path, array in _arrays(demo):
+        with findings.reading(f"{where}/{path}"):
+            text = f"{array.shape[:1]} rows; num_samples is {length}"
+            if not findings.check(array.shape[:1] == (length,), f"{where}/{path}", text):
                 continue
-            check_hdf5(stored, f"mask/{name}")
-            named[name] = {bytes(stored[row]).decode("utf-8", "replace") for row in range(len(stored))}
-            unknown = named[name] - set(demos)
+            image = array.ndim == 4
+            if image and not findings.decode:
+                continue
+            check_hdf5(array, f"{where}/{path}")
+            if array.nbytes > ARRAY_BYTES:
+                _check_large(findings, f"{where}/{path}", array)
+                continue
+            values = array[()]
+            findings.counted["arrays"] += 1
+            check_finite(findings, f"{where}/{path}", values)
+            if path == "actions" and values.size and np.isfinite(values).all():
+                most = float(np.abs(values).max())
+                text = f"{most:g} is outside -1 to 1, which robomimic's policies predict"
+                findings.check(most <= ACTION_LIMIT, f"{where}/{path}", text)
+            if path == "robocache/tick_ns" and "rate_hz" in data.attrs:
+                check_ticks(findings, f"{where}/{path}", values.reshape(-1), int(data.attrs["rate_hz"]))
+            if path.startswith("next_obs/") and path.removeprefix("next_") in demo:
+                obs = demo[path.removeprefix("next_")]
+                check_hdf5(obs, f"{where}/{path}")
+                _check_next(findings, f"{where}/{path}", values, obs)
+
+
+def _check_next(findings: Findings, where: str, values: NDArray[Any], obs: Any) -> None:
+    """Compare next_obs with obs of the next row."""
+    if not findings.check(values.shape == obs.shape, where, f"has the shape {values.shape}; obs has {obs.shape}"):
+        return
+    found, wanted = values[:-1], obs[1:]
+    off = (found != wanted) & ~((found != found) & (wanted != wanted))  # NaN is reported as such
+    off = off.reshape(len(off), -1).any(axis=1)
+    if off.any():
+        text = f"in {int(off.sum())} rows, the first is row {off.argmax()}"
+        findings.add(where, f"is not obs of the next row {text}")
+
+
+def _check_large(findings: Findings, where: str, array: Any) -> None:
+    """Read an array in parts of a limited size; check that its numbers are finite."""
+    step = ARRAY_BYTES // (array.nbytes // len(array))
+    if step == 0:
+        findings.skip(f"{where}: a row has more than {ARRAY_BYTES >> 20} MiB")
+        return
+    for start in range(0, len(array), step):
+        check_finite(findings, f"{where}, from row {start}", array[start : start + step])
+    findings.counted["arrays"] += 1
+
+
+def _check_keys(findings: Findings, data: Any, demos: list[str]) -> None:
+    """Report observations that some demonstrations lack, or that have several shapes."""
+    for group in ("obs", "next_obs"):
+        shapes: dict[str, dict[str, Any]] = {}
+        having = [name for name in demos if group in data[name]]
+        for name in having:
+            for key in data[name][group]:
+                array = data[name][group][key]
+                shapes.setdefault(key, {})[name] = (array.shape[1:], str(array.dtype))
+        for key, of_demos in shapes.items():
+            lacking = [name for name in having if name not in of_demos]
+            text = f"is in {next(iter(of_demos))} and not in {', '.join(lacking[:3])}"
+            findings.check(not lacking, f"{group}/{key}", text)
             findings.check(
-                not unknown, f"mask/{name}", f"names {printable(min(unknown, default=''), 30)}, which is missing"
+                len(set(of_demos.values())) == 1, f"{group}/{key}", "has another shape or type in some demos"
             )
-        both = named.get("train", set()) & named.get("valid", set())
-        findings.check(not both, "mask", f"{len(both)} demonstrations are in train and in valid")
+
+
+def _check_attributes(findings: Findings, data: Any, demos: list[str]) -> None:
+    total = sum(int(data[name].attrs.get("num_samples", 0)) for name in demos)
+    stated = data.attrs.get("total")
+    findings.check(stated == total, "data", f"total is {printable(stated, 20)}; the demonstrations have {total} rows")
+    with findings.reading("data"):
+        arguments = json.loads(data.attrs.get("env_args", "null"))
+        lacking = [key for key in ("env_name", "type", "env_kwargs") if key not in (arguments or {})]
+        findings.check(not lacking, "data", f"env_args has no {', '.join(lacking)}")
+
+
+def _check_masks(findings: Findings, file: Any, demos: list[str]) -> dict[str, set[str]]:
+    """Return the demonstrations that each mask names; without masks nothing."""
+    named: dict[str, set[str]] = {}
+    masks = file.get("mask")
+    if masks is None:
+        findings.skip("mask: there is none, so robomimic trains on all demonstrations")
         return named
+    for name in masks:
+        stored = masks[name]
+        if not findings.check(len(stored) <= len(demos), f"mask/{name}", f"{len(stored):,} names; fewer exist"):
+            continue
+        check_hdf5(stored, f"mask/{name}")
+        named[name] = {bytes(stored[row]).decode("utf-8", "replace") for row in range(len(stored))}
+        unknown = named[name] - set(demos)
+        findings.check(
+            not unknown, f"mask/{name}", f"names {printable(min(unknown, default=''), 30)}, which is missing"
+        )
+    both = named.get("train", set()) & named.get("valid", set())
+    findings.check(not both, "mask", f"{len(both)} demonstrations are in train and in valid")
+    return named
 
 
 class _OwnData:
@@ -665,7 +662,7 @@ class _OwnData:
         if lacking := [name for name in TICK_COLUMNS if f"robocache/{name}" not in demo]:
             self._findings.add(where, f"has no robocache/{lacking[0]}")
             return
-        ticks, stamps, valid, ages = (demo[f"robocache/{name}"][()] for name in TICK_COLUMNS)
+        columns = {name: demo[f"{OWN}/{name}"][()] for name in exported.columns if f"{OWN}/{name}" in demo}
         values = {}
         for stream in spec.vectors:
             group = GROUPS.get(stream.role)
@@ -680,22 +677,8 @@ class _OwnData:
                 values[stream.name] = array[()]
         different = ", ".join(sorted(set(demo["obs"]) ^ set(demo["next_obs"])))
         self._findings.check(not different, where, f"{different}: is in one of obs and next_obs only")
-        windows = exported.windows
-        ages_ms, masks = (
-            {name: demo[f"robocache/{kind}.{name}"][()] for name in windows if f"robocache/{kind}.{name}" in demo}
-            for kind in ("sample_age_ms", "mask")
-        )
-        rows = TickRows(
-            ticks.reshape(-1),
-            stamps,
-            valid,
-            ages,
-            {name: of_stream for name, of_stream in values.items() if name not in windows},
-            ages_ms=ages_ms,
-            masks=masks,
-            repeated=self._repeated(demo, len(ticks)),
-            rewards=demo["rewards"][()],
-        )
+        repeated = self._repeated(demo, len(columns["tick_ns"]))
+        rows = exported.tick_rows(columns, values, repeated=repeated, rewards=demo["rewards"][()])
         if exported.check_episode(where, number, rows):
             self._check_transitions(demo, where, number, rows, values)
 
@@ -804,4 +787,4 @@ def _arrays(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _arrays(item, f"{path}{key}/")
 
 
-ROBOMIMIC_CHECK = RobomimicCheck()
+ROBOMIMIC_CHECK = FormatCheck("robomimic", _recognizes, _check)

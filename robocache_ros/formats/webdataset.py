@@ -24,9 +24,10 @@ from robocache_ros.formats.check import (
     ColumnFiles,
     ExportedRows,
     Findings,
-    TickRows,
+    FormatCheck,
     check_image_statistics,
     compare,
+    exported_rows,
     file_in,
     image_size,
     read_json,
@@ -41,6 +42,7 @@ from robocache_ros.formats.read import (
     MAX_STEPS,
     PROVENANCE,
     STATE,
+    TICK_COLUMNS,
     WINDOW,
     DatasetError,
     SourceEpisode,
@@ -453,61 +455,48 @@ def _array(path: DatasetFile, keys: list[str], field: str, kind: str, row: int) 
 IMAGE_KINDS = ("jpg", "jpeg", "png", "webp")
 
 
-class WebDatasetCheck:
+def _recognizes(dataset: Path) -> bool:
+    """Return whether this is a tar file, or a folder of them."""
+    return any(dataset.glob("*.tar")) if dataset.is_dir() else dataset.suffix == ".tar" and dataset.is_file()
+
+
+def _check(findings: Findings) -> None:
     """Reads every member of the tar files of a dataset."""
+    folder = findings.dataset
+    files = sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]
+    index = read_json(folder, INDEX) if folder.is_dir() and (folder / INDEX).is_file() else None
+    with closing(ColumnFiles()) as columns:
+        own = _own_samples(findings, index, columns)
+        _check_shards(findings, files, index, own)
+        if own is not None:
+            with findings.reading(INDEX):
+                own.check_dataset()
 
-    title = "WebDataset"
 
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether this is a tar file, or a folder of them."""
-        if dataset.is_dir():
-            return any(dataset.glob("*.tar"))
-        return dataset.suffix == ".tar" and dataset.is_file()
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: dataset.json cannot be used.
-        """
-        folder = findings.dataset
-        files = sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]
-        index = read_json(folder, INDEX) if folder.is_dir() and (folder / INDEX).is_file() else None
-        with closing(ColumnFiles()) as columns:
-            own = None
-            with findings.reading(PROVENANCE):
-                own = _own_samples(findings, index, columns)
-            self._check_shards(findings, files, index, own)
-            if own is not None:
-                with findings.reading(INDEX):
-                    own.check_dataset()
-
-    def _check_shards(self, findings: Findings, files: list[Path], index: Any, own: _OwnSamples | None) -> None:
-        folder = findings.dataset
-        fields: set[str] | None = None
-        seen: set[str] = set()
-        counts: dict[str, int] = {}
-        for path in files:
-            shard = _Shard(findings, path.name, fields, seen, own)
-            with findings.reading(path.name):
-                shard.read(file_in(folder, path.name) if folder.is_dir() else given_file(path))
-                counts[path.name] = shard.samples
-            fields = shard.fields
-        if index is not None:
-            stated = {shard["name"]: shard["samples"] for shard in index["shards"]}
-            for name, samples in stated.items():
-                if (folder / name).is_file():
-                    text = f"{counts.get(name, 0)} samples; {INDEX} says {samples}"
-                    findings.check(counts.get(name) == samples, name, text)
-                else:
-                    findings.add(name, f"is missing; it is in {INDEX}")
-            total = sum(episode["samples"] for episode in index["episodes"])
-            findings.check(
-                total == sum(stated.values()), INDEX, f"its episodes have {total} samples, its shards others"
-            )
-            findings.counted["episodes"] += len(index["episodes"])
-        else:
-            findings.skip(f"number of samples and of shards: there is no {INDEX}")
+def _check_shards(findings: Findings, files: list[Path], index: Any, own: _OwnSamples | None) -> None:
+    folder = findings.dataset
+    fields: set[str] | None = None
+    seen: set[str] = set()
+    counts: dict[str, int] = {}
+    for path in files:
+        shard = _Shard(findings, path.name, fields, seen, own)
+        with findings.reading(path.name):
+            shard.read(file_in(folder, path.name) if folder.is_dir() else given_file(path))
+            counts[path.name] = shard.samples
+        fields = shard.fields
+    if index is not None:
+        stated = {shard["name"]: shard["samples"] for shard in index["shards"]}
+        for name, samples in stated.items():
+            if (folder / name).is_file():
+                text = f"{counts.get(name, 0)} samples; {INDEX} says {samples}"
+                findings.check(counts.get(name) == samples, name, text)
+            else:
+                findings.add(name, f"is missing; it is in {INDEX}")
+        total = sum(episode["samples"] for episode in index["episodes"])
+        findings.check(total == sum(stated.values()), INDEX, f"its episodes have {total} samples, its shards others")
+        findings.counted["episodes"] += len(index["episodes"])
+    else:
+        findings.skip(f"number of samples and of shards: there is no {INDEX}")
 
 
 class _Shard:
@@ -648,19 +637,13 @@ class _OwnSamples:
         times, streams = _stacked(samples, "times"), len(exported.layout.names)
         if times is None or times.shape[1] != 1 + 3 * streams:
             return  # the samples have other streams, which is reported
-        ticks, (stamps, valid, ages) = times[:, 0], np.split(times[:, 1:], 3, axis=1)
+        columns = dict(zip(TICK_COLUMNS, (times[:, 0], *np.split(times[:, 1:], 3, axis=1)), strict=True))
+        ages_ms = {f"sample_age_ms.{name}": _stacked(samples, age_field(name)) for name in exported.windows}
+        columns |= {name: of_samples for name, of_samples in ages_ms.items() if of_samples is not None}
         tables = {role: _stacked(samples, field) for field, role in ROLES.items()}
-        ages_ms = {name: _stacked(samples, age_field(name)) for name in exported.windows}
-        rows = TickRows(
-            ticks,
-            stamps,
-            valid,
-            ages,
-            exported.split(tables),
-            ages_ms={name: of_samples for name, of_samples in ages_ms.items() if of_samples is not None},
-            repeated={name: np.array(of_image) for name, of_image in same.items() if len(of_image) == len(ticks)},
-            rewards=np.array([sample["reward"] for sample in samples]),
-        )
+        repeated = {name: np.array(of_image) for name, of_image in same.items() if len(of_image) == len(samples)}
+        rewards = np.array([sample["reward"] for sample in samples])
+        rows = exported.tick_rows(columns, exported.split(tables), repeated=repeated, rewards=rewards)
         exported.check_episode(where, number, rows)
         self._columns.append(exported.with_nan(rows, tables))
 
@@ -697,14 +680,12 @@ class _OwnSamples:
 
 def _own_samples(findings: Findings, index: Any, columns: ColumnFiles) -> _OwnSamples | None:
     """Return the checks of samples that this package wrote; None for a dataset of another tool."""
-    has_provenance = (findings.dataset / PROVENANCE).is_file()
-    if has_provenance and index is not None:
-        exported = ExportedRows(findings, PROVENANCE, read_json(findings.dataset, PROVENANCE))
-        return _OwnSamples(findings, index, exported, columns)
-    own = isinstance(index, dict) and {"shards", "episodes", "columns"} <= set(index)
-    findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
-    findings.check(not has_provenance, INDEX, "is missing; it lists the shards")
-    return None
+    if index is None:
+        findings.check(not (findings.dataset / PROVENANCE).is_file(), INDEX, "is missing; it lists the shards")
+        return None
+    is_own = isinstance(index, dict) and {"shards", "episodes", "columns"} <= set(index)
+    exported = exported_rows(findings, PROVENANCE, is_own=is_own)
+    return _OwnSamples(findings, index, exported, columns) if exported else None
 
 
 def _stacked(samples: list[dict[str, Any]], field: str) -> NDArray[Any] | None:
@@ -714,4 +695,4 @@ def _stacked(samples: list[dict[str, Any]], field: str) -> NDArray[Any] | None:
     return None if None in shapes or len(shapes) != 1 else np.stack(values)  # type: ignore[arg-type]
 
 
-WEBDATASET_CHECK = WebDatasetCheck()
+WEBDATASET_CHECK = FormatCheck("WebDataset", _recognizes, _check)

@@ -204,8 +204,7 @@ def test_version_is_the_one_in_package_xml() -> None:
 
 # What opens files that an export itself has written.
 WRITERS = {
-    *("dataset_folder.py", "pictures.py", "pieces.py", "recording.py", "video.py", "delta/append.py", "delta/log.py"),
-    *("lerobot/write.py", "robomimic/write.py"),
+    *("dataset_folder.py", "pictures.py", "pieces.py", "recording.py", "video.py", "delta/log.py", "lerobot/write.py"),
 }
 
 
@@ -214,7 +213,9 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_alone() -> 
     opens = re.compile(
         r"""\bneed\('av'.*\.open|^av\.open|\.File$|\.(read_bytes|read_text)$|np\.load|\.open$|^open$|memmap$"""
     )
-    others = re.compile(r"""\.open\('[wx]b'\)|BytesIO|fileobj|np\.load\(file,|gzip\.open|'/proc|_?memmap\(""")
+    others = re.compile(
+        r"""\.open\('[wx]b'\)|BytesIO|fileobj|np\.load\(file,|gzip\.open|'/proc|File\(disk, 'w'|_?memmap\("""
+    )
     formats = PACKAGE / "formats"
     modules = [m for m in formats.rglob("*.py") if str(m.relative_to(formats)) not in WRITERS]
     calls = {
@@ -224,7 +225,7 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_alone() -> 
         if isinstance(node, ast.Call) and opens.search(ast.unparse(node.func)) and not others.search(ast.unparse(node))
     }
 
-    assert len(modules) > 30
+    assert len(modules) > 20
     assert calls == set()
 
 

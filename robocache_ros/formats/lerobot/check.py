@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +22,13 @@ from robocache_ros.formats.check import (
     ColumnFiles,
     ExportedRows,
     Findings,
+    FormatCheck,
     TickRows,
     check_finite,
     check_image_statistics,
     compare,
     compare_images,
+    exported_rows,
     file_in,
     files_in,
     image_size,
@@ -34,11 +37,12 @@ from robocache_ros.formats.check import (
 )
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.parquet import column_array, column_names
-from robocache_ros.formats.read import ACTION, AGE, AGES, IMAGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
+from robocache_ros.formats.read import ACTION, AGE, IMAGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Stats
 from robocache_ros.untrusted_files import DatasetFile, filled, open_container
 
 ROLES = {STATE: "observation", ACTION: "action"}  # of the streams in a feature
+OWN = "robocache."  # before the names of the columns that this package adds
 MAX_FEATURES = 500
 MAX_VALUES = 1 << 24  # of one feature
 
@@ -183,18 +187,15 @@ class LeRobotRows:
         self.findings, self.info = findings, read_info(findings.dataset)
         self.tasks: list[str] = []
         self.starts = [0]
-        self.exported: ExportedRows | None = None
         self._last: TickRows | None = None  # of the last episode
         self._columns = ColumnFiles()
         self._usable: set[str] | None = None  # columns that every file has, with the shape of their feature
         _check_standard_features(findings, self.info)
-        if self.info.own:
+        is_own = any(key.startswith(OWN) for key in self.info.features)
+        self.exported = exported_rows(findings, schema.PROVENANCE, is_own=is_own)
+        if self.exported is not None:
             with findings.reading(schema.PROVENANCE):
-                raw = read_json(findings.dataset, schema.PROVENANCE)
-                self.exported = ExportedRows(findings, schema.PROVENANCE, raw)
-                self._check_info(self.exported, raw)
-        elif any(key.startswith("robocache.") for key in self.info.features):
-            findings.add(schema.PROVENANCE, "is missing; without it readers do not know the streams and their stamps")
+                self._check_info(self.exported, read_json(findings.dataset, schema.PROVENANCE))
 
     @property
     def rows(self) -> int:
@@ -390,22 +391,11 @@ class LeRobotRows:
         if exported is None or not {TICK, STAMP, VALID, AGE} <= set(values):
             self._last = None
             return missing
-        stamps, valid, ages = (values[key].reshape(len(values[key]), -1) for key in (STAMP, VALID, AGE))
-        ages_ms, masks = (
-            {key.removeprefix(prefix): of.reshape(len(of), -1) for key, of in values.items() if key.startswith(prefix)}
-            for prefix in (AGES, MASK)
-        )
+        own = {name: values[OWN + name] for name in exported.columns if OWN + name in values}
+        columns = {name: of_name.reshape(len(of_name), -1) for name, of_name in own.items()}
         tables = {role: values.get(key) for key, role in ROLES.items()}
-        rows = self._last = TickRows(
-            values[TICK].reshape(-1),
-            stamps,
-            valid,
-            ages,
-            exported.split(tables),
-            ages_ms=ages_ms,
-            masks=masks,
-            rewards=values.get(schema.REWARD),
-        )
+        rows = exported.tick_rows(columns, exported.split(tables), rewards=values.get(schema.REWARD))
+        self._last = rows
         if exported.check_episode(where, episode, rows):
             with_nan = exported.with_nan(rows, tables)
             missing.update({key: with_nan[role] for key, role in ROLES.items() if role in with_nan})
@@ -437,29 +427,13 @@ class LeRobotRows:
                 _check_arrays(self.findings, exported, self.starts, self._columns.table(STAMP))
 
 
-@dataclass(frozen=True)
-class LeRobotCheck:
-    """Reads every file of a LeRobot dataset of one version."""
-
-    title: str
-    version: str  # with which codebase_version begins
-    run: Callable[[Findings], None]
-
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether the folder is a dataset of this format."""
-        try:
-            raw = read_json(dataset, schema.INFO)
-        except (RoboCacheError, OSError):
-            return False
-        return isinstance(raw, dict) and str(raw.get("codebase_version")).startswith(self.version)
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: a file in meta/ cannot be used.
-        """
-        self.run(findings)
+def _has_version(version: str, dataset: Path) -> bool:
+    """Return whether the folder is a LeRobot dataset whose version begins so."""
+    try:
+        raw = read_json(dataset, schema.INFO)
+    except (RoboCacheError, OSError):
+        return False
+    return isinstance(raw, dict) and str(raw.get("codebase_version")).startswith(version)
 
 
 def check_norm_stats(findings: Findings, info: Info, statistics: dict[str, Any]) -> None:
@@ -832,7 +806,7 @@ def _by_file(
         yield rows.info.path(template, chunk_index=chunk, file_index=file, **names), of_file
 
 
-LEROBOT_V3 = LeRobotCheck("LeRobot v3.0", "v3", _check_v3)
+LEROBOT_V3 = FormatCheck("LeRobot v3.0", partial(_has_version, "v3"), _check_v3)
 
 
 COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless original_key says otherwise
@@ -979,4 +953,4 @@ def _check_episodes(findings: Findings, rows: LeRobotRows, episodes: list[tuple[
     findings.check_listed("data/*/*.parquet", listed, "is not a file of an episode; LeRobot reads it as one")
 
 
-LEROBOT_V21 = LeRobotCheck("LeRobot v2.1", "v2", _check_v21)
+LEROBOT_V21 = FormatCheck("LeRobot v2.1", partial(_has_version, "v2"), _check_v21)

@@ -18,11 +18,12 @@ from robocache_ros.formats.check import (
     ColumnFiles,
     ExportedRows,
     Findings,
-    TickRows,
+    FormatCheck,
     check_finite,
     check_first_and_last,
     check_ticks,
     compare,
+    exported_rows,
     file_in,
     image_size,
     read_json,
@@ -36,29 +37,17 @@ ARRAY_BYTES = 256 << 20
 Features = dict[str, dict[str, Any]]  # key of the record -> the entry in features.json
 
 
-class RldsCheck:
-    """Reads every record of an RLDS dataset."""
+def _folders(dataset: Path) -> list[Path]:
+    """Return the folder, and the folders <name>/<version> in it, that have dataset_info.json."""
+    found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + rlds.INFO)]
+    return [folder for folder in found if (folder / rlds.FEATURES).is_file()]
 
-    title = "RLDS"
 
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether the folder, or a folder <name>/<version> in it, has dataset_info.json."""
-        return bool(self._folders(dataset))
-
-    def _folders(self, dataset: Path) -> list[Path]:
-        found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + rlds.INFO)]
-        return [folder for folder in found if (folder / rlds.FEATURES).is_file()]
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: one of the JSON files cannot be used.
-        """
-        for folder in self._folders(findings.dataset):
-            inner = "" if folder == findings.dataset else f"{folder.relative_to(findings.dataset).as_posix()}/"
-            with closing(ColumnFiles()) as columns:
-                _Records(findings, inner, columns).check()
+def _check(findings: Findings) -> None:
+    for folder in _folders(findings.dataset):
+        inner = "" if folder == findings.dataset else f"{folder.relative_to(findings.dataset).as_posix()}/"
+        with closing(ColumnFiles()) as columns:
+            _Records(findings, inner, columns).check()
 
 
 class _Records:
@@ -82,15 +71,11 @@ class _Records:
     def check(self) -> None:
         """Report everything that is wrong."""
         findings, inner = self.findings, self._inner
-        if (findings.dataset / inner / PROVENANCE).is_file():
+        is_own = any(key.startswith(rlds.OWN) for key in self._features)
+        self._exported = exported_rows(findings, inner + PROVENANCE, is_own=is_own)
+        if self._exported is not None:
             with findings.reading(inner + PROVENANCE):
-                raw = read_json(findings.dataset, inner + PROVENANCE)
-                self._exported = ExportedRows(findings, inner + PROVENANCE, raw)
                 self._check_described(self._exported)
-        else:
-            own = any(key.startswith(rlds.OWN) for key in self._features)
-            text = "is missing; without it readers do not know the streams"
-            findings.check(not own, inner + PROVENANCE, text)
         listed = [inner + name for split in self._info.get("splits") or [] for name in self._check_split(split)]
         if self._exported is not None:
             with findings.reading(inner + rlds.STATISTICS):
@@ -234,29 +219,20 @@ class _Records:
         """Check an episode that this package wrote."""
         number = self._episodes
         self._episodes += 1
-        ticks, stamps, valid, ages = (arrays[key] for key in (rlds.TICK, rlds.STAMP, rlds.VALID, rlds.AGE))
+        names = [name for name in exported.columns if not name.startswith("mask.")]
+        columns = {name: arrays[rlds.OWN + name.replace(".", "/", 1)] for name in names}
         tables = {role: arrays.get(key) for key, role in rlds.ROLES.items()}
         images = {stream.name: record.get(rlds.OBSERVATION + stream.name) for stream in exported.spec.media}
         repeated = {
             name: np.array([False, *(one == other for one, other in itertools.pairwise(of_stream))])
             for name, of_stream in images.items()
-            if isinstance(of_stream, list) and len(of_stream) == len(ticks)
+            if isinstance(of_stream, list) and len(of_stream) == len(columns["tick_ns"])
         }
-        ages_ms = {name: arrays[rlds.SAMPLE_AGES + name] for name in exported.windows}
-        rows = TickRows(
-            ticks.reshape(-1),
-            stamps,
-            valid,
-            ages,
-            exported.split(tables),
-            ages_ms=ages_ms,
-            repeated=repeated,
-            rewards=arrays[rlds.REWARD],
-        )
+        rows = exported.tick_rows(columns, exported.split(tables), repeated=repeated, rewards=arrays[rlds.REWARD])
         if not exported.check_episode(where, number, rows):
             return
         self._columns.append(exported.with_nan(rows, tables))
-        self._rows += len(ticks)
+        self._rows += len(rows.ticks_ns)
         discount = bool((arrays[rlds.STEPS + "discount"] == 1).all())
         self.findings.check(discount, where, "discount is not 1 in each step")
         stated = int(arrays[rlds.EPISODE_INDEX].reshape(-1)[0])
@@ -310,4 +286,4 @@ def _shape(feature: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(side) for side in shape.get("dimensions", []))
 
 
-RLDS_CHECK = RldsCheck()
+RLDS_CHECK = FormatCheck("RLDS", lambda dataset: bool(_folders(dataset)), _check)
