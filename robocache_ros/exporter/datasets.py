@@ -213,7 +213,6 @@ class _Completion:
         self._digests: dict[str, list[Future[Mapping[str, str]]]] = {name: [] for name in folders}
 
     def add(self, format_: str, written: Written) -> None:
-        """Complete files of a format."""
         if written.files:
             self._digests[format_].append(self._pool.submit(_complete, self._folders[format_], written))
 

@@ -179,7 +179,6 @@ class _Collector(Generic[TaskT]):
         self._thread: threading.Thread | None = None
 
     def start(self, connections: Sequence[Connection]) -> None:
-        """Start with connections to all processes."""
         self._thread = threading.Thread(target=self._run, args=(connections,), name="collect", daemon=True)
         self._thread.start()
 
@@ -382,7 +381,6 @@ class _Process(NamedTuple):
 
 
 def _started(threads: int) -> _Process:
-    """Start a worker process."""
     context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
     resource_tracker.ensure_running()  # the first process would start it, which unblocks the signal below
     here, there = context.Pipe()
@@ -665,7 +663,6 @@ class RayTasks:
 
 
 def _run(work: Callable[[TaskT, Progress], Any], task: TaskT, threads: int) -> Finished | Exception:
-    """Run a task in a process of the cluster."""
     torch.set_num_threads(threads)
     return_freed_memory()
     events: list[Event] = []

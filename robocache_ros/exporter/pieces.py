@@ -350,7 +350,6 @@ def _note(recording: PlannedRecording, plan: Plan, store: PieceStore, checksums:
 
 
 def _outcome(recording: PlannedRecording, make: Callable[[], tuple[AnyPath, bool]]) -> Outcome:
-    """Return the outcome of making a piece."""
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS):
             piece, replaced = make()

@@ -101,8 +101,6 @@ class _Array:
 
 
 class _Machine:
-    """Interprets opcodes."""
-
     def __init__(self) -> None:
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -275,7 +273,6 @@ def _kind(dtype: Any) -> _DType:
 
 
 def _count(shape: Any) -> int:
-    """The number of values of a shape."""
     if not isinstance(shape, tuple) or len(shape) > MAX_DEPTH or not all(type(n) is int and n >= 0 for n in shape):
         raise _PickleError("it contains an array without a shape")
     return math.prod(shape)
@@ -371,15 +368,11 @@ class CalvinSteps:
                 f"actions: {printable(actions, 40)} is not one of {', '.join(ACTIONS)}; choose one of them"
             )
         self._actions, self._cameras = actions, tuple(cameras)
+        self.files = (self.folder / RANGES, self.folder / LANGUAGE)
         recordings = _ranges(_array(self.folder), self.folder / RANGES)
         self._episodes = self._annotated(tasks) if tasks else None
         if self._episodes is None:
             self._episodes = [_Steps(first, last) for first, last in recordings]
-
-    @property
-    def files(self) -> tuple[AnyPath, ...]:
-        """The files by which a change of the dataset is noticed."""
-        return (self.folder / RANGES, self.folder / LANGUAGE)
 
     def __len__(self) -> int:
         assert self._episodes is not None

@@ -6,23 +6,75 @@ which also checks it: `sha256sum --check SHA256SUMS`.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from errno import EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import given_file, open_file, read_bytes
 
 LOCK = ".robocache-lock"  # in a target, locked with flock by the exports that write to it
 LISTING = ".robocache-dataset"  # lists the entries of a dataset, which --overwrite replaces
 MOVES = "moves.json"
+_NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems without locks
 SYNC_THREADS = 8  # a flush waits for the disk, which flushes several files at once in little more time than one
 INFO = Path("meta") / "info.json"  # identifies a LeRobot dataset of another program
 _LEROBOT = ("meta", "data", "videos", "arrays", "report.html", "report.json", "SHA256SUMS")
+
+
+class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
+    """Another export writes to the target."""
+
+
+@contextmanager
+def locked(out: Path, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[bool]:
+    """Hold the lock of a target; yield false if its file system does not support locks.
+
+    Args:
+        out: the folder.
+        shared: others may hold it at the same time, if they share it too.
+        wait_s: how long to wait for others.
+
+    Errors:
+        TargetInUse: others hold it.
+    """
+    path, until, has_locks = out / LOCK, time.monotonic() + wait_s, True
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            if time.monotonic() >= until:
+                advice = "wait for it, then run this again" if shared else "wait for it, or choose another folder"
+                raise TargetInUse(f"{printable(out)}: another export is writing to it; {advice}") from None
+            time.sleep(0.01)
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(handle)
+                raise
+            has_locks = False
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        os.close(handle)  # the previous export removed this file between open and lock
+    try:
+        yield has_locks
+    finally:
+        with suppress(OSError):
+            if shared:  # the last one removes the file
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        os.close(handle)
 
 
 def list_entries(dataset: Path, others: Iterable[str] = ()) -> None:

@@ -344,7 +344,6 @@ class DiffusionPolicyFormat(WrittenByTasks):
 
 
 def _write_vectors(dataset: ExportedDataset, folder: Path) -> None:
-    """Write the arrays of numbers."""
     data = folder / DIFFUSION_POLICY.entry / "data"
     for vector in _vectors(dataset):
         with ZarrArray(data / vector.name, dataset.frames, vector.shape, vector.dtype) as array:
@@ -415,6 +414,7 @@ class ReplayBufferEpisodes:
         folder = as_path(path)
         self.folder = folder_below(folder, FOLDER) if (folder / FOLDER).is_dir() else folder
         self.name = self.folder.stem
+        self.files = (self.folder / ".zattrs", self.folder / "meta" / "episode_ends" / "0")
         where = printable(self.folder / ".zattrs")
         self._columns = export_columns(read_object(file_below(self.folder, ".zattrs")).get("robocache", {}), where)
         meta = self.folder / "meta"
@@ -441,11 +441,6 @@ class ReplayBufferEpisodes:
                 raise DatasetError(f"{where}: data/{printable(name, 40)} does not have {total:,} rows; export it again")
             if name in MARKS and self._arrays[name].dtype.kind not in "iu":
                 raise DatasetError(f"{where}: data/{name} is {self._arrays[name].dtype}, not integers; export it again")
-
-    @property
-    def files(self) -> tuple[AnyPath, ...]:
-        """The files by which a change of the dataset is noticed."""
-        return (self.folder / ".zattrs", self.folder / "meta" / "episode_ends" / "0")
 
     def __len__(self) -> int:
         return len(self._ends)

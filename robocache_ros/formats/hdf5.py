@@ -53,8 +53,6 @@ STAMPS = {b"stamps_ns": np.dtype(np.int64), b"stamps_s": np.dtype(np.float64)}
 
 
 class _Stored(NamedTuple):
-    """An array of a file."""
-
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -90,7 +88,7 @@ class Hdf5Trajectories:
     def __init__(self, path: str | AnyPath, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
         known_names("roles", (roles or {}).values(), ROLES)
         self.path, self._roles = given_file(path), {"actions": "action", "rewards": "reward", **(roles or {})}
-        self.name, self._where = self.path.stem, printable(self.path)
+        self.name, self.files, self._where = self.path.stem, (self.path,), printable(self.path)
         file, where = _file(self.path, os.getpid()), self._where
         with refusing(where, "damaged"):
             root = file[group] if group else file
@@ -103,11 +101,6 @@ class Hdf5Trajectories:
             streams = {stream.name for each in self._trajectories for stream in each.streams}
             known_names("roles", roles or (), sorted(streams))
             self._maps = any(array.offset >= 0 for array in arrays)
-
-    @property
-    def files(self) -> tuple[AnyPath, ...]:
-        """The files by which a change of the dataset is noticed."""
-        return (self.path,)
 
     def __len__(self) -> int:
         return len(self._trajectories)

@@ -237,7 +237,6 @@ class _Cdr:
         return self
 
     def text(self, text: str) -> _Cdr:
-        """Add a string."""
         return self.data(text.encode() + b"\0")
 
     def data(self, data: bytes) -> _Cdr:
@@ -251,7 +250,6 @@ class _Cdr:
         return self.numbers("iI", *divmod(stamp_ns, NS_PER_S)).text(frame_id)
 
     def done(self) -> bytes:
-        """Return the message."""
         return bytes(self._message)
 
 
@@ -276,7 +274,6 @@ class McapFormat(WrittenByTasks):
 
 
 def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> None:
-    """Write the recordings of some episodes."""
     types, definitions = _types(dataset)
     for episode in map(dataset.episodes.__getitem__, group):
         bag = write_bag(
@@ -312,7 +309,6 @@ def _types(dataset: ExportedDataset) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _episode_messages(dataset: ExportedDataset, episode: Episode) -> Iterator[tuple[str, int, bytes]]:
-    """Yield the messages of an episode, by tick."""
     ticks = episode.ticks_ns.tolist()
     yield LAYOUT, ticks[0], text_message(dataset.layout.to_json())
     yield TASK, ticks[0], text_message(episode.task)
@@ -794,7 +790,6 @@ class EpisodeMessages:
         return readable
 
     def _check_times(self, topic: str, times: NDArray[np.int64], ticks: NDArray[np.int64]) -> bool:
-        """Check that a topic has a message at each tick."""
         if np.array_equal(times, ticks):
             return True
         without, other = len(np.setdiff1d(ticks, times)), len(np.setdiff1d(times, ticks))

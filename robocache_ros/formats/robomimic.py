@@ -305,7 +305,7 @@ class RobomimicDemos:
         given = as_path(path)
         self.path = file_below(given, FILE) if given.is_dir() else given_file(given)  # that of an export
         self._images, self._keys = obs_modality == "image", obs_keys
-        self.name = self.path.stem
+        self.name, self.files = self.path.stem, (self.path,)
         file = _file(self.path, os.getpid())
         with _refusing(printable(self.path)):
             self._demos = _demos(file, mask)
@@ -318,11 +318,6 @@ class RobomimicDemos:
             if PROVENANCE in file:
                 where = f"{printable(self.path)}: provenance"
                 self._export = export_columns(parse_object(_all(file[PROVENANCE], where), where), where)
-
-    @property
-    def files(self) -> tuple[AnyPath, ...]:
-        """The files by which a change of the dataset is noticed."""
-        return (self.path,)
 
     def __len__(self) -> int:
         return len(self._demos)
@@ -403,8 +398,6 @@ class RobomimicDemos:
 
 @dataclass(frozen=True)
 class _Frames:
-    """The images of a demonstration."""
-
     path: DatasetFile
     name: str
     count: int
@@ -654,7 +647,6 @@ class _OwnData:
         self._low, self._high = np.full(width, np.inf), np.full(width, -np.inf)  # of the actions
 
     def check_demo(self, demo: Any, where: str, number: int) -> None:
-        """Check a demonstration."""
         if any(a.nbytes > ARRAY_BYTES for path, a in _arrays(demo) if a.ndim < 4 and "next_obs" not in path):
             self._findings.skip(f"{where}: an array has more than {ARRAY_BYTES >> 20} MiB, so arrays are not compared")
             return

@@ -129,7 +129,6 @@ def _is_usable(findings: Findings, name: str) -> bool:
 
 
 def _read(path: DatasetFile) -> dict[str, str]:
-    """Return the checksum of each file."""
     if path.stat().st_size > _MAX_BYTES:
         raise RoboCacheError(f"{CHECKSUMS}: is larger than {_MAX_BYTES >> 20} MiB")
     listed: dict[str, str] = {}

@@ -187,7 +187,6 @@ def _sample_bytes(dataset: ExportedDataset) -> int:
 
 
 def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
-    """Return the fields of the samples of an episode."""
     fields: dict[str, Field] = {}
     if dataset.state:
         fields[STATE_FIELD] = _npy_rows(episode.state)
@@ -254,7 +253,6 @@ def _npz(array: NDArray[Any]) -> bytes:
 
 
 def _stats(dataset: ExportedDataset) -> dict[str, Any]:
-    """Return the statistics by field."""
     fields = {STATE: STATE_FIELD, ACTION: ACTION_FIELD}
     fields.update({WINDOW + s.name: f"{s.name}.npy" for s in dataset.spec.vectors if s.rows})
     for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
@@ -596,7 +594,6 @@ class _OwnSamples:
         self._episodes_of: Counter[str] = Counter()  # by shard
 
     def add(self, shard: str, key: str, sample: dict[str, Any]) -> None:
-        """Take the next sample."""
         where, meta = f"{shard}, sample {key}", sample[META]
         if self._samples and (meta["is_first"] or key[:6] != f"{self._episode:06d}"):
             self._end_episode()

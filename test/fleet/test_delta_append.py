@@ -18,7 +18,7 @@ from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import RecordingTask
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BUCKET_APPENDS
-from robocache_ros.formats.delta.log import DatasetPlace, append_dataset
+from robocache_ros.formats.delta.log import append_dataset, storage_options
 from robocache_ros.storage.object_store import Listed, ObjectStore
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
@@ -31,7 +31,7 @@ deltalake = pytest.importorskip("deltalake")
 
 def rows(url: str, name: str) -> Any:
     """A table in a bucket."""
-    return deltalake.DeltaTable(f"{url}/{name}", storage_options=DatasetPlace(url).storage).to_pyarrow_table()
+    return deltalake.DeltaTable(f"{url}/{name}", storage_options=storage_options(url)).to_pyarrow_table()
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_appends_lose_nothing_while_some_requests_fail(
     faults.share = 0.0
     local = deltalake.DeltaTable  # of the server, past the proxy
     found = {
-        name: local(f"{url}/{name}", storage_options={**DatasetPlace(url).storage, "aws_endpoint_url": s3_server})
+        name: local(f"{url}/{name}", storage_options={**storage_options(url), "aws_endpoint_url": s3_server})
         for name in ("ticks", "episodes")
     }
     assert_complete(found["ticks"].to_pyarrow_table(), found["episodes"].to_pyarrow_table(), datasets)

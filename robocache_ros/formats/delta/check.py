@@ -224,7 +224,6 @@ class TickRowChecks:
                 self._last[name] = max(self._last.get(name, 0), int(rows.max(initial=0)))
 
     def _frames(self, name: str, path: DatasetFile) -> int:
-        """Return the number of frames of a video."""
         self._findings.counted["videos"] += 1
         with open_container(path) as container:
             count = sum(bool(packet.size) for packet in container.demux(video=0))
@@ -399,7 +398,6 @@ def _by_episode(path: DatasetFile) -> Iterator[tuple[int, Any]]:
 
 
 def _check_episodes(findings: Findings, listed: list[dict[str, Any]], rows: TickRowChecks) -> None:
-    """Compare the rows of episodes with those of ticks."""
     counts = Counter(row["episode"] for row in listed)
     for row in listed:
         where = f"{row['file']}, episode {row['episode']}"

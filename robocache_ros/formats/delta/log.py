@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -21,7 +19,7 @@ import numpy as np
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.dataset_folder import LISTING, LOCK, files_of, sha256, sync, sync_files
+from robocache_ros.formats.dataset_folder import LISTING, files_of, locked, sha256, sync, sync_files
 from robocache_ros.formats.parquet import Table
 from robocache_ros.formats.pieces import ArrayInfo
 from robocache_ros.formats.read import BY_STREAM
@@ -441,39 +439,25 @@ def _properties(transactions: Mapping[str, int]) -> Any:
     return deltalake.CommitProperties(app_transactions=ids)
 
 
+# Appends of a complete dataset to another one, to which other processes may append meanwhile.
+#
+# The numbers of the new episodes are reserved first. Then files are put, and at last committed, the table of episodes
+# after that of ticks: all ticks of an episode that is in it can be read. A killed append is completed by another one of
+# the same dataset: its transaction identifiers state what is done.
+
+
 WAIT_S = 10.0  # for the lock of a folder, which an append that ends takes for a moment
 
 
-class DatasetPlace:
-    """A dataset of Delta Lake tables, which several processes may append to at the same time.
+class _Place:
+    """A dataset of Delta Lake tables, which several processes may append to at the same time: a folder, or a URL."""
 
-    Args:
-        out: a local folder or a URL, such as s3://bucket/lift.
-    """
-
-    def __init__(self, out: str | AnyPath) -> None:
-        self.out = str(out)
-        self._store = ObjectStore(self.out) if is_url(self.out) else None
-
-    @property
-    def storage(self) -> dict[str, str]:
-        """Options of deltalake."""
-        return storage_options(self.out)
-
-    def check(self) -> None:
-        """Refuse a bucket that does not put if absent, in which commits of others would be lost."""
+    def __init__(self, out: str) -> None:
+        self.out, self._store = out, ObjectStore(out) if is_url(out) else None
         if self._store is not None:
-            self._store.check()
-
-    def uri(self, table: str) -> str:
-        """Return the URI of a table for deltalake."""
-        return f"{self.out}/{table}"
-
-    def created(self, table: str) -> str:
-        """Return the URI of a table, after creating its folder."""
-        if self._store is None:
-            (Path(self.out) / table).mkdir(parents=True, exist_ok=True)
-        return self.uri(table)
+            self._store.check()  # commits of others would be lost in a bucket that does not put if absent
+        for table in (TICKS, EPISODES) if self._store is None else ():
+            (Path(out) / table).mkdir(parents=True, exist_ok=True)
 
     def put(self, folder: Path, names: Sequence[str], to: str = "") -> None:
         """Put files of a local folder, which may be moved, at their names below `to`.
@@ -503,48 +487,6 @@ class DatasetPlace:
             draft = path.with_name(f"{LISTING}-{os.getpid()}")
             draft.write_text(listing, encoding="utf-8")
             draft.replace(path)
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Keep an export that replaces the dataset in the folder away; other appends may run.
-
-        Errors:
-            RoboCacheError: such an export runs.
-        """
-        if self._store is not None:
-            yield
-            return
-        path = Path(self.out) / LOCK
-        handle = _locked(path)
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # another append, which will remove the file, or a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            os.close(handle)
-
-
-def _locked(path: Path) -> int:
-    """Return the handle of a lock that others share."""
-    until = time.monotonic() + WAIT_S
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(path)):
-                    return handle
-        except BlockingIOError:
-            if time.monotonic() > until:
-                os.close(handle)
-                raise RoboCacheError(
-                    f"{printable(path.parent)}: another export is writing to it; wait for it, then run this again"
-                ) from None
-            time.sleep(0.01)
-        except OSError:  # a file system without locks
-            return handle
-        os.close(handle)
 
 
 ROW_FREE = ("spec", "horizon", "delay_ms")  # of a layout: what does not affect the rows
@@ -577,14 +519,13 @@ def append_dataset(new: Path, out: str | AnyPath) -> Appended:
     Errors:
         RoboCacheError: the columns of the tables differ, a commit fails, or an export that replaces `out` runs.
     """
-    place = DatasetPlace(out)
-    place.check()
+    place, storage = _Place(str(out)), storage_options(str(out))
     old = {name: need("deltalake", "fleet").DeltaTable(new / name) for name in (TICKS, EPISODES)}
-    logs = {name: TransactionLog(place.created(name), _schema(table), place.storage) for name, table in old.items()}
-    with place.shared():
+    logs = {name: TransactionLog(f"{out}/{name}", _schema(table), storage) for name, table in old.items()}
+    with nullcontext() if is_url(out) else locked(Path(place.out), shared=True, wait_s=WAIT_S):
         for name, table in old.items():
             logs[name].create((), 0, {})
-            _check_columns(place, name, logs[name].table(), table)
+            _check_columns(place.out, name, logs[name].table(), table)
         rows = old[EPISODES].to_pyarrow_table(columns=list(_OF_EPISODE)).to_pylist()
         rows.sort(key=lambda row: int(row["episode"]))
         known = _known(logs[EPISODES].table(), [int(row["start_ns"]) for row in rows])
@@ -662,14 +603,14 @@ def _schema(table: Any) -> Any:
     return arrow.schema([field for field in fields if field.name != RANGE])
 
 
-def _check_columns(place: DatasetPlace, name: str, table: Any, new: Any) -> None:
+def _check_columns(out: str, name: str, table: Any, new: Any) -> None:
     """Refuse to append rows of other columns, or of streams that are made in another way."""
     ours, theirs = (_columns(each) for each in (new, table))
     different = [column for column in {**theirs, **ours} if ours.get(column) != theirs.get(column)]
     if different:
         column = printable(different[0], 40)
         raise RoboCacheError(
-            f"{printable(place.out, 60)}: its column {column} in {name} is not that of this export; use the spec and "
+            f"{printable(out, 60)}: its column {column} in {name} is not that of this export; use the spec and "
             "the options that it was made with, or another folder"
         )
 

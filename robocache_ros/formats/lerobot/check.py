@@ -299,7 +299,6 @@ class LeRobotRows:
                 self.findings.add(where, text)
 
     def _check_tasks(self, where: str, values: dict[str, NDArray[Any]], episode: int, tasks: Any) -> None:
-        """Compare the tasks of the rows with those of the episode."""
         if "task_index" not in values or not isinstance(tasks, list) or not len(values["task_index"]):
             return
         indices = values["task_index"].reshape(-1)
@@ -640,7 +639,6 @@ def _check_v3(findings: Findings) -> None:
 
 
 def _tasks_v3(findings: Findings, rows: LeRobotRows) -> list[str]:
-    """Return the tasks by their index."""
     table = None
     with findings.reading(schema.TASKS):
         table = read_table(file_in(findings.dataset, schema.TASKS), schema.TASKS, distinct=True)
@@ -852,7 +850,6 @@ def check_modality(findings: Findings, info: Info, exported: ExportedRows | None
 
 
 def _check_streams(exported: ExportedRows, kind: str, parts: dict[str, Any]) -> None:
-    """Check that each vector of an export has its columns."""
     start = 0
     for stream in exported.of_role("observation" if kind == "state" else "action"):
         part = parts.get(stream.name) or {}

@@ -183,9 +183,9 @@ class RldsEpisodes:
         where = printable(folder, 60)
         if split not in dataset.splits:
             raise DatasetError(f"{where}: no split {printable(split, 40)}; there are {', '.join(dataset.splits)}")
-        self.name, self._files = dataset.name, dataset.splits[split].files
+        self.name, self.files = dataset.name, dataset.splits[split].files
         self._lengths = dataset.splits[split].lengths
-        if self._files and not any(file.exists() for file in self._files):
+        if self.files and not any(file.exists() for file in self.files):
             there = [name for name, each in dataset.splits.items() if any(file.exists() for file in each.files)]
             way_out = f"split='{printable(there[0], 40)}' has files" if there else "get the files"
             raise DatasetError(f"{where}: no file of the split {printable(split, 40)} is there; {way_out}")
@@ -204,11 +204,6 @@ class RldsEpisodes:
         self._listed = dataset.features
         self._features = tuple(f for f in dataset.features if f.path in wanted)
         self._counting = tuple(f for f in dataset.features if f.path in first) or self._features
-
-    @property
-    def files(self) -> tuple[AnyPath, ...]:
-        """The files by which a change of the dataset is noticed."""
-        return self._files
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -241,9 +236,9 @@ class RldsEpisodes:
     def _values(self, index: int, features: Sequence[Any]) -> tuple[str, dict[str, Any]]:
         file = bisect_right(self._ends, index)
         record = index - (self._ends[file - 1] if file else 0)
-        where = f"{printable(self._files[file])}: record {record}"
+        where = f"{printable(self.files[file])}: record {record}"
         with refusing(where):
-            opened = _record_file(file_below(self._folder, self._files[file].name), os.getpid())
+            opened = _record_file(file_below(self._folder, self.files[file].name), os.getpid())
             if opened.records is not None and opened.records > self._lengths[file]:
                 raise DatasetError(
                     f"{where}: the file has {opened.records:,} records, not {self._lengths[file]:,}; get it again"
@@ -260,7 +255,7 @@ class RldsEpisodes:
     def _compare(self, stored: Mapping[str, Any]) -> None:
         """Warn if records have features that features.json does not list: damaged names look like this too."""
         if names := unlisted(stored, self._listed):
-            path, name = printable(self._files[0].with_name(FEATURES), 80), printable(names[0], 40)
+            path, name = printable(self.files[0].with_name(FEATURES), 80), printable(names[0], 40)
             warnings.warn(f"{path}: does not list {name}, which the records have; check the file", stacklevel=2)
 
     def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:

@@ -190,7 +190,7 @@ def test_files_are_named_by_their_contents_after_an_append(datasets: list[Path],
 
     for file in (tmp_path / "out").glob("*/episode_range=*/*"):
         assert file.name == f"part-{hashlib.sha256(file.read_bytes()).hexdigest()[:32]}.parquet"
-    assert module.DatasetPlace(tmp_path).storage == {}
+    assert module.storage_options(str(tmp_path)) == {}
 
 
 def test_a_dry_run_refuses_what_an_append_refuses(tmp_path: Path) -> None:
