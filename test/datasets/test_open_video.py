@@ -50,9 +50,7 @@ def test_reads_of_neighbouring_frames_neither_open_nor_seek_again(video: Path, m
     images._opened.cache_clear()
     sought: list[float] = []
     plain = images.OpenVideo._seek
-    monkeypatch.setattr(
-        images.OpenVideo, "_seek", lambda self, time_s: sought.append(time_s) or plain(self, time_s)
-    )
+    monkeypatch.setattr(images.OpenVideo, "_seek", lambda self, time_s: sought.append(time_s) or plain(self, time_s))
 
     for row in range(20):
         VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES).frames(np.array([row, row + 1, row + 2]))

@@ -45,7 +45,7 @@ def modules_of(part: str) -> set[str]:
 
 def reached(path: Path, name: str) -> set[str]:
     """What a function or constant of a module uses of this module."""
-    defined = {}
+    defined: dict[str, set[str]] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else [node]
         used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
