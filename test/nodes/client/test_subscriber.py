@@ -218,7 +218,30 @@ def test_callback_gets_every_frame(robot: Robot, wait: Callable[..., Any]) -> No
         wait(lambda: len(ticks) >= 10, "frames")
 
     assert subscriber.overtaken == 0
-    assert len(set(ticks)) == len(ticks)
+    assert ticks == sorted(set(ticks))
+
+
+def test_no_frame_comes_as_a_message_while_the_subscriber_is_closed(
+    robot: Robot, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[int] = []
+    from_ring: list[int] = []
+    others: list[int] = []
+
+    def close(ring: Any, real: Callable[..., None] = subscriber_module.RingFollower.close) -> None:
+        real(ring)
+        from_ring.extend(ticks)
+        before = len(others)
+        wait(lambda: len(others) > before + 50, "more messages")
+
+    with FusedSubscriber(transport="message", callback=lambda frame: others.append(frame.tick_ns)):
+        subscriber = FusedSubscriber(callback=lambda frame: ticks.append(frame.tick_ns))
+        wait(lambda: subscriber.shared and ticks, "a frame")
+        with monkeypatch.context() as patch:
+            patch.setattr(subscriber_module.RingFollower, "close", close)
+            subscriber.close()
+
+    assert ticks == from_ring
 
 
 def test_frames_that_nobody_looked_at_are_counted_as_overtaken(robot: Robot, wait: Callable[..., Any]) -> None:
