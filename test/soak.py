@@ -82,6 +82,7 @@ def busy(processes: int) -> Iterator[None]:
 def own_environment() -> Iterator[dict[str, str]]:
     """The environment of a run that shares no folder with another."""
     folder = Path(tempfile.mkdtemp(prefix="soak"))  # a short path: those of sockets have 107 bytes
+    folder.chmod(0o711)  # tests run as another user in it
     places = {
         "TMPDIR": "t", "XDG_RUNTIME_DIR": "r", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config",
         "ROS_HOME": "ros", "HYPOTHESIS_STORAGE_DIRECTORY": "hypothesis",
@@ -92,6 +93,7 @@ def own_environment() -> Iterator[dict[str, str]]:
     for name, place in places.items():
         (folder / place).mkdir(mode=0o700)
         environment[name] = str(folder / place)
+    (folder / "t").chmod(0o1777)
     environment.setdefault("OMP_NUM_THREADS", "1")
     try:
         yield environment
@@ -111,9 +113,10 @@ def run(number: int, folder: Path, processes: int, arguments: list[str], deadlin
     if processes > 1 and find_spec("xdist"):
         command += ["-n", str(processes), "--dist", "loadfile", "--max-worker-restart=0"]
     with own_environment() as environment, log.open("w") as output:
+        command += [f"--basetemp={environment['TMPDIR']}/b", *arguments]
         process = subprocess.Popen(
-            [*command, *arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
         try:
             while process.poll() is None and not deadline.passed:
