@@ -172,13 +172,13 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         RecordingsFolder(tmp_path / "file")
 
 
-def joint_times(part: Path) -> list[int]:
-    """The log times of the joints that are in a file now; none if it has no message yet."""
+def log_times(part: Path, topic: RecordedTopic = robot.JOINTS) -> list[int]:
+    """The log times of a topic's messages that are in a file now; none if it has no message yet."""
     file = part.with_name("as_it_is.mcap")
     file.write_bytes(part.read_bytes())
     try:
         with Bag(file) as bag:
-            return [m.log_ns for m in bag.messages([robot.JOINTS.name])]
+            return [m.log_ns for m in bag.messages([topic.name])]
     except RoboCacheError:
         return []
 
@@ -193,14 +193,14 @@ def check_after_kill(folder: Path, messages: int) -> None:
         def readable() -> Any:
             assert process.poll() is None, process.communicate()[1]
             found = list(recordings.glob("*.part"))
-            return found and (not messages or len(joint_times(found[0])) >= messages) and found
+            return found and (not messages or len(log_times(found[0])) >= messages) and found
 
         (part,) = until(readable, "messages in the file")
-        before = joint_times(part)
+        before = log_times(part)
         process.send_signal(signal.SIGKILL)
         process.wait()
     put = np.fromfile(notes, "<i8")
-    left = joint_times(part)
+    left = log_times(part)
     (file,) = RecordingsFolder(recordings).recovered
     if before:
         with Bag(file) as bag:
@@ -213,6 +213,16 @@ def check_after_kill(folder: Path, messages: int) -> None:
     found_episode = read_episode(file)
     assert found_episode is not None
     assert (found_episode.labels.task, found_episode.outcome) == ("Lift the cube", "unknown")
+
+
+def test_a_message_is_readable_soon_while_the_episode_goes_on(tmp_path: Path) -> None:
+    folder = RecordingsFolder(tmp_path)
+    episode = folder.start({}, [NUMBERS])
+    episode.put(number(NUMBERS, 1))
+
+    until(lambda: log_times(episode.path, NUMBERS), "the message")
+
+    folder.end(episode, "success")
 
 
 @pytest.mark.parametrize("messages", [0, 600])

@@ -29,8 +29,8 @@ SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
 def command(bags: list[Path], out: Path, pieces: Path) -> list[str]:
-    told = ["--spec", str(SPEC), "--media", "none", "--out", str(out), "--pieces", str(pieces), "--jobs", "1"]
-    return [*ROBOCACHE, "export", *map(str, bags), *told]
+    options = ["--spec", str(SPEC), "--media", "none", "--out", str(out), "--pieces", str(pieces), "--jobs", "1"]
+    return [*ROBOCACHE, "export", *map(str, bags), *options]
 
 
 @pytest.fixture

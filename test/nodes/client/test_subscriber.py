@@ -130,7 +130,7 @@ def test_frame_has_the_window_of_each_vector_stream(robot: Robot) -> None:
 PIXELS = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3).permute(2, 0, 1).contiguous()
 
 
-def assert_images_as_asked_for() -> None:
+def assert_images_as_requested() -> None:
     imagenet = load_spec(SPEC).stream("camera").image.normalize
     rounded = ops.normalize_image(PIXELS, imagenet, torch.bfloat16)
     expected: list[tuple[dict[str, Any], torch.Tensor]] = [
@@ -147,12 +147,12 @@ def assert_images_as_asked_for() -> None:
         assert torch.equal(frame["camera"], image)
 
 
-def test_images_come_as_datasets_give_them_or_as_asked_for(robot: Robot) -> None:
-    assert_images_as_asked_for()
+def test_images_come_as_datasets_give_them_or_as_requested(robot: Robot) -> None:
+    assert_images_as_requested()
 
 
 def test_images_of_a_node_that_normalizes_come_as_those_of_another(normalizing: None) -> None:
-    assert_images_as_asked_for()
+    assert_images_as_requested()
 
 
 def test_compressed_images_are_close_to_those_of_the_node(robot: Robot) -> None:

@@ -69,8 +69,8 @@ def test_episodes_have_the_bytes_that_were_published(
 
     files: list[Path] = []
     for success in (True, False):
-        begun = ask(rig, "start")
-        assert begun.success, begun.message
+        started = ask(rig, "start")
+        assert started.success, started.message
         already = ask(rig, "start")
         assert not already.success
         assert "is being recorded; end it first" in already.message
