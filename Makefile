@@ -14,8 +14,8 @@ cpu_index = $(shell command -v nvidia-smi >/dev/null || { $(PYTHON) -c \
 ROS_EXTRA := $(if $(ROS_DISTRO),,ros$(comma))
 EXTRAS ?= $(ROS_EXTRA)export,datasets,remote,fleet,cli,sim,dev
 PYTEST_ARGS ?=
-# Processes that run the tests: the tests of one file in one of them.
-TEST_PROCESSES ?= 2
+# Processes that run the tests: the tests of one file in one of them. Tests of nodes wait, so two cores take three.
+TEST_PROCESSES ?= 3
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -77,7 +77,7 @@ test-all:
 	@$(MAKE) --no-print-directory test-slow
 
 soak: $(VENV)/.ready
-	@$(BIN)/python test/soak.py --processes $(TEST_PROCESSES) $(SOAK_ARGS)
+	@$(BIN)/python test/soak.py $(SOAK_ARGS)
 
 check: $(VENV)/.ready
 	@echo "==> ruff and mypy"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import gc
 import logging
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -70,14 +69,14 @@ def claim_ros_domain() -> int:
     first = int(os.environ.get("ROS_DOMAIN_ID") or os.getpid())
     for number in range(first, first + DOMAINS):
         domain = 1 + (number - 1) % DOMAINS
-        path = Path(tempfile.gettempdir()) / f"robocache-tests-{os.geteuid()}-domain-{domain}.lock"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        claim = socket.socket(socket.AF_UNIX)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
+            claim.bind(f"\0robocache-tests-domain-{domain}")  # without a file: as far as the ports of a domain reach
+        except OSError:
+            claim.close()
         else:
-            return domain  # the file stays open, and locked, until this process ends
+            claim.detach()  # it is open until this process ends
+            return domain
     raise RuntimeError(f"all {DOMAINS} ROS domains are used by other runs of the tests")
 
 

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -682,6 +683,13 @@ def _replace(out: Path, text: str) -> None:
         raise
 
 
+@cache
+def _templates() -> Any:
+    jinja2 = need("jinja2", "export")
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+
 def _html(
     found: Sequence[Summary],
     dataset: str | None,
@@ -689,12 +697,9 @@ def _html(
     failed: Sequence[FailedRecording],
     document: Mapping[str, Any],
 ) -> str:
-    jinja2 = need("jinja2", "export")
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     shown = sorted(worst_first(found)[:SHOWN], key=lambda one: one.index)
     first = found[0].recording
-    return environment.get_template(TEMPLATE).render(  # type: ignore[no-any-return]
+    return _templates().get_template(TEMPLATE).render(  # type: ignore[no-any-return]
         title=printable(dataset or first.bag.name, 200),
         is_dataset=dataset is not None,
         pages=[recording_page(one) for one in shown],

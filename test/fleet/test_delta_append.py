@@ -123,7 +123,7 @@ def test_what_stopped_appends_leave_in_the_bucket_is_removed(s3: Bucket, tmp_pat
     assert s3.keys("a/") == []
 
 
-def test_tables_of_appends_alone_are_a_dataset_that_an_export_may_replace(s3: Bucket, tmp_path: Path) -> None:
+def test_tables_of_appends_only_are_a_dataset_that_an_export_may_replace(s3: Bucket, tmp_path: Path) -> None:
     recording = sensor_recording(tmp_path / "recording", 0, 0.3)
     export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True)
 

@@ -198,7 +198,7 @@ def test_a_dead_policy_stops_the_run_and_arming_starts_another() -> None:
 def test_what_is_sent_after_a_stop_is_what_the_options_say(stop: str, row: bool, zero: bool) -> None:
     robot = Robot(stop=stop)
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     step = robot.step()
     assert (step.row is not None, step.zero) == (row, zero)
 
@@ -206,7 +206,7 @@ def test_what_is_sent_after_a_stop_is_what_the_options_say(stop: str, row: bool,
 def test_a_velocity_is_zero_after_a_stop_also_with_hold() -> None:
     robot = Robot({"accept_no_timeout": True}, {"unit": "m/s"})
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
 
     ((_, data),) = robot.runner.messages(robot.step(), robot.now_ns)
 
@@ -218,7 +218,7 @@ def test_a_velocity_is_zero_after_a_stop_also_with_hold() -> None:
 def test_a_stop_before_the_first_row_sends_nothing() -> None:
     robot = Robot(delay=1000)
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     assert values(robot.steps(3)) == [None] * 3
 
 
@@ -280,7 +280,7 @@ def test_ticks_that_were_missed_are_stepped_in_order() -> None:
 def test_chunks_of_frames_before_arming_are_not_used() -> None:
     robot = Robot()
     robot.steps(2)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     robot.runner.arm()
     assert robot.runner.add(Chunk(START + 1, np.zeros((30, 2), np.float32))) is Outcome.LATE
     assert robot.runner.add(Chunk(START + 1000, np.zeros((30, 2), np.float32))) is Outcome.INVALID
@@ -307,7 +307,7 @@ def test_an_operator_wins_while_a_takeover_lasts_and_the_policy_goes_on_planning
 def test_an_operator_may_move_a_robot_that_has_stopped() -> None:
     robot = Robot()
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     robot.runner.take_over(True)
     robot.runner.operator("action", np.array([7, 8], np.float32))
     assert values([robot.step()]) == [7]
@@ -440,7 +440,7 @@ def test_a_trajectory_controller_holds_after_a_stop_where_it_was_going(generatio
     trace = []
     for index in range(40):
         if index == 12:
-            robot.runner.stop("asked")
+            robot.runner.stop("a call of stop")
         step = robot.step()
         now_ns = tick_grid.tick_ns(step.tick, RATE_HZ)
         for _, data in robot.runner.messages(step, now_ns):

@@ -59,5 +59,5 @@ def probe(name: str, home: Path, *arguments: object, **environment: str) -> dict
     home.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=home, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return reported

@@ -535,8 +535,9 @@ LEROBOT = [
         "stamp is",
         change_json(
             OWN,
-            lambda told: [
-                part["streams"]["color"].update(latency_ms=7.0) for part in (told["spec"], told["layout"]["spec"])
+            lambda reported: [
+                part["streams"]["color"].update(latency_ms=7.0)
+                for part in (reported["spec"], reported["layout"]["spec"])
             ],
         ),
     ),
@@ -548,7 +549,7 @@ LEROBOT = [
     lerobot(
         "an episode is missing in the provenance",
         "3 episodes; meta/robocache.json has 2",
-        change_json(OWN, lambda told: told["episodes"].pop()),
+        change_json(OWN, lambda reported: reported["episodes"].pop()),
     ),
     Fault(
         "lerobot image",
