@@ -197,21 +197,24 @@ def write_spec(path: Path) -> None:
     path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
 
 
-def record(out: Path, spec: Path, episodes: int, observer: Observer) -> list[bool]:
-    """Record episodes of the expert; returns their success."""
+def record(
+    out: Path, spec: Path, seeds: range, observer: Observer, simulation: tuple[object, ...] = ("--no-camera",)
+) -> list[bool]:
+    """Record episodes of the expert; returns their success. `simulation`: options of `robocache sim`."""
     found = []
     with ExitStack() as stack:
-        simulation = ("sim", "--no-camera", "--expert", "--rate", 2, "--seed", FIRST_DEMONSTRATION)
-        stack.enter_context(process(out / "sim.log", *simulation))
+        options = ("--expert", "--rate", 2, "--seed", seeds.start, *simulation)
+        stack.enter_context(process(out / "sim.log", "sim", *options))
         recorder = ("record", "--spec", spec, "--out", out / "recordings", "--sim-time", "--task", "Carry the block")
         stack.enter_context(process(out / "record.log", *recorder))
         until(lambda: observer.now_ns, "the simulation")
-        for number in range(episodes):
+        for number in range(len(seeds)):
             observer.begin()
             until(lambda: observer.call("/episode_recorder/start")[0], "the recorder to start")
             found.append(observer.finish().success)
             observer.call("/episode_recorder/end", found[-1])
-            print(f"recorded episode {number + 1} of {episodes}: {'success' if found[-1] else 'failure'}", flush=True)
+            word = "success" if found[-1] else "failure"
+            print(f"recorded episode {number + 1} of {len(seeds)}: {word}", flush=True)
     return found
 
 
@@ -331,7 +334,8 @@ def main() -> None:
     began = time.monotonic()
     observer = Observer()
     try:
-        recorded = record(out, spec, given.episodes, observer)
+        seeds = range(FIRST_DEMONSTRATION, FIRST_DEMONSTRATION + given.episodes)
+        recorded = record(out, spec, seeds, observer)
         export = ("export", out / "recordings", "--spec", spec, "--out", out / "dataset", "--format", "lerobot")
         subprocess.run([sys.executable, "-m", "robocache_ros", *map(str, export)], check=True)
         attempts = {latency: drive(out, spec, given.starts, latency, observer) for latency in LATENCIES_MS}
