@@ -12,7 +12,7 @@ import torch
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.policy.outputs import Outputs
-from robocache_ros.policy.plan import Chunk, Outcome
+from robocache_ros.policy.plan import Chunk, Outcome, Prefix
 from robocache_ros.policy.runner import Reply, Runner, Step
 from robocache_ros.policy.watchdog import State
 from robocache_ros.spec import load_spec
@@ -30,6 +30,7 @@ class FakeWorker:
         self.requests: list[int] = []
         self.replies: list[Reply] = []
         self.dead = ""
+        self.prefix: Prefix | None = None
         self.restarts = 0
         self._rows, self._f, self._width = rows, f, width
 
@@ -37,8 +38,11 @@ class FakeWorker:
     def busy(self) -> bool:
         return bool(self.requests)
 
-    def submit(self, frame: FusedFrame, tick: int) -> None:
+    def observe(self, frame: FusedFrame, tick: int) -> None: ...
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None) -> None:
         self.requests.append(tick)
+        self.prefix = prefix
 
     def answer(self) -> None:
         tick = self.requests.pop()

@@ -108,16 +108,16 @@ def test_a_policy_that_cannot_be_opened_says_why(file: Path) -> None:
 
 
 def test_a_function_may_return_a_chunk_of_another_tick(file: Path) -> None:
-    found = open_policy(f"{file}:chunk").plan(frame(0), 9)
+    found = open_policy(f"{file}:chunk", SPEC).plan(frame(0), 9)
     assert (found.tick, found.actions.dtype, found.actions.shape) == (7, np.float32, (2, 2))
 
 
 def test_a_function_of_a_module_is_called() -> None:
-    assert isinstance(open_policy("robocache_ros.policy.plan:Chunk"), object)
+    assert isinstance(open_policy("robocache_ros.policy.plan:Chunk", SPEC), object)
     with pytest.raises(RoboCacheError, match="no module absent"):
-        open_policy("absent.module:function")
+        open_policy("absent.module:function", SPEC)
     with pytest.raises(RoboCacheError, match="does not exist"):
-        open_policy("absent.py:function")
+        open_policy("absent.py:function", SPEC)
 
 
 @pytest.mark.parametrize("text", ["policy", "http://host", "a:b c", ""])
