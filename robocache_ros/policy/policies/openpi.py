@@ -65,6 +65,7 @@ class OpenPiPolicy:
         )  # a timeout is an OSError
         need("msgpack", "policies")
         self._connection: Any = None
+        self._until_closed = contextlib.ExitStack()
         self.metadata: dict[str, Any] = {}
 
     def plan(
@@ -92,10 +93,9 @@ class OpenPiPolicy:
 
     def close(self) -> None:
         """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(*self._errors):
-                connection.close()
+        self._connection = None
+        with contextlib.suppress(*self._errors):
+            self._until_closed.close()
 
     def _connect(self) -> None:
         timeout_s = self._options.timeout_s
@@ -106,7 +106,7 @@ class OpenPiPolicy:
         key = server.api_key()
         host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
         try:
-            self._connection = self._client.connect(
+            connecting = self._client.connect(
                 f"ws://{host}:{self._address.port}",
                 sock=opened,
                 compression=None,
@@ -115,6 +115,7 @@ class OpenPiPolicy:
                 close_timeout=CLOSE_S,
                 additional_headers={"Authorization": f"Api-Key {key}"} if key else None,
             )
+            self._connection = self._until_closed.enter_context(connecting)
         except BaseException:
             opened.close()
             raise
