@@ -93,7 +93,7 @@ class Server:
         self.kind, self.requests, self.headers = kind, list[Any](), list[Any]()
         self.answer: Callable[[Any], bytes | str | None] = lambda _request: self.actions(rows())
         self.settings: Any = {}  # of GR00T: what it wants
-        self._ended = threading.Event()
+        self._ended, self._connections = threading.Event(), list[Any]()
         if kind == "openpi":
             self._server = websockets.sync.server.serve(self._converse, "127.0.0.1", port, compression=None)
             self.port = self._server.socket.getsockname()[1]
@@ -121,11 +121,14 @@ class Server:
     def close(self) -> None:
         if self.kind == "openpi" and not self._ended.is_set():
             self._server.shutdown()
+            for connection in self._connections:  # old versions leave them open
+                connection.close()
         self._ended.set()
         self._thread.join()
 
     def _converse(self, connection: Any) -> None:
         self.headers.append(connection.request.headers)
+        self._connections.append(connection)
         with contextlib.suppress(websockets.exceptions.ConnectionClosed):
             connection.send(msgpack.packb({"robot": "panda"}))
             while True:
@@ -289,7 +292,7 @@ def test_the_key_of_the_server_comes_from_the_environment(server: Server, monkey
 def test_a_failure_of_the_server_is_shown_and_the_next_plan_succeeds(server: Server) -> None:
     with opened(server.url) as policy:
         good, server.answer = server.answer, lambda _request: 'Traceback\n  File "x"\nValueError: no \x1b[31mcamera\n'
-        with pytest.raises(RoboCacheError, match="the server failed: .*ValueError: no .*camera") as caught:
+        with pytest.raises(RoboCacheError, match=r"the server failed: .*ValueError: no .*camera") as caught:
             policy.plan(frame(), 7)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 200
@@ -390,7 +393,7 @@ def test_a_server_that_reads_nothing_does_not_block_for_ever() -> None:
                 head += connection.recv(4096)
             key = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
             proof = base64.b64encode(
-                hashlib.sha1(key.split(b": ")[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()  # noqa: S324
+                hashlib.sha1(key.split(b": ")[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
             )
             connection.sendall(
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -232,9 +232,10 @@ class LeRobotPolicy:
             batch[ACTION] = torch.from_numpy(prefix.rows[: self._config.horizon])[None]
         with torch.no_grad():
             prepared = self._preprocessor(batch)
+            before = prepared.pop(ACTION, None)  # normalised
             if prefix and self.takes_prefix:
                 given = {
-                    "prev_chunk_left_over": prepared.pop(ACTION),  # normalised
+                    "prev_chunk_left_over": before,
                     "inference_delay": prefix.frozen,
                     "execution_horizon": max(self._rtc.execution_horizon, prefix.frozen),
                 }
