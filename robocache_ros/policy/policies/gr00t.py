@@ -47,7 +47,7 @@ def _read_npy(data: bytes) -> NDArray[Any]:
     form, file = np.lib.format, io.BytesIO(data)
     readers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
     shape, is_fortran, dtype = readers[form.read_magic(file)](file)
-    return server.array(dtype, shape, data[file.tell() :], "F" if is_fortran else "C")
+    return server.array(dtype, shape, data[file.tell() :], is_fortran=is_fortran)
 
 
 class Gr00tPolicy:

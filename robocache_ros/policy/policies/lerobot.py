@@ -181,7 +181,7 @@ class LeRobotPolicy:
     def __init__(self, policy: Any, preprocessor: Any, postprocessor: Any, config: LeRobotConfig, task: str) -> None:
         self._policy, self._preprocessor, self._postprocessor = policy, preprocessor, postprocessor
         self._config, self._task = config, task
-        self._rtc = getattr(policy.config, "rtc_config", None)
+        self._rtc: Any = getattr(policy.config, "rtc_config", None)
 
     @property
     def takes_prefix(self) -> bool:
@@ -219,8 +219,8 @@ class LeRobotPolicy:
             settings.rtc_config.enabled = True
         policy = get_policy_class(config.type).from_pretrained(folder, config=settings)
         placed = {"device_processor": {"device": device}}
-        processors = make_pre_post_processors(settings, pretrained_path=str(folder), preprocessor_overrides=placed)
-        return cls(policy, *processors, config, task_of(spec))
+        before, after = make_pre_post_processors(settings, pretrained_path=str(folder), preprocessor_overrides=placed)
+        return cls(policy, before, after, config, task_of(spec))
 
     def plan(
         self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()

@@ -166,9 +166,10 @@ def unpack(data: bytes, decode: Callable[[dict[Any, Any]], Any], where: str) -> 
         raise RoboCacheError(f"{where}: an answer that cannot be read ({text}); is it such a server?") from None
 
 
-def array(dtype: Any, shape: Any, data: Any, order: str = "C") -> NDArray[Any]:
+def array(dtype: Any, shape: Any, data: Any, *, is_fortran: bool = False) -> NDArray[Any]:
     """Return the array of numbers that a message describes; ValueError if it has other values or another size."""
     found = np.dtype(dtype if isinstance(dtype, (str, np.dtype)) and len(str(dtype)) < 16 else "O")
     if found.kind not in NUMBERS:
         raise ValueError(f"dtype {printable(dtype, 20)} is not one of numbers")
-    return np.frombuffer(data, found).reshape([int(each) for each in shape], order=order)  # type: ignore[call-overload]
+    flat: NDArray[Any] = np.frombuffer(data, found)
+    return flat.reshape(tuple(int(each) for each in shape), order="F" if is_fortran else "C")

@@ -112,13 +112,19 @@ if __name__ == "__main__":
     windows = dict.fromkeys(config.input_features, steps) if config.n_obs_steps > 1 else None
     dataset = LeRobotDataset("local/dataset", root=root, delta_timestamps=windows)
     index = {int(tick_ns): at for at, tick_ns in enumerate(dataset.hf_dataset["robocache.tick_ns"])}
-    told = {"ours": [], "lerobot": [], "first": read_config(Path(folder)).horizon}
+    told = {"ours": [], "lerobot": []}
     for tick, frame in enumerate(frames):
         torch.manual_seed(tick)
         earlier = frames[max(0, tick + 1 - config.n_obs_steps) : tick]
         told["ours"].append(policy.plan(frame, tick, None, earlier).actions.tolist())
         torch.manual_seed(tick)
         told["lerobot"].append(own(policy, dataset[index[frame.tick_ns]]).tolist())
+    torch.manual_seed(67280421310721)  # what a new process has: that of the worker has the same noise
+    again = open_policy(folder, spec)
+    told["again"] = [
+        again.plan(frame, tick, None, frames[max(0, tick + 1 - config.n_obs_steps) : tick]).actions.tolist()
+        for tick, frame in enumerate(frames)
+    ]
     worker = ProcessWorker(folder, spec)
     told["worker"] = [actions.tolist() for actions in answers(worker, frames)]
     worker.close()
