@@ -59,10 +59,8 @@ class OpenPiPolicy:
         self._where, self._spec, self._options = printable(text, 60), spec, server.options_of(spec)
         self._observation = server.Observation(spec, lambda stream: f"observation/{stream.name}")
         self._client = need("websockets.sync.client", "policies")
-        self._errors = (
-            OSError,
-            need("websockets.exceptions", "policies").WebSocketException,
-        )  # a timeout is an OSError
+        exceptions = need("websockets.exceptions", "policies")
+        self._errors = (OSError, exceptions.WebSocketException)  # a timeout is an OSError
         need("msgpack", "policies")
         self._connection: Any = None
         self._until_closed = contextlib.ExitStack()
@@ -87,9 +85,8 @@ class OpenPiPolicy:
         except BaseException:
             self.close()
             raise
-        return Chunk(
-            tick, server.joined_actions(answer, self._options.action_keys or ("actions",), self._spec, self._where)
-        )
+        keys = self._options.action_keys or ("actions",)
+        return Chunk(tick, server.joined_actions(answer, keys, self._spec, self._where))
 
     def close(self) -> None:
         """Close the connection."""
@@ -133,6 +130,8 @@ class OpenPiPolicy:
 
 
 def _shown(error: BaseException) -> str:
+    if str(error).startswith("no close frame"):
+        return "the server closed the connection"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return f"the server refused the key (HTTP {status}; {server.KEY_VARIABLE})"

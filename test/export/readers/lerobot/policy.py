@@ -32,6 +32,8 @@ from robocache_ros.policy.worker import ProcessWorker  # noqa: E402
 from robocache_ros.spec import load_spec  # noqa: E402
 from robocache_ros.spec.layout import Layout  # noqa: E402
 
+torch.manual_seed(0)  # in a process that is spawned too
+
 
 def frames_of(spec, path):
     """A frame of each tick, as a fusion node gives them: images (C, H, W) uint8."""
@@ -119,7 +121,7 @@ if __name__ == "__main__":
         told["ours"].append(policy.plan(frame, tick, None, earlier).actions.tolist())
         torch.manual_seed(tick)
         told["lerobot"].append(own(policy, dataset[index[frame.tick_ns]]).tolist())
-    torch.manual_seed(67280421310721)  # what a new process has: that of the worker has the same noise
+    torch.manual_seed(0)  # as the process of the worker
     again = open_policy(folder, spec)
     told["again"] = [
         again.plan(frame, tick, None, frames[max(0, tick + 1 - config.n_obs_steps) : tick]).actions.tolist()
