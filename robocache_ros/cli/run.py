@@ -20,8 +20,8 @@ def run(
         str,
         typer.Argument(
             metavar="POLICY",
-            help="CHECKPOINT.pt, the folder of a LeRobot policy, MODULE:FUNCTION, FILE.py:FUNCTION, openpi://HOST:PORT "
-            "or gr00t://HOST:PORT.",
+            help="CHECKPOINT.pt, a LeRobot folder, MODULE:FUNCTION, FILE.py:FUNCTION, openpi://HOST:PORT or "
+            "gr00t://HOST:PORT.",
         ),
     ],
     spec: SpecFile,

@@ -36,7 +36,8 @@ class ProcessWorker:
     def __init__(self, policy: str, spec: FusionSpec, device: str = "cpu") -> None:
         self._arguments = (policy, spec, device)
         self._lock = threading.Lock()
-        self._earlier: deque[tuple[int, dict[str, Any]]] = deque(maxlen=observed_ticks(policy) - 1)
+        self._observed_ticks = observed_ticks(policy)
+        self._observed: deque[tuple[int, dict[str, Any]]] = deque(maxlen=self._observed_ticks)
         self._busy, self._dead = True, ""
         self._start()
 
@@ -57,8 +58,8 @@ class ProcessWorker:
 
     def observe(self, frame: FusedFrame, tick: int) -> None:
         """Copy a frame for the next plans, if the policy observes several ticks."""
-        if self._earlier.maxlen:
-            self._earlier.append((tick, _packed(frame, copy=True)))
+        if self._observed_ticks > 1:
+            self._observed.append((tick, _packed(frame, copy=True)))
 
     def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
         """Plan from a frame; it is copied."""
@@ -70,9 +71,9 @@ class ProcessWorker:
 
     def _frames_before(self, tick: int) -> list[dict[str, Any]]:
         """Return the frames of the ticks before, oldest first; a missing one is that after it, as in the training."""
-        known = dict(self._earlier)
+        known = dict(self._observed)
         found: list[dict[str, Any]] = []
-        for back in range(1, (self._earlier.maxlen or 0) + 1):
+        for back in range(1, self._observed_ticks):
             if (packed := known.get(tick - back, found[0] if found else None)) is not None:
                 found.insert(0, packed)
         return found
