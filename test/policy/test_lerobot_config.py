@@ -86,7 +86,7 @@ def test_an_image_of_any_size_goes_with_a_stream_without_one(folder: Path) -> No
         ({"inputs": {"observation.images.top": feature(3, 4, 6)}}, r"it needs observation\.images\.top, and the spec"),
         ({"inputs": {"observation.environment_state": feature(3)}}, "it needs observation.environment_state"),
         ({"output_features": {"action": feature(6)}}, "its action is 6, but that of the spec 2; use its spec"),
-        ({"type": "tdmpc"}, "tdmpc plans no chunks of actions; use one of act"),
+        ({"type": "tdmpc"}, "LeRobot's tdmpc cannot be run here; use one of act"),
         ({"n_obs_steps": 2}, "n_obs_steps 2 is not possible for act; train with 1"),
         ({"type": "diffusion", "n_obs_steps": 99}, "n_obs_steps 99 is not possible"),
         ({"input_features": None}, "not a policy of LeRobot"),

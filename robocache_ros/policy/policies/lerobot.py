@@ -32,9 +32,9 @@ RENAME = "rename_observations_processor"
 EMPTY_CAMERA = "observation.images.empty_camera_"  # filled in by the policy
 MAX_JSON_BYTES = 1 << 20
 MAX_OBSERVED_TICKS = 16  # of an observation: each is a copy of the images
-# Rows of a chunk by type of policy; others plan no chunks.
+# Rows of a chunk by type of policy. Others plan no chunks, or, as groot, are not read with their statistics.
 HORIZONS = {
-    **dict.fromkeys(("act", "pi0", "pi05", "smolvla", "groot", "xvla", "wall_x"), "chunk_size"),
+    **dict.fromkeys(("act", "pi0", "pi05", "smolvla", "xvla", "wall_x"), "chunk_size"),
     **dict.fromkeys(("pi0_fast", "diffusion"), "n_action_steps"),
     "vqbet": "action_chunk_size",
 }
@@ -150,7 +150,7 @@ def checked_config(folder: Path, spec: FusionSpec) -> LeRobotConfig:
         )
     if config.type not in HORIZONS:
         names = ", ".join(HORIZONS)
-        raise RoboCacheError(f"policy: {printable(config.type, 30)} plans no chunks of actions; use one of {names}")
+        raise RoboCacheError(f"policy: LeRobot's {printable(config.type, 30)} cannot be run here; use one of {names}")
     if not 1 <= config.observed_ticks <= (MAX_OBSERVED_TICKS if config.type in QUEUED else 1):
         raise RoboCacheError(
             f"policy: n_obs_steps {config.observed_ticks} is not possible for {config.type}; train with 1"
