@@ -11,6 +11,7 @@ import hashlib
 import io
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,8 @@ from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk
 from robocache_ros.policy.policies import RunnablePolicy, check_policy, open_policy
+from robocache_ros.policy.runner import Reply
+from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 
@@ -319,6 +322,33 @@ def test_a_server_that_ends_and_comes_back_is_used_again(server: Server, start: 
             policy.plan(frame(), 9)
         start(server.kind, server.port)
         assert plan(policy, 10).tick == 10
+
+
+def test_the_process_of_a_policy_outlives_its_server(start: Callable[..., Server]) -> None:
+    server = start("openpi")
+    worker = ProcessWorker(server.url, spec())
+
+    def reply(tick: int) -> Reply:
+        while worker.busy:
+            assert not worker.dead
+            worker.poll()
+            time.sleep(0.01)
+        worker.submit(frame(), tick)
+        while not (replies := worker.poll()):
+            assert not worker.dead
+            time.sleep(0.01)
+        return replies[0]
+
+    try:
+        assert reply(7).chunk is not None
+        server.close()
+        failed = reply(8)
+        assert (failed.tick, failed.chunk) == (8, None)
+        assert "check that the server runs" in failed.error
+        start(server.kind, server.port)
+        assert reply(9).chunk is not None
+    finally:
+        worker.close()
 
 
 def answers(kind: str) -> dict[str, tuple[Any, str]]:
