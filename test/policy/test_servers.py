@@ -215,6 +215,14 @@ def test_openpi_gets_every_vector_and_image_and_the_prompt(openpi: Server) -> No
     assert (image.dtype, image.tolist()) == (np.uint8, IMAGE.permute(1, 2, 0).tolist())
 
 
+def test_a_grey_image_has_three_channels_as_in_a_dataset(openpi: Server) -> None:
+    grey = frame()
+    grey.tensors["front"] = IMAGE[:1]
+    with opened(openpi.url) as policy:
+        policy.plan(grey, 7)
+    assert openpi.requests[0]["observation/front"].tolist() == IMAGE[[0, 0, 0]].permute(1, 2, 0).tolist()
+
+
 def test_openpi_gets_the_keys_of_the_spec(openpi: Server) -> None:
     openpi.answer = lambda _request: msgpack.packb(
         {"right": openpi_array(rows()[:, 3:]), "left": openpi_array(rows()[:, :3]), "actions": 0}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import FusedFrame
@@ -104,7 +105,8 @@ class Observation:
             if tensor is None or not tensor.numel():
                 raise RoboCacheError(f"{stream.name}: the frame has no value; wait for the fusion node")
             value = tensor[-1] if stream.kind == "vector" else tensor
-            value = value.permute(1, 2, 0) if stream.kind == "image" else value
+            if stream.kind == "image":  # grey has three channels, as in a dataset
+                value = (value.expand(3, -1, -1) if value.dtype == torch.uint8 else value).permute(1, 2, 0)
             parts.append(np.ascontiguousarray(value.cpu().numpy()))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
