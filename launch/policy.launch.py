@@ -46,7 +46,7 @@ def generate_launch_description() -> LaunchDescription:
         [
             DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML), with the section run."),
             DeclareLaunchArgument(
-                "policy", default_value="", description="CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION."
+                "policy", default_value="", description="CHECKPOINT.pt, or another policy as of `robocache run`."
             ),
             DeclareLaunchArgument("policy_device", default_value="cpu", description="Device of a checkpoint."),
             DeclareLaunchArgument(

@@ -46,6 +46,7 @@ NEEDS = {
     "engine/test_depth_ingest.py": ("bags", ("rosbags",)),
     **dict.fromkeys(("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),
     **dict.fromkeys(("policy/test_outputs.py", "policy/test_runner.py"), ("bags", ("rosbags",))),
+    "policy/test_servers.py": ("policies", ("websockets", "msgpack", "zmq")),
     **dict.fromkeys(("sim", "nodes/test_simulator.py"), ("sim", ("mujoco", "rosbags"))),
     "training": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),

@@ -17,7 +17,12 @@ from robocache_ros.spec.run import RunOptions
 @with_options(RunOptions)
 def run(
     policy: Annotated[
-        str, typer.Argument(metavar="POLICY", help="CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION.")
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help="CHECKPOINT.pt, a LeRobot folder, MODULE:FUNCTION, FILE.py:FUNCTION, openpi://HOST:PORT or "
+            "gr00t://HOST:PORT.",
+        ),
     ],
     spec: SpecFile,
     device: Annotated[str, typer.Option(help="Device of a checkpoint: cpu, cuda, cuda:<index>.")] = "cpu",
@@ -31,12 +36,13 @@ def run(
 ) -> None:
     """Run a policy on a robot, or in a simulation, until Ctrl-C."""
     from robocache_ros.policy.outputs import Outputs
-    from robocache_ros.policy.policies import kind_of
+    from robocache_ros.policy.policies import check_policy
     from robocache_ros.spec import load_spec
 
-    kind_of(policy)
     read = load_spec(spec)
-    Outputs(read, replace(read.run or RunOptions(), **given))  # mistakes are reported before nodes start
+    options = replace(read.run or RunOptions(), **given)
+    Outputs(read, options)  # mistakes are reported before nodes start
+    check_policy(policy, replace(read, run=options))
     try:
         from robocache_ros.nodes.policy_runner import run_policy
     except ImportError as error:

@@ -146,8 +146,9 @@ class FusedFrame(Mapping[str, Tensor]):
             elif stream.kind == "image":
                 if not value.numel():
                     raise RoboCacheError(f"{stream.name}: no image has arrived yet; wait until frame.all_valid")
-                if len(value) == 3:  # not depth, which is an array of the dataset and not a feature
-                    row[f"observation.images.{stream.name}"] = _unit_range(value)
+                # Not depth, which is an array of the dataset and not a feature; grey has three channels there.
+                if len(value) == 3 or value.dtype == torch.uint8:
+                    row[f"observation.images.{stream.name}"] = _unit_range(value).expand(3, -1, -1)
         row["task"] = task
         return row
 

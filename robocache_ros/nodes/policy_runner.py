@@ -51,7 +51,7 @@ from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.nodes.subscriptions import definitions
 from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
-from robocache_ros.policy.policies import kind_of
+from robocache_ros.policy.policies import KINDS, check_policy
 from robocache_ros.policy.runner import Runner, Step
 from robocache_ros.policy.watchdog import State
 from robocache_ros.policy.worker import ProcessWorker
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 PARAMETERS = (
     Declared("spec", "", "Path of the fusion spec (YAML); its section run has the outputs and their limits."),
-    Declared("policy", "", "CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION; empty: chunks come on ~/chunk."),
+    Declared("policy", "", f"{KINDS}; empty: chunks come on ~/chunk."),
     Declared("device", "cpu", "Device of a checkpoint.", "cpu | cuda | cuda:<index>"),
     Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
     Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
@@ -213,9 +213,10 @@ class Run:
         outputs = Outputs(spec, options)
         classes = {output.name: _message_class(output) for output in outputs.outputs}
         policy = parameters.read(node, "policy")
+        with_options = replace(spec, run=options)
         if policy:
-            kind_of(policy)
-        self._worker = ProcessWorker(policy, spec, parameters.read(node, "device")) if policy else None
+            check_policy(policy, with_options)
+        self._worker = ProcessWorker(policy, with_options, parameters.read(node, "device")) if policy else None
         self.runner = Runner(outputs, self._worker)
         self._publishers = {
             output.name: node.create_publisher(classes[output.name], output.topic, middleware.reliable(1))

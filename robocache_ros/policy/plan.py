@@ -38,6 +38,18 @@ class Chunk:
     actions: Float32
 
 
+class Prefix(NamedTuple):
+    """The commands of a chunk's first ticks before it is planned, which a policy continues (real-time chunking).
+
+    Attributes:
+        rows: (P, A) float32, P >= 1: row i is the command of the tick of the chunk's row i, as sent or as planned now.
+        frozen: the first rows that are executed whatever the policy answers: the option `prefix`, at most P.
+    """
+
+    rows: Float32
+    frozen: int
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """How the rows of chunks become commands.

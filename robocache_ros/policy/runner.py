@@ -17,7 +17,7 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import printable
 from robocache_ros.policy.outputs import AHEAD, MIN_POINTS, Output, Outputs
-from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, PlanOptions
+from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, PlanOptions, Prefix
 from robocache_ros.policy.watchdog import State, Stop, Watchdog
 
 Float32: TypeAlias = "NDArray[np.float32]"
@@ -52,8 +52,11 @@ class Worker(Protocol):
     def dead(self) -> str:
         """Why it has ended; empty while it runs."""
 
-    def submit(self, frame: FusedFrame, tick: int) -> None:
-        """Plan from a frame; returns at once."""
+    def observe(self, frame: FusedFrame, tick: int) -> None:
+        """Note a frame that is valid; each of them, before `submit`."""
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None) -> None:
+        """Plan from a frame, and from what its chunk continues; returns at once."""
 
     def poll(self) -> list[Reply]:
         """Return the answers since the last call."""
@@ -129,6 +132,7 @@ class Runner:
         self._largest_seam = 0.0
         self._changed = False  # whether the plan has changed since the last step
         self._sent: Float32 | None = None  # the last row
+        self._executed: deque[tuple[int, Float32]] = deque(maxlen=MAX_HORIZON)  # the last rows, by tick
         self._points: dict[int, Float32] = {}  # of the last trajectory, by tick
         self._trajectory_tick = -(2**62)  # when it was sent
         self._takeover = False
@@ -162,12 +166,15 @@ class Runner:
                 self._watchdog.stream(name, valid=name not in invalid)
             is_due = self._planned is None or tick - self._planned >= self._options.replan_every
             worker = self._worker
+            if worker and not invalid:
+                worker.observe(frame, tick)
             if worker is None or worker.busy or invalid or not is_due or tick < self._first:
                 return
             if self.state is State.STOP:
                 return
             self._planned = self._requested = tick
-        worker.submit(frame, tick)
+            prefix = self._prefix(tick)
+        worker.submit(frame, tick, prefix)
 
     def add(self, chunk: Chunk) -> Outcome:
         """Put a chunk into the plan; counts what became of it."""
@@ -309,7 +316,18 @@ class Runner:
             self._largest_seam = max(self._largest_seam, seam)
         if row is not None:
             self._sent = row
+            self._executed.append((tick, row))
         return Step(tick, row, origin, command, self.state, seam, ahead, zero)
+
+    def _prefix(self, tick: int) -> Prefix | None:
+        """Return what a chunk of an observation continues; None if nothing is sent or planned at its first tick."""
+        if not self._options.prefix:
+            return None
+        rows = dict(self._executed) | {command.tick: command.row for command in self._plan.ahead(MAX_HORIZON)}
+        found: list[Float32] = []
+        while (row := rows.get(tick + self._plan.options.offset + len(found))) is not None:
+            found.append(row)
+        return Prefix(np.stack(found), min(self._options.prefix, len(found))) if found else None
 
     def _stopped(self) -> tuple[Float32 | None, bool]:
         """Return what is sent after a stop: the row, and whether velocities are zero."""
@@ -382,6 +400,7 @@ class Runner:
     def _forget(self) -> None:
         """Drop the plan; chunks from frames until now are not used."""
         self._plan.clear()
+        self._executed.clear()
         self._requested = self._planned = None
         self._first = -(2**62) if self._frame_tick is None else self._frame_tick + 1
         self._frame_tick = None

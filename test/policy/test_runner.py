@@ -12,7 +12,7 @@ import torch
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.policy.outputs import Outputs
-from robocache_ros.policy.plan import Chunk, Outcome
+from robocache_ros.policy.plan import Chunk, Outcome, Prefix
 from robocache_ros.policy.runner import Reply, Runner, Step
 from robocache_ros.policy.watchdog import State
 from robocache_ros.spec import load_spec
@@ -30,6 +30,8 @@ class FakeWorker:
         self.requests: list[int] = []
         self.replies: list[Reply] = []
         self.dead = ""
+        self.prefix: Prefix | None = None
+        self.observed: list[int] = []
         self.restarts = 0
         self._rows, self._f, self._width = rows, f, width
 
@@ -37,8 +39,12 @@ class FakeWorker:
     def busy(self) -> bool:
         return bool(self.requests)
 
-    def submit(self, frame: FusedFrame, tick: int) -> None:
+    def observe(self, frame: FusedFrame, tick: int) -> None:
+        self.observed.append(tick)
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None) -> None:
         self.requests.append(tick)
+        self.prefix = prefix
 
     def answer(self) -> None:
         tick = self.requests.pop()
@@ -455,3 +461,66 @@ def test_trajectories_are_sent_no_more_often_than_a_controller_that_waits_for_th
     robot = Robot(output, replan_every=1)
     sent = [robot.tick for _ in range(20) if robot.runner.messages(robot.step(), 0)]
     assert np.diff(sent).min() >= 3
+
+
+def test_a_prefix_has_the_rows_that_were_sent_and_are_planned_from_the_first_tick_of_the_chunk() -> None:
+    robot = Robot(prefix=6, replan_every=10, delay=4, rows=30, offset=2)
+    robot.steps(11)  # the second frame is that of tick START + 10
+
+    prefix = robot.worker.prefix
+
+    assert prefix is not None
+    # Row i of a chunk of tick k is k + i, at tick k + i + 2; the first chunk has rows until START + 31.
+    assert prefix.rows[:, 0].tolist() == [START + 10 + i for i in range(20)]
+    assert (prefix.rows.dtype, prefix.frozen) == (np.float32, 6)
+
+
+def test_a_prefix_begins_with_the_rows_that_were_sent_while_the_observation_came() -> None:
+    robot = Robot(prefix=6, replan_every=10, rows=30)
+    robot.steps(12, frame=None)
+    late = START + 5
+
+    robot.tick = late  # its frame comes 7 ticks after it
+    robot.frame()
+    robot.worker.answer()
+    robot.tick = START + 12
+    robot.steps(10, frame=None)
+    robot.tick = late + 10
+    robot.frame()
+
+    prefix = robot.worker.prefix
+    assert prefix is not None
+    assert prefix.rows[:, 0].tolist() == [float(tick) for tick in range(late + 10, late + 30)]
+
+
+def test_there_is_no_prefix_without_the_option_before_the_first_command_or_after_a_stop() -> None:
+    without = Robot(replan_every=5)
+    without.steps(8)
+    assert without.worker.prefix is None
+
+    robot = Robot(prefix=3, replan_every=5, delay=100)
+    robot.steps(2)
+    assert robot.worker.prefix is None
+    robot.delay = 0
+    robot.worker.answer()
+    robot.steps(20)
+    assert robot.worker.prefix is not None
+    robot.runner.stop("a test")
+    robot.runner.arm()
+    robot.steps(1)
+    assert robot.worker.prefix is None
+
+
+def test_no_more_rows_are_frozen_than_there_are() -> None:
+    robot = Robot(prefix=9, replan_every=10, rows=14)
+    robot.steps(11)
+    assert robot.worker.prefix is not None
+    assert (len(robot.worker.prefix.rows), robot.worker.prefix.frozen) == (4, 4)
+
+
+def test_a_policy_of_several_observations_sees_each_valid_frame() -> None:
+    robot = Robot(replan_every=10)
+    robot.steps(3)
+    robot.steps(1, frame=False)
+    robot.steps(2)
+    assert robot.worker.observed == [START, START + 1, START + 2, START + 4, START + 5]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.policy.plan import Chunk
+from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.training.trained_policy import TrainedPolicy
 
 
 class CheckpointPolicy:
     """Plans the whole horizon of a `TrainedPolicy`."""
+
+    takes_prefix = False
 
     def __init__(self, policy: TrainedPolicy) -> None:
         self._policy = policy
@@ -19,7 +23,9 @@ class CheckpointPolicy:
         """Read a checkpoint; RoboCacheError if it is damaged."""
         return cls(TrainedPolicy.load(path, device))
 
-    def plan(self, frame: FusedFrame, tick: int) -> Chunk:
+    def plan(
+        self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
+    ) -> Chunk:
         """Plan (horizon, A) actions; RoboCacheError if the frame is not as in training."""
         rate_hz = frame.layout.spec.rate_hz if frame.layout else self._policy.info.rate_hz
         if rate_hz != self._policy.info.rate_hz:
