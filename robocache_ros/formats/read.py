@@ -156,6 +156,9 @@ class SourceEpisode:
 class EpisodeSource(Protocol):
     """The episodes of a dataset. It can be pickled: files are opened on use, in each process.
 
+    A source may have `files`, by which a change is noticed, and `export`, the `ExportColumns` of an export of this
+    project.
+
     Errors:
         DatasetError: a file or a record is missing or damaged; the message names it.
     """
