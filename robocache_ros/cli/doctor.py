@@ -73,24 +73,26 @@ def doctor(
 
 
 def _values(
-    checkpoint: str, facts: "TrainedFacts", spec: "FusionSpec", bag: Optional[str], fusion: str, seconds: float
+    checkpoint: str, facts: "TrainedFacts", spec: "FusionSpec", bag: "str | None", fusion: str, seconds: float
 ) -> list["Finding"]:
     from robocache_ros.policy import observed_values
     from robocache_ros.policy.doctor import run_offset
+    from robocache_ros.storage.paths import any_path
     from robocache_ros.training.trained_policy import TrainedPolicy
 
     used = observed_values.used_streams(facts, spec)
-    if bag is None:
-        observed, findings = _listen(used, fusion, seconds)
-    else:
-        observed, findings = observed_values.observe_bag(bag, used)
+    observed, findings = (
+        _listen(used, fusion, seconds)
+        if bag is None
+        else observed_values.observe_bag(any_path(bag, "recordings"), used)
+    )
     if observed is None:
         return findings
     policy = None if facts.lerobot else TrainedPolicy.load(checkpoint)
     return [*findings, *observed_values.check_values(facts, observed, policy, run_offset(spec))]
 
 
-def _listen(spec: "FusionSpec", fusion: str, seconds: float) -> tuple["Observed", list["Finding"]]:
+def _listen(spec: "FusionSpec", fusion: str, seconds: float) -> tuple["Observed | None", list["Finding"]]:
     """Read the ticks of a node for some seconds."""
     import torch
 

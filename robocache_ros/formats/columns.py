@@ -268,7 +268,7 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
         rate_hz = int(layout["rate_hz"])
         if not (0 < rate_hz <= 1000 and len(streams) <= MAX_STREAMS):
             raise ValueError(f"{rate_hz} Hz, {len(streams)} streams")
-        known = keys_of(DatasetOptions, in_files=True)
-        options = {name: value for name, value in provenance.get("options", {}).items() if name in known}
+        stated, known = provenance.get("options", {}), keys_of(DatasetOptions, in_files=True)
+        options = {name: value for name, value in stated.items() if name in known and value not in ("", None, [])}
         spec = {**layout.get("spec", {}), **({"dataset": options} if options else {})}
     return ExportColumns(rate_hz, streams, spec)

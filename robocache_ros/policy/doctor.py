@@ -133,8 +133,10 @@ def _observations(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
         yield from _by_place("state", facts.state, Layout(spec).vectors_of("observation"))
         known = {STATE, *(key for key in facts.lerobot.inputs if key.startswith(IMAGES))}
         windows = {f"observation.window.{stream.name}" for stream in spec.vectors if stream.rows}
-        for key in facts.lerobot.inputs.keys() - known - windows:
-            yield Finding(ERROR, printable(key, 60), "an input", "none", advice="a frame has no such feature; train again")
+        for key in sorted(facts.lerobot.inputs.keys() - known - windows):
+            yield Finding(
+                ERROR, printable(key, 60), "an input", "none", advice="a frame has no such feature; train again"
+            )
         shared: Sequence[str] = [s.name for s in Layout(spec).vectors_of("observation")] if facts.spec else []
     else:
         shared = list(dict.fromkeys(column.stream for column in facts.state))
@@ -150,10 +152,9 @@ def _stream(facts: TrainedFacts, spec: FusionSpec, name: str) -> Finding:
     found = next((stream for stream in spec.streams if stream.name == name), None)
     width = f"{len(names)} columns"
     if found is None:
-        alike = [s.name for s in spec.vectors if s.role == "observation" and list(s.components) == names]
-        topic = next((s.topic for s in facts.spec.streams if s.name == name), "") if facts.spec else ""
-        alike = [s.name for s in spec.vectors if topic and s.topic == topic and s.name in alike] or alike
-        hint = f"rename {alike[0]}" if alike else suggestion(name, [s.name for s in spec.streams])
+        others = [s for s in spec.vectors if s.name not in {column.stream for column in facts.state}]
+        alike = [s.name for s in others if s.role == "observation" and list(s.components) == names]
+        hint = f"rename {alike[0]}" if alike else suggestion(name, [s.name for s in others])
         return Finding(ERROR, thing, width, "no such stream", advice=hint or "add the stream of the training")
     if found.kind != "vector" or found.role != "observation":
         what = f"{found.kind}, {found.role}"
@@ -169,18 +170,24 @@ def _stream(facts: TrainedFacts, spec: FusionSpec, name: str) -> Finding:
 
 def _keys(facts: TrainedFacts, spec: FusionSpec, name: str) -> Iterator[Finding]:
     """Compare the keys of a stream on which its values depend."""
-    pair = [next((s for s in each.streams if s.name == name), None) for each in (facts.spec, spec) if each]
-    if len(pair) != 2 or pair[0] is None or pair[1] is None:
+    old, new = (
+        next((s for s in each.streams if s.name == name), None) if each else None for each in (facts.spec, spec)
+    )
+    if old is None or new is None:
         return
     different = [
-        compared(f"streams.{name}.{key}", old, new, f"set {key}: {_shown(old)}", level)
+        compared(
+            f"streams.{name}.{key}", getattr(old, key), getattr(new, key), _as_before(key, getattr(old, key)), level
+        )
         for key, level in STREAM_KEYS.items()
-        for old, new in [(getattr(pair[0], key), getattr(pair[1], key))]
-        if old != new
+        if getattr(old, key) != getattr(new, key) and not (key == "unit" and "" in (old.unit, new.unit))
     ]
-    yield from different
-    if not different:
-        yield Finding(OK, f"streams.{name}: {', '.join(STREAM_KEYS)}", "as", "the same")
+    what = "unit, alignment, stamps and limits"
+    yield from different or [Finding(OK, f"streams.{name}", what, what)]
+
+
+def _as_before(key: str, value: object) -> str:
+    return f"set {key}: {_shown(value)}" if value not in (None, "", ()) else f"leave {key} out"
 
 
 def _by_place(what: str, columns: Sequence[Column], streams: Sequence[StreamSpec]) -> Iterator[Finding]:
@@ -189,7 +196,9 @@ def _by_place(what: str, columns: Sequence[Column], streams: Sequence[StreamSpec
     if len(found) != len(columns):
         listed = " and ".join(stream.name for stream in streams) or "no stream"
         text = f"{len(found)} ({listed})"
-        yield Finding(ERROR, what, f"{len(columns)} columns", text, advice="use the streams of the training, in its order")
+        yield Finding(
+            ERROR, what, f"{len(columns)} columns", text, advice="use the streams of the training, in its order"
+        )
         return
     wrong = [(i, old, new) for i, (old, new) in enumerate(zip(columns, found, strict=True)) if not _may_be(old, new)]
     if wrong:
@@ -212,7 +221,9 @@ def _images(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
         found = next((stream for stream in spec.streams if stream.name == name), None)
         if found is None or found.image is None:
             images = [s.name for s in spec.streams if s.kind == "image"]
-            hint = f"name an image {name}; there are {', '.join(images)}" if images else "add the camera of the training"
+            hint = (
+                f"name an image {name}; there are {', '.join(images)}" if images else "add the camera of the training"
+            )
             yield Finding(ERROR, thing, "an image", "none" if found is None else found.kind, advice=hint)
             continue
         trained = next((s.image for s in facts.spec.streams if s.name == name), None) if facts.spec else None
@@ -222,7 +233,7 @@ def _images(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
         for key, level in IMAGE_KEYS.items() if trained else ():
             old, new = getattr(trained, key), getattr(found.image, key)
             if old != new and not (key == "size" and size and new):
-                yield compared(f"{thing}.image.{key}", old, new, f"set image: {{{key}: {_shown(old)}}}", level)
+                yield compared(f"{thing}.image.{key}", old, new, _as_before(key, old), level)
         yield from _keys(facts, spec, name)
 
 
@@ -278,7 +289,9 @@ def _device(facts: TrainedFacts, device: str) -> Iterator[Finding]:
     if kind == "cuda":
         count = torch.cuda.device_count()
         if int(index or 0) >= count:
-            yield Finding(ERROR, "device", trained, f"{device} asked for, {count} there are", where, "give --device cpu")
+            yield Finding(
+                ERROR, "device", trained, f"{device} asked for, {count} there are", where, "give --device cpu"
+            )
             return
     elif trained.startswith("cuda"):
         advice = "measure how long a plan takes, or give --device cuda"
@@ -302,33 +315,33 @@ def check_node(spec: FusionSpec, node: FusionSpec) -> list[Finding]:
 
 def _normalisation(config: LeRobotConfig) -> Iterator[Finding]:
     """Check the statistics of a checkpoint of LeRobot; those of this package are checked when it is read."""
-    features = {**config.inputs, **config.outputs}
-    for key, shape in features.items():
-        kind = "ACTION" if key == ACTION else "VISUAL" if key.startswith(IMAGES) else "STATE"
-        mode, thing = config.modes.get(kind, "IDENTITY"), f"normalisation of {printable(key, 50)}"
-        if mode not in MODES:
+    side = "in the checkpoint"
+    for key, mode in config.modes.items():
+        found, thing = config.statistics.get(key, {}), f"normalisation of {printable(key, 50)}"
+        if mode not in MODES or key not in (*config.inputs, ACTION):
             continue
-        found = config.statistics.get(key, {})
         if missing := [name for name in MODES[mode] if name not in found]:
-            advice = "take the files policy_preprocessor* and policy_postprocessor* along with the checkpoint"
-            yield Finding(ERROR, thing, mode, f"no {missing[0]}", "in the checkpoint", advice)
+            advice = "copy policy_preprocessor* and policy_postprocessor* with the checkpoint"
+            yield Finding(ERROR, thing, mode, f"no {missing[0]}", side, advice)
             continue
         low, high = (found[name] for name in MODES[mode])
-        width = 3 if kind == "VISUAL" else shape[0]
-        spread = high if mode == "MEAN_STD" else high - low
+        width = config.action if key == ACTION else config.inputs[key][0]
         if not len(low) == len(high) == width:
             text = f"{len(low)} and {len(high)} numbers"
-            yield Finding(ERROR, thing, f"{width} columns", text, "in the checkpoint", "get the checkpoint again")
-        elif not (np.isfinite(low).all() and np.isfinite(spread).all() and (spread >= 0).all()):
-            column = int(np.argmin(np.isfinite(low) & np.isfinite(spread) & (spread >= 0)))
+            yield Finding(ERROR, thing, f"{width} columns", text, side, "get the checkpoint again")
+            continue
+        spread = high if mode == "MEAN_STD" else high - low
+        correct = np.isfinite(low) & np.isfinite(spread) & (spread >= 0)
+        if not correct.all():
+            column = int(np.argmin(correct))
             text = f"{MODES[mode][0]} {low[column]:g}, {MODES[mode][1]} {high[column]:g} of column {column}"
-            yield Finding(ERROR, thing, mode, text, "in the checkpoint", "train again on data with finite values")
+            yield Finding(ERROR, thing, mode, text, side, "train again on data with finite values")
         elif (spread == 0).any():
-            columns = np.flatnonzero(spread == 0).tolist()
-            advice = "any other value is scaled by 1e8: leave the column out, or keep it exactly as in training"
-            yield Finding(WARNING, thing, mode, f"columns {_shown(columns)} did not change", "in the checkpoint", advice)
+            text = f"columns {_shown(np.flatnonzero(spread == 0).tolist())} did not change"
+            advice = "any other value is scaled by 1e8: train without them, or keep them exactly as in training"
+            yield Finding(WARNING, thing, mode, text, side, advice)
         else:
-            yield Finding(OK, thing, mode, "finite", "in the checkpoint")
+            yield Finding(OK, thing, mode, "finite", side)
 
 
 def summary(findings: Sequence[Finding]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""The checkpoints of LeRobot as files: what `config.json` and the statistics of the processors state.
+"""The checkpoints of LeRobot as files: what config.json, train_config.json and the processors state.
 
-Nothing of LeRobot is imported, and no weight is read. The folder is that of `save_pretrained`, or a `checkpoints/<step>`
-with `pretrained_model` in it.
+Nothing of LeRobot is imported, and no weight is read. Known are the files of LeRobot 0.4.4.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,18 +20,25 @@ from robocache_ros.formats.read import read_object, refusing
 from robocache_ros.storage.paths import as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_file
 
-CONFIG, PREPROCESSOR, POSTPROCESSOR = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
-WEIGHTS, TRAIN_CONFIG = "model.safetensors", "train_config.json"
+CONFIG, TRAIN_CONFIG = "config.json", "train_config.json"
+PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
+EMPTY_CAMERA = "observation.images.empty_camera_"  # filled in by the policy
 RENAME = "rename_observations_processor"
 NORMALIZERS = {PREPROCESSOR: "normalizer_processor", POSTPROCESSOR: "unnormalizer_processor"}
-HORIZONS = ("chunk_size", "horizon", "action_chunk_size")  # of a chunk, by the kind of the policy
-MODES = {  # the statistics of a mode
+# Rows of a chunk by type of policy; others plan no chunks.
+HORIZONS = {
+    **dict.fromkeys(("act", "pi0", "pi05", "smolvla", "groot", "xvla", "wall_x"), "chunk_size"),
+    **dict.fromkeys(("pi0_fast", "diffusion"), "n_action_steps"),
+    "vqbet": "action_chunk_size",
+}
+MODES = {  # the statistics that a mode of normalisation uses
     "MEAN_STD": ("mean", "std"),
     "MIN_MAX": ("min", "max"),
     "QUANTILES": ("q01", "q99"),
     "QUANTILE10": ("q10", "q90"),
 }
+MAX_SIZE = 1 << 20  # of a dimension, a horizon
 MAX_HEADER, MAX_STATISTICS = 16 << 20, 64 << 20  # bytes of a safetensors file of statistics
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 
@@ -40,101 +47,106 @@ Float64: TypeAlias = "NDArray[np.float64]"
 
 @dataclass(frozen=True)
 class LeRobotConfig:
-    """What a checkpoint of LeRobot states.
+    """What the files of a checkpoint state. Features have the names of the dataset, before the policy renames them.
 
     Attributes:
-        folder: of its files.
-        kind: of the policy, such as act.
-        inputs, outputs: shapes of the features by name, images as (C, H, W).
-        n_obs: ticks that are observed.
-        horizon: rows of a chunk; 1 if the policy has no chunks.
-        n_action_steps: rows of a chunk that LeRobot executes.
+        type: of the policy, such as `act`.
+        inputs: shapes of the features that it needs, images as (C, H, W).
+        action: columns of the action.
+        horizon: rows of a chunk; 0: not known.
+        observed_ticks: ticks of an observation.
         device: of the training.
-        modes: normalisation by type of feature: STATE, VISUAL, ACTION, such as MEAN_STD.
-        statistics: by feature, then by name such as mean, flat; of the preprocessor, and of `action` of the
-            postprocessor. Empty if the checkpoint has none.
-        renames: names of observations before the preprocessor renames them, by their names in `inputs`.
-        dataset: folder of the dataset of the training, as train_config.json names it; empty if it does not.
+        modes: normalisation by feature, such as MEAN_STD.
+        statistics: by feature and name, such as mean, flat.
+        dataset: folder of the dataset of the training; empty if train_config.json names none.
     """
 
-    folder: Path
-    kind: str
+    type: str
     inputs: dict[str, tuple[int, ...]]
-    outputs: dict[str, tuple[int, ...]]
-    n_obs: int
+    action: int
     horizon: int
-    n_action_steps: int
+    observed_ticks: int
     device: str
     modes: dict[str, str]
     statistics: dict[str, dict[str, Float64]]
-    renames: dict[str, str]
     dataset: str
 
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of the cameras, without `observation.images.`."""
+        return tuple(key.removeprefix(IMAGES) for key in self.inputs if key.startswith(IMAGES))
 
-def is_lerobot(path: str | Path) -> bool:
-    """Whether a path is the folder of a checkpoint of LeRobot."""
-    return _folder(Path(path)) is not None
 
-
-def read_lerobot_config(path: str | Path) -> LeRobotConfig:
-    """Read a checkpoint of LeRobot, without its weights.
+def read_lerobot_config(folder: str | Path) -> LeRobotConfig:
+    """Read the files of a checkpoint, such as the folder `checkpoints/last/pretrained_model` of `lerobot-train`.
 
     Errors:
-        RoboCacheError: the folder has no config.json, or a file is damaged.
+        RoboCacheError: config.json is missing, or a file is damaged.
     """
-    folder = _folder(Path(path))
-    if folder is None:
-        raise RoboCacheError(f"{printable(path, 80)}: no {CONFIG} in it; give the folder pretrained_model")
-    config = read_object(file_below(as_path(folder), CONFIG))
-    where = printable(folder / CONFIG, 80)
-    with refusing(where, "not of a policy of LeRobot", "give the folder pretrained_model"):
+    root = Path(folder)
+    if not (root / CONFIG).is_file() and (root / "pretrained_model" / CONFIG).is_file():
+        raise RoboCacheError(f"{printable(root, 60)}: not the policy; give its folder pretrained_model")
+    config = read_object(file_below(as_path(root), CONFIG))
+    with refusing(printable(root / CONFIG, 80), "not a policy of LeRobot", "give the folder pretrained_model"):
         kind = str(config["type"])
-        inputs, outputs = (_shapes(config[name]) for name in ("input_features", "output_features"))
-        horizon = next((int(config[name]) for name in HORIZONS if config.get(name)), 1)
-        steps = int(config.get("n_action_steps") or horizon)
-        n_obs = int(config.get("n_obs_steps") or 1)
-        if not (0 < horizon <= 1 << 16 and 0 < steps <= 1 << 16 and 0 < n_obs <= 1 << 16):
-            raise ValueError(f"horizon {horizon}, n_action_steps {steps}, n_obs_steps {n_obs}")
-        modes = {str(name): str(mode) for name, mode in dict(config.get("normalization_mapping") or {}).items()}
-    renames, statistics = _processor(folder, PREPROCESSOR)
-    statistics |= {name: each for name, each in _processor(folder, POSTPROCESSOR)[1].items() if name == ACTION}
-    dataset = ""
-    if (folder / TRAIN_CONFIG).is_file():
-        stated = read_object(file_below(as_path(folder), TRAIN_CONFIG)).get("dataset")
-        dataset = str(stated.get("root") or "") if isinstance(stated, dict) else ""
-    device = str(config.get("device") or "")
+        shapes = {str(key): _shape(about) for key, about in config["input_features"].items()}
+        (action,) = _shape(config["output_features"][ACTION])
+        horizon, observed = (
+            int(config.get(key) or default) for key, default in ((HORIZONS.get(kind, ""), 0), ("n_obs_steps", 1))
+        )
+        if not (0 <= horizon <= MAX_SIZE and 0 < observed <= MAX_SIZE):
+            raise ValueError(f"a horizon of {horizon}, {observed} observed ticks")
+        by_type = {str(name): str(mode) for name, mode in dict(config.get("normalization_mapping") or {}).items()}
+        types = {str(key): str(about["type"]) for key, about in config["input_features"].items()}
+    renamed, statistics = _processor(root, PREPROCESSOR)
+    outputs = _processor(root, POSTPROCESSOR)[1]
+    statistics.update({ACTION: outputs[ACTION]} if ACTION in outputs else {})
+    modes = {renamed.get(key, key): by_type.get(type_, "IDENTITY") for key, type_ in types.items()}
     return LeRobotConfig(
-        folder, kind, inputs, outputs, n_obs, horizon, steps, device, modes, statistics, renames, dataset
+        kind,
+        {renamed.get(key, key): shape for key, shape in shapes.items() if not key.startswith(EMPTY_CAMERA)},
+        action,
+        horizon,
+        observed,
+        str(config.get("device") or ""),
+        {**modes, ACTION: by_type.get("ACTION", "IDENTITY")},
+        {renamed.get(key, key): each for key, each in statistics.items()},
+        _dataset(root),
     )
 
 
-def _folder(path: Path) -> Path | None:
-    return next((each for each in (path, path / "pretrained_model") if (each / CONFIG).is_file()), None)
+def _shape(feature: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = tuple(int(each) for each in feature["shape"])
+    if not all(0 < each <= MAX_SIZE for each in shape):
+        raise ValueError(f"a shape {shape}")
+    return shape
 
 
-def _shapes(features: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {str(name): tuple(int(n) for n in about["shape"]) for name, about in dict(features or {}).items()}
+def _dataset(root: Path) -> str:
+    if not (root / TRAIN_CONFIG).is_file():
+        return ""
+    stated = read_object(file_below(as_path(root), TRAIN_CONFIG)).get("dataset")
+    return str(stated.get("root") or "") if isinstance(stated, dict) else ""
 
 
-def _processor(folder: Path, name: str) -> tuple[dict[str, str], dict[str, dict[str, Float64]]]:
-    """Return what the steps of a processor rename, by the new names, and by feature the statistics they normalise by."""
-    if not (folder / name).is_file():
-        return {}, {}
-    root = as_path(folder)
-    renames: dict[str, str] = {}
+def _processor(root: Path, name: str) -> tuple[dict[str, str], dict[str, dict[str, Float64]]]:
+    """Return the names before a processor renames them, by those after, and by feature what it normalises by."""
+    renamed: dict[str, str] = {}
     files: list[str] = []
-    with refusing(printable(folder / name, 80), "not a processor of LeRobot", "get the file again"):
-        for step in read_object(file_below(root, name))["steps"]:
+    if not (root / name).is_file():
+        return {}, {}
+    with refusing(printable(root / name, 80), "not a processor of LeRobot", "get the file again"):
+        for step in read_object(file_below(as_path(root), name))["steps"]:
             if step.get("registry_name") == RENAME:
-                renames |= {str(new): str(old) for old, new in dict(step["config"].get("rename_map") or {}).items()}
+                renamed |= {str(new): str(old) for old, new in dict(step["config"].get("rename_map") or {}).items()}
             elif step.get("registry_name") == NORMALIZERS[name] and "state_file" in step:
                 files.append(str(step["state_file"]))
     found: dict[str, dict[str, Float64]] = {}
     for file in files:
-        for key, values in read_safetensors(file_below(root, file)).items():
+        for key, values in read_safetensors(file_below(as_path(root), file)).items():
             feature, _, statistic = key.rpartition(".")
             found.setdefault(feature, {})[statistic] = values.reshape(-1)
-    return renames, found
+    return renamed, found
 
 
 def read_safetensors(path: DatasetFile) -> dict[str, Float64]:

@@ -7,7 +7,7 @@ that removes the error is named. A policy of LeRobot is not run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from typing import NamedTuple, TypeAlias
@@ -44,8 +44,9 @@ FACTORS = {  # by which a value is multiplied to be as in training
 }
 ORDERS = {"w x y z, and x y z w": (1, 2, 3, 0), "x y z w, and w x y z": (3, 0, 1, 2)}  # of quaternions
 FAR, VERY_FAR = 0.25, 1.0  # beyond the range of a column, in parts of it
+SHIFTED = (-0.5, -0.25, -0.125, 0.125, 0.25, 0.5)  # zeros that are tried, in parts of the range
 MUCH = 0.2  # share of ticks
-PREDICTIONS, MIN_PREDICTIONS = 32, 4  # ticks at which a policy predicts
+PREDICTIONS, MIN_PREDICTIONS = 16, 4  # ticks at which a policy predicts
 MAX_CHANGES = 300  # of columns that are tried
 # Errors of the predictions: in parts of that of the mean command, and in parts of that without a change.
 GOOD, BAD = 0.15, 0.5
@@ -138,11 +139,11 @@ def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[
 
 
 def _without_ends(observed: Observed) -> Observed:
-    """Leave out the ticks before each stream has begun, and after one has ended; not for those that are never valid."""
+    """Leave out the ticks before all streams have begun, and after one has ended, unless these are most of them."""
     there = [np.flatnonzero(valid) for valid in observed.valid.values() if valid.any()]
     first = max((int(each[0]) for each in there), default=0)
     stop = min((int(each[-1]) + 1 for each in there), default=0)
-    if stop - first < MIN_TICKS:
+    if stop - first < max(MIN_TICKS, observed.ticks / 2):
         return observed
     cut = slice(first, stop)
     return replace(
@@ -225,6 +226,11 @@ class Columns:
         """Return the columns of a stream."""
         return [i for i, name in enumerate(self.streams) if name == stream]
 
+    def range_of(self, column: int) -> str:
+        """Return the range of a column as text."""
+        low, high = float(self.low[column]), float(self.high[column])
+        return " to ".join(f"{0.0 if abs(end) < 1e-4 * (high - low) else end:.3g}" for end in (low, high))
+
     def distance(self, values: Float64, at: Sequence[int]) -> float:
         """Return how far values are from the middles of the ranges of some columns, in parts of the ranges."""
         middle, span = (self.low[at] + self.high[at]) / 2, self.high[at] - self.low[at]
@@ -256,14 +262,31 @@ def _range(statistics: dict[str, Float64]) -> tuple[Float64, Float64]:
 
 
 class Change(NamedTuple):
-    """A change of columns that makes them as in training."""
+    """A change of columns that makes them as in training: those of `source` times `scale`, plus `shift`.
+
+    Attributes:
+        text: what is wrong without it.
+        advice: what to do.
+        role: observation or action.
+        columns: that change.
+        source: the columns that are read for them.
+        is_fit: whether it is fitted to the range of the training, in which the columns are then in any case.
+    """
 
     text: str
     advice: str
     role: str
     columns: tuple[int, ...]
-    apply: Callable[[Float64], Float64]  # of all columns
-    is_fit: bool = False  # whether it is fitted to the range of the training, and so always makes the column be in it
+    source: tuple[int, ...]
+    scale: float = 1.0
+    shift: float = 0.0
+    is_fit: bool = False
+
+    def apply(self, values: Float64) -> Float64:
+        """Return all columns, (T, K), with the change."""
+        changed: Float64 = values.copy()
+        changed[:, self.columns] = values[:, self.source] * self.scale + self.shift
+        return changed
 
 
 def changes(columns: Columns) -> Iterator[Change]:
@@ -272,76 +295,32 @@ def changes(columns: Columns) -> Iterator[Change]:
     for stream in dict.fromkeys(columns.streams):
         at = tuple(columns.of(stream))
         for factor, text in FACTORS.items():
-            yield Change(f"{stream} is {text}", "convert it in the driver", role, at, _scaled(at, factor))
+            yield Change(f"{stream} is {text}", "convert it in the driver", role, at, at, factor)
         for text, order in ORDERS.items() if len(at) == 4 else ():
-            moved = _moved(at, [at[i] for i in order])
-            yield Change(f"{stream} is {text} in training", "list the fields in the order of the training", role, at, moved)
+            source, advice = tuple(at[i] for i in order), "list its fields in the order of the training"
+            yield Change(f"{stream} is {text} in training", advice, role, at, source)
         for i, j in combinations(at, 2):
             text = f"{names[i]} and {names[j].rpartition('.')[2]} are swapped"
-            yield Change(text, "use the order of the training", role, (i, j), _moved((i, j), (j, i)))
+            yield Change(text, "use the order of the training", role, (i, j), (j, i))
         for i in at:
-            yield Change(f"{names[i]} has the other sign", "invert it in the driver", role, (i,), _scaled([i], -1.0))
-            text = f"{names[i]} is mirrored in its range"
-            yield Change(text, "exchange its ends, such as open and closed", role, (i,), _mirrored(i))
-            if len(columns.low):
-                ends = float(columns.low[i]), float(columns.high[i])
-                text = f"{names[i]} has another range than {ends[0]:.3g} to {ends[1]:.3g}"
-                yield Change(text, "map it to the range of the training", role, (i,), _stretched(i, ends), is_fit=True)
+            low, high = (float(end(columns.values[:, i])) for end in (np.nanmin, np.nanmax))
+            yield Change(f"{names[i]} has the other sign", "invert it in the driver", role, (i,), (i,), -1.0)
+            advice = "exchange its ends, such as open and closed"
+            yield Change(f"{names[i]} is mirrored in its range", advice, role, (i,), (i,), -1.0, low + high)
+            if len(columns.low) and high > low:
+                first, text = float(columns.low[i]), f"{names[i]} has another range"
+                scale = (float(columns.high[i]) - first) / (high - low)
+                advice = f"map {low:.3g} to {high:.3g} to that of the training, {columns.range_of(i)}"
+                yield Change(text, advice, role, (i,), (i,), scale, first - low * scale, is_fit=True)
 
 
 def shifts(columns: Columns) -> Iterator[Change]:
     """Return other zeros of each column."""
-    spans = columns.high - columns.low
-    for i, name in enumerate(columns.names if len(spans) else ()):
-        for part in (-0.5, -0.25, -0.125, 0.125, 0.25, 0.5):
-            text = f"{name} has another zero, off by about {-part * spans[i]:.2g}"
-            advice = "calibrate it, or set `offset`"
-            yield Change(text, advice, columns.role, (i,), _shifted(i, part * float(spans[i])), is_fit=True)
-
-
-def _scaled(at: Sequence[int], factor: float) -> Callable[[Float64], Float64]:
-    def apply(values: Float64) -> Float64:
-        changed = values.copy()
-        changed[:, at] *= factor
-        return changed
-
-    return apply
-
-
-def _moved(to: Sequence[int], source: Sequence[int]) -> Callable[[Float64], Float64]:
-    def apply(values: Float64) -> Float64:
-        changed = values.copy()
-        changed[:, to] = values[:, source]
-        return changed
-
-    return apply
-
-
-def _mirrored(at: int) -> Callable[[Float64], Float64]:
-    def apply(values: Float64) -> Float64:
-        changed = values.copy()
-        changed[:, at] = np.nanmin(values[:, at]) + np.nanmax(values[:, at]) - values[:, at]
-        return changed
-
-    return apply
-
-
-def _stretched(at: int, ends: tuple[float, float]) -> Callable[[Float64], Float64]:
-    def apply(values: Float64) -> Float64:
-        changed, low, high = values.copy(), np.nanmin(values[:, at]), np.nanmax(values[:, at])
-        changed[:, at] = ends[0] + (values[:, at] - low) * (ends[1] - ends[0]) / max(high - low, 1e-9)
-        return changed
-
-    return apply
-
-
-def _shifted(at: int, by: float) -> Callable[[Float64], Float64]:
-    def apply(values: Float64) -> Float64:
-        changed = values.copy()
-        changed[:, at] += by
-        return changed
-
-    return apply
+    for i, name in enumerate(columns.names if len(columns.low) else ()):
+        for part in SHIFTED:
+            by = part * float(columns.high[i] - columns.low[i])
+            text, advice = f"{name} has another zero, off by about {-by:.2g}", "calibrate it, or set `offset`"
+            yield Change(text, advice, columns.role, (i,), (i,), shift=by, is_fit=True)
 
 
 def check_values(
@@ -418,15 +397,15 @@ def _pictures(facts: TrainedFacts, observed: Observed) -> Iterator[Finding]:
             yield Finding(UNCHECKED, f"{thing}: colours", "the checkpoint does not know those of its images")
             continue
         off, swapped = (float(np.abs(each - known).mean()) for each in (mean, mean[::-1]))
-        text = [f"{' '.join(f'{value:.2f}' for value in each)}" for each in (known, mean)]
+        old, new = (" ".join(f"{value:.2f}" for value in each) for each in (known, mean))
         if off > 0.03 and swapped < 0.4 * off:
             advice = "red and blue are swapped: correct the encoding of the messages"
-            yield Finding(ERROR, f"{thing}: colours", text[0], text[1], observed.side, advice)
+            yield Finding(ERROR, f"{thing}: colours", old, new, observed.side, advice)
         elif off > 0.2:
             advice = "look at the image: exposure, light, another range of values"
-            yield Finding(WARNING, f"{thing}: colours", text[0], text[1], observed.side, advice)
+            yield Finding(WARNING, f"{thing}: colours", old, new, observed.side, advice)
         else:
-            yield Finding(OK, f"{thing}: colours", text[0], text[1], observed.side)
+            yield Finding(OK, f"{thing}: colours", old, new, observed.side)
 
 
 def _ranges(columns: Columns, side: str, cause: Change | None) -> list[Finding]:
@@ -445,7 +424,7 @@ def _ranges(columns: Columns, side: str, cause: Change | None) -> list[Finding]:
         at = columns.of(stream)
         wrong = [i for i in at if far[i]]
         for i in () if wrong else _frozen(columns, at):
-            text = f"{columns.low[i]:.3g} to {columns.high[i]:.3g}"
+            text = columns.range_of(i)
             value, advice = f"always {columns.values[0, i]:.3g}", "see if it is read from the right field"
             found.append(Finding(WARNING, columns.names[i], text, value, side, advice))
         if not wrong:
@@ -457,7 +436,7 @@ def _ranges(columns: Columns, side: str, cause: Change | None) -> list[Finding]:
         if cause is not None and cause.role == columns.role and set(cause.columns) & set(wrong):
             best = cause
         i = wrong[0]
-        trained = f"{columns.names[i]} from {columns.low[i]:.3g} to {columns.high[i]:.3g}"
+        trained = f"{columns.names[i]} from {columns.range_of(i)}"
         value = f"median {np.nanmedian(columns.values[:, i]):.3g}"
         advice = f"{best.text}: {best.advice}" if best else "see if it is another unit, zero or column"
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -516,7 +495,9 @@ class Prediction:
             level = WARNING if change.is_fit and error < BAD * of_mean else ERROR
             advice = f"{change.text}: {change.advice}"
             found = f"{error:.2f}, and {least:.2f} if it is corrected"
-            return Finding(level, "predictions", "commands are predicted", f"with the error {found}", side, advice), change
+            return Finding(
+                level, "predictions", "commands are predicted", f"with the error {found}", side, advice
+            ), change
         text = f"with the error {error:.2f}, and {of_mean:.2f} by the mean command"
         level, advice = OK, ""
         if abs(best) > 1 and errors[best] < NEARLY * error:

@@ -15,9 +15,8 @@ from robocache_ros.formats.columns import export_columns
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.read import column_labels
 from robocache_ros.formats.read import read_object
-from robocache_ros.policy.lerobot_config import ACTION, IMAGES, STATE, LeRobotConfig, is_lerobot, read_lerobot_config
+from robocache_ros.policy.lerobot_config import ACTION, IMAGES, STATE, LeRobotConfig, read_lerobot_config
 from robocache_ros.spec import FusionSpec, Layout, load_spec
-from robocache_ros.storage.paths import as_path
 from robocache_ros.training.checkpoints import read_checkpoint
 from robocache_ros.untrusted_files import file_below
 
@@ -79,7 +78,7 @@ def trained_facts(path: str | Path) -> TrainedFacts:
     Errors:
         RoboCacheError: it is missing, damaged, or of another kind.
     """
-    return _of_lerobot(read_lerobot_config(path)) if is_lerobot(path) or Path(path).is_dir() else _of_checkpoint(path)
+    return _of_lerobot(read_lerobot_config(path)) if Path(path).is_dir() else _of_checkpoint(path)
 
 
 def _of_checkpoint(path: str | Path) -> TrainedFacts:
@@ -87,16 +86,17 @@ def _of_checkpoint(path: str | Path) -> TrainedFacts:
     spec, notes = _spec(info.spec)
     own = arguments.get("action_offset") if info.action_offset is None else info.action_offset
     statistics = {
-        name: {key: np.array(values) for part in (info.statistics, info.ranges) for key, values in part.get(of, {}).items()}
+        name: {
+            key: np.array(values) for part in (info.statistics, info.ranges) for key, values in part.get(of, {}).items()
+        }
         for name, of in (("state", "proprio"), ("action", "actions"))
     }
     actions = [Column(s, name) for s, names in info.columns.items() if s not in info.streams for name in names]
-    images = {name: {} for names in info.images.values() for name in names}
     return TrainedFacts(
         policy.kind,
         tuple(Column(s, n) for s, width in info.streams.items() for n in info.columns.get(s) or [""] * width),
         tuple(actions if len(actions) == info.actions else [Column("", "")] * info.actions),
-        {name: dict(info.samples.get(name, {})) for name in images},
+        {name: dict(info.samples.get(name, {})) for names in info.images.values() for name in names},
         policy.n_obs,
         policy.horizon,
         info.rate_hz,
@@ -126,54 +126,51 @@ def _offset(spec: FusionSpec | None, own: int | None) -> int | None:
 
 
 def _of_lerobot(config: LeRobotConfig) -> TrainedFacts:
-    rate_hz, spec, labels, notes = _dataset(config)
-    named = {key: Layout(spec).vectors_of(role) for key, role in ((STATE, "observation"), (ACTION, "action")) if spec}
+    widths = {STATE: (*config.inputs.get(STATE, ()), 0)[0], ACTION: config.action}
+    rate_hz, spec, labels, notes = _dataset(config.dataset, widths)
 
-    def columns(key: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Column, ...]:
-        width = shapes.get(key, (0,))[0]
-        known = [Column(s.name, component) for s in named.get(key, ()) for component in s.components]
-        if len(known) == width:
+    def columns(key: str, role: str) -> tuple[Column, ...]:
+        streams = Layout(spec).vectors_of(role) if spec else ()
+        known = [Column(stream.name, component) for stream in streams for component in stream.components]
+        if len(known) == widths[key]:
             return tuple(known)
-        return tuple(Column("", name) for name in labels.get(key) or [""] * width)
+        return tuple(Column("", name) for name in labels.get(key) or [""] * widths[key])
 
     images: dict[str, dict[str, Any]] = {}
-    for key, shape in config.inputs.items():
-        if key.startswith(IMAGES) and len(shape) == 3:
-            found = config.statistics.get(key, {})
-            pixels = {name: found[name].tolist() for name in ("mean", "std") if len(found.get(name, ())) == 3}
-            images[config.renames.get(key, key).removeprefix(IMAGES)] = {"size": list(shape[1:]), **pixels}
-    statistics = {name: config.statistics.get(key, {}) for name, key in (("state", STATE), ("action", ACTION))}
+    for name in config.cameras:
+        found = config.statistics.get(IMAGES + name, {})
+        pixels = {key: found[key].tolist() for key in ("mean", "std") if len(found.get(key, ())) == 3}
+        images[name] = {"size": list(config.inputs[IMAGES + name][1:]), **pixels}
     return TrainedFacts(
-        f"{config.kind} of LeRobot",
-        columns(STATE, config.inputs),
-        columns(ACTION, config.outputs),
+        f"{config.type} of LeRobot",
+        columns(STATE, "observation"),
+        columns(ACTION, "action"),
         images,
-        config.n_obs,
-        config.n_action_steps if config.kind == "diffusion" else config.horizon,  # the rows that LeRobot returns
+        config.observed_ticks,
+        config.horizon,
         rate_hz,
         _offset(spec, 0),
         spec,
         config.device,
-        statistics,
+        {"state": config.statistics.get(STATE, {}), "action": config.statistics.get(ACTION, {})},
         lerobot=config,
         notes=notes,
     )
 
 
 def _dataset(
-    config: LeRobotConfig,
+    path: str, widths: Mapping[str, int]
 ) -> tuple[int | None, FusionSpec | None, dict[str, tuple[str, ...]], tuple[str, ...]]:
     """Return rate, spec and names of columns of the dataset of the training, if its folder is on this machine."""
-    folder = as_path(config.dataset) if config.dataset else None
-    if folder is None or not (folder / schema.INFO).is_file():
-        return None, None, {}, ("dataset: not on this machine; its rate and the names of its columns are not known",)
+    folder = Path(path)
+    if not path or not (folder / schema.INFO).is_file():
+        return None, None, {}, ("rate_hz, columns: not known without the dataset of the training on this machine",)
     info = read_object(file_below(folder, schema.INFO))
-    shapes = {**config.inputs, **config.outputs}
-    features = info.get("features", {})
-    labels = {key: column_labels(features.get(key, {}), shapes.get(key, (0,))[0]) for key in (STATE, ACTION)}
+    features = info["features"] if isinstance(info.get("features"), dict) else {}
+    labels = {key: column_labels(features.get(key) or {}, width) for key, width in widths.items()}
     rate_hz = int(info["fps"]) if isinstance(info.get("fps"), (int, float)) else None
     if not (folder / schema.PROVENANCE).is_file():
-        return rate_hz, None, labels, ("spec: the dataset of the training is no export of this project",)
+        return rate_hz, None, labels, ("spec: the dataset of the training is not an export of this project",)
     provenance = read_object(file_below(folder, schema.PROVENANCE))
     spec, notes = _spec(export_columns(provenance, schema.PROVENANCE).spec)
     return rate_hz, spec, labels, notes
