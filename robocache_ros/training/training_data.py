@@ -257,21 +257,23 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
 
 
 def _samples(dataset: TimelineDataset, images: list[str]) -> dict[str, dict[str, Any]]:
-    """Return what some samples, evenly spaced, show of each stream."""
+    """Return what some samples, evenly spaced, show of each stream that is observed."""
     chosen = [dataset[index] for index in np.unique(np.linspace(0, len(dataset) - 1, SAMPLES).astype(int)).tolist()]
-    streams = [name.partition("/")[2] if _is_vision(name) else name for name in dataset.stream_names()]
-    valid = np.concatenate([sample["valid"].numpy() for sample in chosen]) > 0
-    age_ms = np.concatenate([sample["age_ms"].numpy() for sample in chosen])
+    valid, age_ms = (np.concatenate([sample[key].numpy() for sample in chosen]) for key in ("valid", "age_ms"))
     found: dict[str, dict[str, Any]] = {}
-    for index, name in enumerate(streams):
-        ages = age_ms[valid[:, index], index]
-        found[name] = {"valid": float(valid[:, index].mean()), "age_ms": float(np.median(ages)) if len(ages) else 0.0}
+    for index, stream in enumerate(dataset.streams_of(dataset.place(0)[0]).streams.values()):
+        if stream.role == "observation":
+            there = valid[:, index] > 0
+            age = float(np.median(age_ms[there, index])) if there.any() else 0.0
+            name = stream.name.partition("/")[2] if _is_vision(stream.name) else stream.name
+            found[name] = {"valid": float(there.mean()), "age_ms": age}
     for index, name in enumerate(images):
-        several = "vision" in chosen[0]
-        shown = [sample["vision"][-1, index] if several else sample[f"vision/{name}"][-1] for sample in chosen]
-        pixels = torch.stack([torch.stack([p.mean((0, 1)), p.std((0, 1))]) for p in (s / 255.0 for s in shown)])
-        mean, std = pixels.mean(0).tolist()
-        found[name] |= {"size": list(shown[0].shape[:2]), "mean": mean, "std": std}
+        one = f"vision/{name}"
+        shown = [sample[one][-1] if one in sample else sample["vision"][-1, index] for sample in chosen]
+        mean, std = torch.stack([torch.stack([p.mean((0, 1)), p.std((0, 1))]) for p in (s / 255 for s in shown)]).mean(
+            0
+        )
+        found[name] |= {"size": list(shown[0].shape[:2]), "mean": mean.tolist(), "std": std.tolist()}
     return found
 
 

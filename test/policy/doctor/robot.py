@@ -1,4 +1,4 @@
-"""A robot whose recordings have a planted mistake: four joints, a pose, a camera, and the commands of a demonstration."""
+"""A robot of four joints, a pose and a camera, and its recordings, with commands or with a planted mistake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPEC: dict[str, Any] = {
         "arm": {"topic": "/arm", "type": ARRAY, "dim": 3, "align": "hold", "role": "action", "unit": "rad"},
         "hand": {"topic": "/hand", "type": ARRAY, "dim": 1, "align": "hold", "role": "action"},
     },
-    "dataset": {"action_offset": 1, "media": "image", "formats": ["robomimic"], "task": "reach"},
+    "dataset": {"action_offset": 1, "media": "image", "formats": ["lerobot"], "task": "reach"},
     "run": {"replan_every": 10},
 }
 Values = NDArray[np.float64]
