@@ -10,7 +10,7 @@ import typer
 
 from robocache_ros.cli.options import AsJson, SpecFile, place, with_options
 from robocache_ros.cli.program import print_document
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import install_hint
 from robocache_ros.spec.run import RunOptions
 
@@ -67,7 +67,7 @@ def doctor(
         for level in checks.LEVELS:
             for finding in findings:
                 if finding.level == level:
-                    typer.echo(f"{level}: {finding}")
+                    typer.echo(printable(f"{level}: {finding}", 400))
     if wrong:
         raise typer.Exit(1)
 
@@ -76,11 +76,13 @@ def _values(
     checkpoint: str, facts: "TrainedFacts", spec: "FusionSpec", bag: "str | None", fusion: str, seconds: float
 ) -> list["Finding"]:
     from robocache_ros.policy import observed_values
-    from robocache_ros.policy.doctor import run_offset
+    from robocache_ros.policy.doctor import UNCHECKED, Finding, run_offset
     from robocache_ros.storage.paths import any_path
     from robocache_ros.training.trained_policy import TrainedPolicy
 
     used = observed_values.used_streams(facts, spec)
+    if used is None:
+        return [Finding(UNCHECKED, "values", "no stream of the checkpoint is in the spec")]
     observed, findings = (
         _listen(used, fusion, seconds)
         if bag is None

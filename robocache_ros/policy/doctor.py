@@ -269,6 +269,9 @@ def run_offset(spec: FusionSpec) -> int:
 
 def _plan(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
     """Compare the rows of a chunk with the ticks until the next one."""
+    if not facts.horizon:
+        yield Finding(UNCHECKED, "run", f"the rows of a chunk of {printable(facts.kind, 40)} are not known")
+        return
     run = spec.run or RunOptions()
     rows, period_ms = facts.horizon - run.execute_from, 1000 / spec.rate_hz
     spare = rows - run.replan_every
@@ -285,10 +288,13 @@ def _plan(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
 
 def _device(facts: TrainedFacts, device: str) -> Iterator[Finding]:
     where, trained = "on this machine", printable(facts.device, 20) or "not known"
-    kind, _, index = device.partition(":")
-    if kind == "cuda":
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        raise RoboCacheError(f"device: {printable(device, 40)} is not a device; give cpu, cuda or cuda:0") from None
+    if wanted.type == "cuda":
         count = torch.cuda.device_count()
-        if int(index or 0) >= count:
+        if (wanted.index or 0) >= count:
             yield Finding(
                 ERROR, "device", trained, f"{device} asked for, {count} there are", where, "give --device cpu"
             )

@@ -80,14 +80,13 @@ class Observed:
         return len(next(iter(self.valid.values()), ()))
 
 
-def used_streams(facts: TrainedFacts, spec: FusionSpec) -> FusionSpec:
-    """Return a spec with the streams that the policy uses alone: a recording need not have others."""
+def used_streams(facts: TrainedFacts, spec: FusionSpec) -> FusionSpec | None:
+    """Return a spec with the streams that the policy uses alone, for a recording need not have others; None: none."""
     pairs = (pair for role in ("observation", "action") for pair in stream_of(facts, spec, role))
     names = {pair[0].name for pair in pairs if pair} | set(facts.images)
     kept = tuple(stream for stream in spec.streams if stream.name in names)
-    if not any(stream.role == "observation" for stream in kept):
-        raise RoboCacheError("streams: the spec has none of the checkpoint; use the spec of the training")
-    return replace(spec, streams=kept, dataset=None, run=None)
+    is_any = any(stream.role == "observation" for stream in kept)
+    return replace(spec, streams=kept, dataset=None, run=None) if is_any else None
 
 
 def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[Finding]]:
@@ -201,12 +200,16 @@ class Columns:
     Attributes:
         names: of them, such as `gripper.left`.
         streams: of each.
+        role: observation or action.
         values: (T, K) float64, NaN where there is none.
+        complete: whether all columns of the training are there.
+        low, high: (K,) the range of each in training; empty if it is not known.
     """
 
     def __init__(self, facts: TrainedFacts, observed: Observed, role: str) -> None:
         pairs = stream_of(facts, observed.spec, role)
-        columns, self.names, self.streams, self.places = [], list[str](), list[str](), list[int]()
+        columns, places = list[Float64](), list[int]()
+        self.role, self.names, self.streams = role, list[str](), list[str]()
         for place, pair in enumerate(pairs):
             if pair is None or not observed.valid.get(pair[0].name, np.empty(0)).any():
                 continue
@@ -215,12 +218,12 @@ class Columns:
             columns.append(np.where(observed.valid[stream.name] > 0, values, np.nan))
             self.names.append(f"{stream.name}.{[*stream.components, *map(str, range(stream.width))][index]}")
             self.streams.append(stream.name)
-            self.places.append(place)
-        self.role = role
+            places.append(place)
         self.values: Float64 = np.stack(columns, 1) if columns else np.empty((observed.ticks, 0))
-        self.complete = len(self.places) == len(pairs) and bool(pairs)
-        self.low, self.high = _range(facts.statistics.get("state" if role == "observation" else "action", {}))
-        self.low, self.high = (each[self.places] if len(each) else each for each in (self.low, self.high))
+        self.complete = len(places) == len(pairs) and bool(pairs)
+        low, high = _range(facts.statistics.get("state" if role == "observation" else "action", {}))
+        known = len(low) == len(high) == len(pairs) and bool(np.isfinite([low, high]).all())
+        self.low, self.high = (each[places] if known else np.empty(0) for each in (low, high))
 
     def of(self, stream: str) -> list[int]:
         """Return the columns of a stream."""
@@ -345,7 +348,10 @@ def check_values(
     if why or policy is None:
         predicted, cause = Finding(UNCHECKED, "predictions", f"commands are not compared: {why}"), None
     else:
-        predicted, cause = Prediction(policy, observed, state, actions, offset).finding()
+        try:
+            predicted, cause = Prediction(policy, observed, state, actions, offset).finding()
+        except RoboCacheError as error:  # of an image or a value that the policy refuses
+            predicted, cause = Finding(UNCHECKED, "predictions", f"the policy refuses the values ({error})"), None
     ranges = [_ranges(columns, observed.side, cause) for columns in (state, actions)]
     is_named = cause is not None and any(cause.text in each.advice for part in ranges for each in part)
     return [*found, *ranges[0], *ranges[1], *(() if is_named else (predicted,))]
@@ -430,7 +436,8 @@ def _ranges(columns: Columns, side: str, cause: Change | None) -> list[Finding]:
         if not wrong:
             found.append(Finding(OK, f"{stream}: values", f"{len(at)} columns", "in their ranges", side))
             continue
-        known = [each for each in changes(columns) if set(each.columns) & set(wrong) and not each.is_fit]
+        tried = islice(changes(columns), MAX_CHANGES)
+        known = [each for each in tried if set(each.columns) & set(wrong) and not each.is_fit]
         known = [each for each in known if not columns.outside(each.apply(columns.values), FAR)[at].any()]
         best = min(known, key=lambda each: columns.distance(each.apply(columns.values), at), default=None)
         if cause is not None and cause.role == columns.role and set(cause.columns) & set(wrong):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from robocache_ros.exporter.job import export
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.policy.doctor.conftest import Diagnosis
 from test.policy.doctor.robot import Mistakes, record
 
 Doctor = Callable[..., Diagnosis]
 SpecFile = Callable[..., Path]
+ROOT = Path(__file__).parents[3]
 
 
 def test_nothing_is_wrong_with_the_spec_of_the_training(doctor: Doctor, checkpoint: Path, spec_file: SpecFile) -> None:
@@ -251,3 +256,18 @@ def test_an_image_of_another_size_is_found_where_the_spec_keeps_the_size(
 
     expected = "error: streams.front: size: [12, 16] in training, [24, 32] in the recording"
     assert any(line.startswith(expected) for line in found.lines)
+
+
+@pytest.mark.slow
+def test_nothing_is_wrong_with_a_policy_that_was_trained_on_the_recording(doctor: Doctor, tmp_path: Path) -> None:
+    spec, bag = ROOT / "config" / "panda_lift.yaml", ROOT / "test" / "data" / "panda_lift"
+    export([bag], load_spec(spec), tmp_path / "panda", DatasetOptions(media="none"))
+    train = runpy.run_path(str(ROOT / "examples" / "train_policy.py"))["main"]
+    shape = ("--policy=tiny", "--horizon=25", "--workers=0", "--cache=host", "--device=cpu")
+    train([str(tmp_path / "panda"), f"--out={tmp_path}", "--steps=120", "--learning-rate=1e-3", "--warmup=10", *shape])
+
+    found = doctor(tmp_path / "checkpoint.pt", "--spec", spec, "--bag", bag)
+
+    assert (found.code, found.of("error", "warning")) == (0, [])
+    assert any(line.startswith("ok: predictions: commands are predicted") for line in found.lines)
+    assert found.of("not checked") == []
