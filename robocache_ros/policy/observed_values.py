@@ -124,37 +124,25 @@ def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[
             tick += len(part)
             if tick >= MAX_TICKS:
                 break
-    fused, valid, age_ns = (np.concatenate(each) for each in zip(*parts, strict=True))
-    layout = Layout(spec)
-    observed = Observed(
+    layout, (fused, valid, age_ns) = Layout(spec), (np.concatenate(each) for each in zip(*parts, strict=True))
+    cut = _within(valid)
+    fused, valid, age_ns = fused[cut], valid[cut], age_ns[cut]
+    return Observed(
         side,
         spec,
         {name: fused[:, slot] for name, slot in layout.slots.items()},
         {name: valid[:, row] for row, name in enumerate(layout.names)},
         {name: (age_ns[:, row] / NS_PER_MS).astype(np.float32) for row, name in enumerate(layout.names)},
-        images,
-    )
-    return _without_ends(observed), found
+        {n: {at - cut.start: i for at, i in of.items() if cut.start <= at < cut.stop} for n, of in images.items()},
+    ), found
 
 
-def _without_ends(observed: Observed) -> Observed:
-    """Leave out the ticks before all streams have begun, and after one has ended, unless these are most of them."""
-    there = [np.flatnonzero(valid) for valid in observed.valid.values() if valid.any()]
+def _within(valid: NDArray[np.uint8]) -> slice:
+    """Return the ticks from which all streams have begun until one has ended, if these are most of (T, N) ticks."""
+    there = [np.flatnonzero(column) for column in valid.T if column.any()]
     first = max((int(each[0]) for each in there), default=0)
     stop = min((int(each[-1]) + 1 for each in there), default=0)
-    if stop - first < max(MIN_TICKS, observed.ticks / 2):
-        return observed
-    cut = slice(first, stop)
-    return replace(
-        observed,
-        values={name: values[cut] for name, values in observed.values.items()},
-        valid={name: values[cut] for name, values in observed.valid.items()},
-        age_ms={name: values[cut] for name, values in observed.age_ms.items()},
-        images={
-            name: {at - first: image for at, image in images.items() if first <= at < stop}
-            for name, images in observed.images.items()
-        },
-    )
+    return slice(first, stop) if stop - first >= max(MIN_TICKS, len(valid) / 2) else slice(0, len(valid))
 
 
 def observe_frames(frames: Iterable[FusedFrame], every: int = 1) -> Observed:
