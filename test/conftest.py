@@ -47,7 +47,13 @@ NEEDS = {
     **dict.fromkeys(("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),
     **dict.fromkeys(("policy/test_outputs.py", "policy/test_runner.py"), ("bags", ("rosbags",))),
     "policy/test_servers.py": ("policies", ("websockets", "msgpack", "zmq")),
-    **dict.fromkeys(("sim", "nodes/test_simulator.py"), ("sim", ("mujoco", "rosbags"))),
+    **dict.fromkeys(
+        ("sim", "nodes/test_simulator.py", "policy/doctor/test_so101_policy.py"), ("sim", ("mujoco", "rosbags"))
+    ),
+    "policy/doctor": (
+        "cli,export",
+        ("typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib"),
+    ),
     "training": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "fleet": (

@@ -416,7 +416,7 @@ class ReplayBufferEpisodes:
         self.name = self.folder.stem
         self.files = (self.folder / ".zattrs", self.folder / "meta" / "episode_ends" / "0")
         where = printable(self.folder / ".zattrs")
-        self._columns = export_columns(read_object(file_below(self.folder, ".zattrs")).get("robocache", {}), where)
+        self.export = export_columns(read_object(file_below(self.folder, ".zattrs")).get("robocache", {}), where)
         meta = self.folder / "meta"
         tasks = read_object(file_below(self.folder, "meta/.zattrs")).get("tasks")
         ends, task_index, success = (
@@ -432,7 +432,7 @@ class ReplayBufferEpisodes:
         self._ends, self._tasks = ends.tolist(), [str(tasks[index]) for index in task_index.tolist()]
         self._success = [None if value < 0 else value > 0 for value in success.tolist()]
         self._arrays: dict[str, ZarrRows] = {}
-        for name in (*MARKS, *self._columns.names, ACTION, REWARD):
+        for name in (*MARKS, *self.export.names, ACTION, REWARD):
             if path_below(self.folder, f"data/{name}/.zarray").is_file():
                 self._arrays[name] = _opened(self.folder, f"data/{name}")
         total = self._ends[-1] if self._ends else 0
@@ -449,10 +449,10 @@ class ReplayBufferEpisodes:
         """Return an episode. Images and arrays are read when they are asked for."""
         start, stop, where = self._place(index)
         ticks, valid, age_ns = (self._rows(name, start, stop, where) for name in MARKS)
-        marks = read_marks(self._columns, valid, age_ns, where)
+        marks = read_marks(self.export, valid, age_ns, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
-        for name, about in self._columns.streams.items():
+        for name, about in self.export.streams.items():
             if name not in self._arrays or about.role in (ACTION, REWARD):
                 continue
             stored = self._arrays[name]
@@ -460,14 +460,14 @@ class ReplayBufferEpisodes:
                 found[name] = numbers(self._rows(name, start, stop, where), f"{where}: {name}")
             else:
                 is_image = about.kind == "image" and stored.dtype == np.uint8 and stored.shape[-1:] == (3,)
-                absent = marks.valid[:, self._columns.names.index(name)] == 0
+                absent = marks.valid[:, self.export.names.index(name)] == 0
                 rows = ArrayRows(stop - start, partial(_row, stored, start, absent), f"{where}: {name}")
                 (found if is_image else arrays)[name] = rows
         if ACTION in self._arrays:
             table = numbers(self._rows(ACTION, start, stop, where), f"{where}: {ACTION}")
-            found.update(self._columns.split(table, ACTION, f"{where}: {ACTION}"))
+            found.update(self.export.split(table, ACTION, f"{where}: {ACTION}"))
         rewards = self._rows(REWARD, start, stop, where) if REWARD in self._arrays else None
-        streams = self._columns.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards, where)
+        streams = self.export.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards, where)
         return SourceEpisode(streams, self._tasks[index], self.name, where, self._success[index])
 
     def span_ns(self, index: int) -> tuple[int, int]:

@@ -447,7 +447,7 @@ class McapEpisodes:
             read_object(file_below(self.folder, PROVENANCE)),
             printable(self.folder / PROVENANCE),
         )
-        self._columns = export_columns(provenance, where)
+        self.export = export_columns(provenance, where)
         with refusing(where, "has no spec or no episodes", "export the dataset again"):
             self._spec: FusionSpec = load_spec(provenance["layout"]["spec"])
             self._count = len(provenance["episodes"])  # not that of the files, of which some may be missing
@@ -494,7 +494,7 @@ class McapEpisodes:
                 (found if is_image else arrays)[stream.name] = TopicRows(
                     path, topic, _first_ticks(ticks, rows[stream.name]), convert
                 )
-        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards, where)
+        streams = self.export.episode_streams(ticks, marks, found, arrays, rewards, where)
         return SourceEpisode(streams, task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -507,14 +507,14 @@ class McapEpisodes:
         return f"{episode_folder(index)}/{episode_folder(index)}.mcap"
 
     def _marks(self, ticks: NDArray[np.int64], rows: dict[str, StreamRows], where: str) -> Marks:
-        names = self._columns.names
+        names = self.export.names
         if missing := [name for name in names if name not in rows]:
             raise DatasetError(f"{where}: has no {printable(missing[0], 40)}; export the dataset again")
         valid = np.stack([rows[name].valid for name in names], axis=1)
         stamps = np.stack([rows[name].stamps_ns for name in names], axis=1)
         latency = np.array([self._spec.stream(name).latency_ns for name in names])
         age_ns = np.where(valid > 0, ticks[:, None] - (stamps - latency), 0)  # stamps are those of the messages
-        return read_marks(self._columns, valid, age_ns, where)
+        return read_marks(self.export, valid, age_ns, where)
 
 
 @dataclass(frozen=True)

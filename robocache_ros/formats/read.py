@@ -167,7 +167,8 @@ class SourceEpisode:
 class EpisodeSource(Protocol):
     """The episodes of a dataset. It can be pickled: files are opened on use, in each process.
 
-    An attribute `files`, if it has one, names the files by which a change of the dataset is noticed.
+    It may have `files`, by which a change of the dataset is noticed, and `export`, the `ExportColumns` of an export of
+    this project.
 
     Errors:
         DatasetError: a file or a record is missing or damaged; the message names it.

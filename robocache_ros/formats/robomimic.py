@@ -314,10 +314,10 @@ class RobomimicDemos:
                 env["env_kwargs"].get("control_freq", RATE_HZ) if isinstance(env.get("env_kwargs"), dict) else RATE_HZ
             )
             self._rate_hz = float(rate_hz if rate_hz is not None else stored)
-            self._export: ExportColumns | None = None
+            self.export: ExportColumns | None = None
             if PROVENANCE in file:
                 where = f"{printable(self.path)}: provenance"
-                self._export = export_columns(parse_object(_all(file[PROVENANCE], where), where), where)
+                self.export = export_columns(parse_object(_all(file[PROVENANCE], where), where), where)
 
     def __len__(self) -> int:
         return len(self._demos)
@@ -328,7 +328,7 @@ class RobomimicDemos:
         where = f"{printable(self.path)}: {printable(name, 40)}"
         with _refusing(where):
             demo = _file(self.path, os.getpid())[f"data/{name}"]
-            streams = self._exported(demo, where) if self._export else self._nominal(demo, where)
+            streams = self._exported(demo, where) if self.export else self._nominal(demo, where)
             meta = parse_object(demo.attrs.get("ep_meta", "{}"), f"{where}: ep_meta")
             return SourceEpisode(streams, str(meta.get("lang", "")), self.name, where)
 
@@ -337,7 +337,7 @@ class RobomimicDemos:
         name = self._demos[index]
         with _refusing(f"{printable(self.path)}: {printable(name, 40)}"):
             demo = _file(self.path, os.getpid())[f"data/{name}"]
-            if self._export:
+            if self.export:
                 ticks = demo[f"{OWN}/tick_ns"]
                 return int(ticks[0]), int(ticks[-1])
             return nominal_span(len(demo["actions"]), self._rate_hz)
@@ -361,7 +361,7 @@ class RobomimicDemos:
         return streams
 
     def _exported(self, demo: Any, where: str) -> dict[str, Stream]:
-        columns = self._export
+        columns = self.export
         assert columns is not None
         known_names("obs_keys", self._keys or (), columns.names)
         ticks, valid, age_ns = (_all(demo[f"{OWN}/{name}"], where) for name in ("tick_ns", "valid", "age_ns"))

@@ -335,7 +335,7 @@ class WebDatasetEpisodes:
         self.name = self.folder.name
         where = printable(self.folder / INDEX)
         index = read_object(file_below(self.folder, INDEX))
-        self._columns = export_columns(read_object(file_below(self.folder, PROVENANCE)), where)
+        self.export = export_columns(read_object(file_below(self.folder, PROVENANCE)), where)
         with refusing(where):
             shards = [(str(shard["name"]), int(shard["episodes"])) for shard in index["shards"]]
             if min((count for _, count in shards), default=0) < 0:
@@ -369,11 +369,11 @@ class WebDatasetEpisodes:
         with refusing(f"{where}: {META}", advice="export it again"):
             ticks = np.array([int(meta["tick_ns"]) for meta in metas], np.int64)
             rewards = np.array([float(meta["reward"]) for meta in metas], np.float32)
-            names = self._columns.names
+            names = self.export.names
             valid, age_ns = (np.array([[m[key][name] for name in names] for m in metas]) for key in ("valid", "age_ns"))
-        marks = read_marks(self._columns, valid, age_ns, where)
+        marks = read_marks(self.export, valid, age_ns, where)
         found, arrays = self._values(path, keys, where)
-        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards, where)
+        streams = self.export.episode_streams(ticks, marks, found, arrays, rewards, where)
         return SourceEpisode(streams, task, self.name, where, success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -399,8 +399,8 @@ class WebDatasetEpisodes:
         for field, role in ROLES.items():
             if f"{keys[0]}.{field}" in members:
                 table = _rows(path, keys, field, where)
-                found.update(self._columns.split(table, role, f"{where}: {field}"))
-        for name, about in self._columns.streams.items():
+                found.update(self.export.split(table, role, f"{where}: {field}"))
+        for name, about in self.export.streams.items():
             if about.kind == "vector" and about.role == "observation" and not about.width:  # a window
                 found[name] = _rows(path, keys, f"{name}.npy", where)
             elif about.kind != "vector" and f"{keys[0]}.{name}.npz" in members:

@@ -193,11 +193,11 @@ class RldsEpisodes:
         if self._ends and self._ends[-1] > MAX_EPISODES:
             raise DatasetError(f"{where}: {self._ends[-1]:,} episodes; at most {MAX_EPISODES:,} are read")
         self._folder = as_path(folder)
-        self._export = _read_export(self._folder)
+        self.export = _read_export(self._folder)
         self._paths = find_features(dataset.features, features or {}, where)
-        self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
-        wanted = {*self._paths.all, *(_MARKS if self._export else ())}
-        if self._export:
+        self._rate_hz = 0.0 if self.export else rate_of(self.name, rate_hz, where)
+        wanted = {*self._paths.all, *(_MARKS if self.export else ())}
+        if self.export:
             wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == SUCCESS}
         # Only what is used is parsed further. `is_first` counts the steps.
         first = {"steps/is_first", TICK}
@@ -219,7 +219,7 @@ class RldsEpisodes:
                 f"{where}: {counts[odd[0]]:,} steps of {printable(odd[0], 40)}, {count:,} of {printable(first, 40)}; "
                 "get features.json again"
             )
-        streams = self._exported(values, where) if self._export else self._nominal(values, where)
+        streams = self.exported(values, where) if self.export else self._nominal(values, where)
         success = int(values[SUCCESS]) if SUCCESS in values else -1
         return SourceEpisode(streams, task, self.name, where, None if success < 0 else success > 0)
 
@@ -280,7 +280,7 @@ class RldsEpisodes:
         return nominal_stamps(count, self._rate_hz)
 
     def _exported(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
-        columns = self._export
+        columns = self.export
         assert columns is not None
         ticks, valid, age_ns = (values[name] for name in _MARKS)
         marks = read_marks(columns, valid, age_ns, where)
