@@ -86,21 +86,21 @@ def ways() -> list[Way]:
 class Robot:
     """The simulation with the engine that fuses its messages.
 
-    Args:
+    Attributes:
         spec: of the robot; its cameras are rendered.
     """
 
     def __init__(self, spec: FusionSpec) -> None:
         self.simulation = Simulation(SimOptions(camera=any(stream.kind == "image" for stream in spec.streams)))
-        self._spec = spec
+        self.spec = spec
         self._stream_of = {stream.topic: stream.name for stream in spec.streams}
         self._rows: deque[torch.Tensor] = deque(maxlen=spec.horizon)
 
     def begin(self, seed: int) -> None:
         """Begin an episode, with an engine that knows nothing of the last one."""
         self.simulation.begin(seed, expert=False)
-        self.engine = FusionEngine(self._spec)
-        self._ingest = Ingest(self._spec, self.engine)
+        self.engine = FusionEngine(self.spec)
+        self._ingest = Ingest(self.spec, self.engine)
         self._rows.clear()
 
     def observe(self) -> FusedFrame | None:
@@ -113,14 +113,14 @@ class Robot:
         if not len(frames):
             return None
         self._rows.append(frames.rows()[0])
-        if not frames.valid.all(axis=1, where=self._observed)[0] or len(self._rows) < self._spec.horizon:
+        if not frames.valid[0, self._observed].all() or len(self._rows) < self.spec.horizon:
             return None
         frame = split_window(self.engine.layout, int(frames.ticks_ns[0]), torch.stack(list(self._rows)))
         return replace(frame, tensors=frame.tensors | {name: each[0].clone() for name, each in frames.media.items()})
 
     @property
     def _observed(self) -> Any:
-        return np.array([stream.role == "observation" for stream in self._spec.streams])
+        return np.array([stream.role == "observation" for stream in self.spec.streams])
 
 
 def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: int) -> tuple[bool, float]:
@@ -190,9 +190,9 @@ class Cell:
 
 
 @cache
-def _opened(policy: str, device: str) -> RunnablePolicy:
+def _opened(policy: str, spec: FusionSpec, device: str) -> RunnablePolicy:
     torch.set_num_threads(1)
-    return open_policy(policy, device)
+    return open_policy(policy, spec, device)
 
 
 @cache
@@ -209,7 +209,7 @@ def robot_spec(path: Path, camera: bool) -> FusionSpec:
 def evaluate(cell: Cell) -> dict[str, Any]:
     """Run the episodes of a cell."""
     robot = _robot(cell.spec, cell.camera)
-    policy = _opened(cell.policy, cell.device)
+    policy = _opened(cell.policy, robot.spec, cell.device)
     latency = -(-cell.latency_ms * 1_000_000 // TICK_NS)
     runs = [episode(robot, policy, cell.way, latency, seed) for seed in range(FIRST_START, FIRST_START + cell.starts)]
     return {

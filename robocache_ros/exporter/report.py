@@ -699,15 +699,20 @@ def _html(
 ) -> str:
     shown = sorted(worst_first(found)[:SHOWN], key=lambda one: one.index)
     first = found[0].recording
-    return _templates().get_template(TEMPLATE).render(  # type: ignore[no-any-return]
-        title=printable(dataset or first.bag.name, 200),
-        is_dataset=dataset is not None,
-        pages=[recording_page(one) for one in shown],
-        several=len(found) > 1,
-        failed=[(printable(loss.bag.name, 200), printable(loss.reason, 400)) for loss in failed],
-        spec=first.spec,
-        visibility=first.visibility,
-        lossy={name: how for name, how in stored.items() if how.endswith("lossy")},
-        version=robocache_ros.__version__,
-        **overview(found, {one.index for one in shown}, document["visibility_comparison"]),
+    html: str = (
+        _templates()
+        .get_template(TEMPLATE)
+        .render(
+            title=printable(dataset or first.bag.name, 200),
+            is_dataset=dataset is not None,
+            pages=[recording_page(one) for one in shown],
+            several=len(found) > 1,
+            failed=[(printable(loss.bag.name, 200), printable(loss.reason, 400)) for loss in failed],
+            spec=first.spec,
+            visibility=first.visibility,
+            lossy={name: how for name, how in stored.items() if how.endswith("lossy")},
+            version=robocache_ros.__version__,
+            **overview(found, {one.index for one in shown}, document["visibility_comparison"]),
+        )
     )
+    return html

@@ -219,7 +219,7 @@ class RldsEpisodes:
                 f"{where}: {counts[odd[0]]:,} steps of {printable(odd[0], 40)}, {count:,} of {printable(first, 40)}; "
                 "get features.json again"
             )
-        streams = self.exported(values, where) if self.export else self._nominal(values, where)
+        streams = self._exported(values, where) if self.export else self._nominal(values, where)
         success = int(values[SUCCESS]) if SUCCESS in values else -1
         return SourceEpisode(streams, task, self.name, where, None if success < 0 else success > 0)
 
