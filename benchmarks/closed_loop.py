@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import runpy
+import textwrap
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -249,7 +250,7 @@ def as_text(found: dict[str, Any]) -> str:
         lines += [
             f"## {name}",
             "",
-            *([note, ""] if note else []),
+            *([textwrap.fill(note, 118), ""] if note else []),
             f"| chunks are executed | {' | '.join(f'{ms} ms' for ms in LATENCIES_MS)} |",
             f"|---|{'---|' * len(LATENCIES_MS)}",
         ]
@@ -269,9 +270,12 @@ def draw(found: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = list(found["policies"])
-    figure, panels = pyplot.subplots(1, len(names), figsize=(3.2 * len(names) + 2.5, 3.4), sharey=True, squeeze=False)
-    for panel, name in zip(panels[0], names, strict=True):
+    names, columns = list(found["policies"]), 4
+    height = -(-len(names) // columns)
+    figure, panels = pyplot.subplots(height, columns, figsize=(13, 3.2 * height), sharey=True, squeeze=False)
+    for panel in panels.flat[len(names) :]:
+        panel.set_axis_off()
+    for panel, name in zip(panels.flat, names, strict=False):
         rows = [row for row in found["rows"] if row["policy"] == name]
         for way in dict.fromkeys(row["way"] for row in rows):
             points = sorted(
@@ -279,13 +283,13 @@ def draw(found: dict[str, Any], path: Path) -> None:
             )
             style = "--" if way.startswith(("naive", "frozen")) else "-"
             panel.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=way)
-        panel.set_title(name, fontsize=10)
+        panel.set_title(name, fontsize=9)
         panel.set_xlabel("latency, ms")
         panel.set_ylim(-3, 103)
-    panels[0, 0].set_ylabel("successes, %")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="center right", fontsize=7, frameon=False)
-    figure.tight_layout(rect=(0, 0, 1 - 2.6 / (3.2 * len(names) + 2.5), 1))
+        panel.legend(fontsize=5, frameon=False)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("successes, %")
+    figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
