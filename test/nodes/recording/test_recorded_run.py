@@ -11,7 +11,7 @@ pytest.importorskip("rclpy")
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
 
-from robocache_ros.recorder.run_log import verify
+from robocache_ros.policy.replay import verify
 
 
 def test_a_live_run_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
