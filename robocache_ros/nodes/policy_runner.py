@@ -531,10 +531,10 @@ def run_policy(
 
     def start() -> bool:
         if fusion is None:
-            if not nodes[0].trigger_configure() == SUCCESS:
+            if nodes[0].trigger_configure() != SUCCESS:
                 return False
             runner.shared_log = nodes[0].pipeline.run_log
-            if not nodes[0].trigger_activate() == SUCCESS:
+            if nodes[0].trigger_activate() != SUCCESS:
                 return False
         return runner.autostart()
 

@@ -1,4 +1,4 @@
-"""The replay of a run: ticks are computed again, the policy plans again, and each command is derived again, to the bit."""
+"""The replay of a run to the bit: ticks are computed again, the policy plans again, and commands are derived again."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ class Verification:
         if part == "ticks" or (part == "commands" and not self.ticks):
             self.first_tick = tick if self.first_tick is None else self.first_tick
             self.last_tick = tick
-
 
     def __str__(self) -> str:
         parts = []
@@ -186,7 +185,11 @@ class PolicyReplay:
         self._opened, self._answer = False, None
         here, there = environment(), event.facts
         torch.set_num_threads(min(MAX_THREADS, max(1, int(there["threads"]))))
-        changed = [f"{name} {printable(there[name], 20)}, here {here[name]}" for name in ("torch", "cpu") if there[name] != here[name]]
+        changed = [
+            f"{name} {printable(there[name], 20)}, here {here[name]}"
+            for name in ("torch", "cpu")
+            if there[name] != here[name]
+        ]
         if self._plans and changed:
             self._run.note(f"the plans were made with {'; '.join(changed)}: their last bits may differ")
 
@@ -311,7 +314,7 @@ class PolicyReplay:
         return Difference(*where, f"row {at[0]} of {column}", *shown(one.actions[at], other.actions[at]))
 
     def _observation_difference(self, frame: FusedFrame, tick: int) -> Difference | None:
-        """Compare an observation with the computed ticks: the values and `valid` of its vectors, its images and grids."""
+        """Compare an observation with the computed ticks: the values of its vectors, `valid`, its images and grids."""
         layout = self._run.layout
         streams = [stream.name for stream in layout.spec.streams]
         for back, row_at in enumerate(range(len(frame.ticks_ns) - 1, -1, -1)):
@@ -325,7 +328,9 @@ class PolicyReplay:
             if len(wrong):
                 column = layout.columns[wrong[0]]
                 values = shown(observed[wrong[0]], there.row[wrong[0]])
-                return Difference(tick - back, there.tick_ns, f"the observation of {column.stream}", column.name, *values)
+                return Difference(
+                    tick - back, there.tick_ns, f"the observation of {column.stream}", column.name, *values
+                )
         if self._run.options.get("normalized"):
             return None
         for stream, digest in zip(layout.spec.media, self._engine.ticks[tick].digests, strict=True):
@@ -430,7 +435,8 @@ def _part(path: str | Path, first: int, last: int) -> _Part:
         elif result.computed and first <= result.tick <= last:
             found.steps[result.tick] = result.computed
             found.differences.extend(str(result.difference) for _ in range(result.difference is not None))
-        if (last in found.ticks or not engine.messages) and (last in found.steps or not replay.begun):
+        ends = (last in found.ticks, last in found.steps)  # the runner may be ahead of the engine, or behind it
+        if any(ends) and (ends[0] or not engine.messages) and (ends[1] or not replay.begun):
             break
     return found
 

@@ -198,9 +198,7 @@ class Runner:
             chunk = reply.chunk
             arrays = {"actions": chunk.actions} if chunk else {}
             observed = chunk.tick if chunk else None
-            self._note(
-                "reply", arrays, tick=reply.tick, ms=reply.inference_ms, error=reply.error, observed=observed
-            )
+            self._note("reply", arrays, tick=reply.tick, ms=reply.inference_ms, error=reply.error, observed=observed)
             if self._requested == reply.tick:
                 self._requested = None
             self._latencies_ms.append(reply.inference_ms)

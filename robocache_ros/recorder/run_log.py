@@ -19,7 +19,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +30,12 @@ from torch import Tensor
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.storage.codecs import MAX_BYTES
 from robocache_ros.engine import Frames, FusionEngine, Ingest, tick_grid
-from robocache_ros.engine.offline import reach_ns
-from robocache_ros.errors import RoboCacheError, number_of, printable
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.recorder.episodes import EpisodeWriter, Message, RecordedTopic
-from robocache_ros.recorder.mcap import McapWriter, definition_text, read_metadata
+from robocache_ros.recorder.mcap import definition_text, read_metadata
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.downloads import StoredFile
-from robocache_ros.units import NS_PER_S
 
 RUN, RUN_END = "robocache_run", "robocache_run_end"  # names of the metadata
 CALLS = RecordedTopic("/robocache/engine", "robocache/engine", encoding="robocache_engine")
@@ -466,4 +464,8 @@ def tick_difference(layout: Layout, recorded: Tick | None, computed: Tick | None
 def shown(*values: np.float32) -> list[str]:
     """Return numbers as text, with their bits if the text is the same."""
     texts = [repr(float(value)) for value in values]
-    return texts if len(set(texts)) > 1 else [f"{text} (0x{value.tobytes()[::-1].hex()})" for text, value in zip(texts, values)]
+    return (
+        texts
+        if len(set(texts)) > 1
+        else [f"{text} (0x{value.tobytes()[::-1].hex()})" for text, value in zip(texts, values, strict=True)]
+    )

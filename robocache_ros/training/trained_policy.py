@@ -35,7 +35,9 @@ class TrainedPolicy:
         check_fit(policy.config, info)
         self.policy, self.info = policy.eval(), info
         self.device = next(policy.parameters()).device
-        scale = {key: torch.tensor([each["mean"], each["std"]]).to(self.device) for key, each in info.statistics.items()}
+        scale = {
+            key: torch.tensor([each["mean"], each["std"]]).to(self.device) for key, each in info.statistics.items()
+        }
         self._proprio, self._actions = scale["proprio"], scale["actions"]
         self._widths = torch.tensor(list(info.streams.values()))
 
