@@ -218,7 +218,7 @@ def frame_of_arrays(arrays: Mapping[str, NDArray[Any]], layout: Layout | None) -
         if name:
             parts[part][name] = torch.from_numpy(value)
     ticks_ns = torch.from_numpy(arrays["ticks_ns"])
-    return FusedFrame(int(ticks_ns[-1]), ticks_ns, **parts, layout=layout)
+    return FusedFrame(int(ticks_ns[-1]), ticks_ns, *(parts[part] for part in _PARTS), layout=layout)
 
 
 def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
