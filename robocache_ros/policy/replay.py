@@ -6,7 +6,7 @@ import json
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -176,7 +176,11 @@ class PolicyReplay:
         self._layout = Layout(spec)
         self._identity = dict(event.facts["policy"])
         self._worker = _Worker() if event.facts["plans"] else None
-        self._runner = Runner(Outputs(spec, spec.run or RunOptions()), self._worker)
+        outputs = Outputs(spec, spec.run or RunOptions())
+        if any(values.shape != (outputs.width,) for values in event.arrays.values()):
+            raise ValueError("limits of another width")
+        outputs.limits = replace(outputs.limits, **event.arrays)  # those of the run, wherever they came from
+        self._runner = Runner(outputs, self._worker)
         self._pending.clear()
         self._opened = False
 

@@ -135,7 +135,7 @@ class Runner:
         self._frame_tick: int | None = None  # the newest frame
         self._planned: int | None = None  # the newest frame from which a plan was requested
         self._first = -(2**62)  # chunks of earlier observations are not used
-        self._requested: int | None = None  # tick of the frame that the policy has not answered
+        self._requested: int | None = None  # tick of the frame whose plan is awaited; other answers are not used
         self._latencies_ms: deque[float] = deque(maxlen=LATENCIES)
         self._largest_seam = 0.0
         self._changed = False  # whether the plan has changed since the last step
@@ -145,7 +145,13 @@ class Runner:
         self._takeover = False
         self._operator: dict[str, tuple[int, Float32]] = {}  # by stream: tick of arrival, values
         self._log = log
-        self._note("begin", spec=replace(spec, run=options).to_dict(), policy=dict(policy or {}), plans=bool(worker))
+        self._note(
+            "begin",
+            outputs.limits.arrays(),
+            spec=replace(spec, run=options).to_dict(),
+            policy=dict(policy or {}),
+            plans=worker is not None,
+        )
 
     @property
     def state(self) -> State:
@@ -171,7 +177,7 @@ class Runner:
             self._note("frame", tick=tick, busy=busy, valid=valid)
             if self._frame_tick is not None and tick <= self._frame_tick:
                 if self._frame_tick - tick > self.rate_hz * tick_grid.JUMP_BACK_NS // 10**9:
-                    self._jump(f"the ticks of frames went back by {self._frame_tick - tick}")
+                    self._jump(f"the ticks of frames went back by {self._frame_tick - tick}", back=True)
                 return
             self._frame_tick = tick
             for name in self._required:
@@ -199,13 +205,14 @@ class Runner:
             arrays = {"actions": chunk.actions} if chunk else {}
             observed = chunk.tick if chunk else None
             self._note("reply", arrays, tick=reply.tick, ms=reply.inference_ms, error=reply.error, observed=observed)
-            if self._requested == reply.tick:
+            is_awaited = self._requested == reply.tick  # else its frame is older than a jump or `arm`
+            if is_awaited:
                 self._requested = None
             self._latencies_ms.append(reply.inference_ms)
             if chunk is None:
                 self.counters["policy_errors"] += 1
                 self.last_error = printable(reply.error, 150)
-            elif reply.tick >= self._first and self._add(chunk) is Outcome.INVALID:
+            elif is_awaited and self._add(chunk) is Outcome.INVALID:
                 shape = np.shape(chunk.actions)
                 self.last_error = f"a chunk of shape {shape}; give finite (H, {self.outputs.width}) float32"
 
@@ -221,7 +228,7 @@ class Runner:
                 return []
             self._note("advance", now_ns=now_ns)
             if jumped:
-                self._jump(f"the clock went back by {back} ticks")
+                self._jump(f"the clock went back by {back} ticks", back=True)
                 self._tick = due
                 return []
             if last is not None and due - last > self._options.coast_ticks + 1:
@@ -416,10 +423,12 @@ class Runner:
         offsets = [tick_grid.tick_ns(first + i, self.rate_hz) - stamp_ns for i in range(len(rows))]
         return output.trajectory(np.stack(rows), stamp_ns - self._options.action_latency_ns, offsets)
 
-    def _jump(self, reason: str) -> None:
+    def _jump(self, reason: str, *, back: bool = False) -> None:
         if self.state is not State.WARMUP:  # nothing moves yet
             self._watchdog.stop(reason)
         self._forget()
+        if back:
+            self._first = -(2**62)  # the ticks of the frames until now come again
 
     def _forget(self) -> None:
         """Drop the plan; chunks from frames until now are not used."""

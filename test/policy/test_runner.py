@@ -270,6 +270,21 @@ def test_a_jump_of_the_clock_before_the_first_row_stops_nothing() -> None:
     assert [step.state for step in robot.runner.advance(robot.now_ns)] == [State.WARMUP]
 
 
+def test_a_clock_that_goes_back_before_the_first_row_plans_again_and_does_not_use_the_earlier_plan() -> None:
+    robot = Robot(delay=10)
+    robot.steps(5)
+    robot.tick -= 200
+    (earlier,) = robot.worker.requests
+    robot.runner.advance(robot.now_ns)
+    robot.tick += 1
+    robot.worker.answer()  # with rows for ticks that are in the future now
+
+    found = robot.steps(20)
+
+    assert earlier == START
+    assert values(found) == [None] * 10 + [float(START - 194 + at) for at in range(10, 20)]
+
+
 def test_ticks_that_were_missed_are_stepped_in_order() -> None:
     robot = Robot()
     robot.steps(2)
@@ -315,13 +330,18 @@ def test_an_operator_may_move_a_robot_that_has_stopped() -> None:
     assert (values([robot.step()]), robot.runner.state) == ([7], State.STOP)
 
 
-def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once() -> None:
-    robot = Robot()
+def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    robot = Robot(replan_every=1)
     robot.steps(2)
-    robot.worker.replies.append(Reply(START + 1, None, error="no image has arrived"))
-    robot.worker.replies.append(Reply(START + 2, Chunk(START + 2, np.zeros((3, 5), np.float32))))
+    bad = [(None, "no image has arrived"), (Chunk(START + 3, np.zeros((3, 5), np.float32)), "")]
 
-    assert robot.step().state is State.RUN
+    def answer() -> None:
+        chunk, error = bad.pop(0)
+        robot.worker.replies.append(Reply(robot.worker.requests.pop(), chunk, error=error))
+
+    monkeypatch.setattr(robot.worker, "answer", answer)
+
+    assert [step.state for step in robot.steps(2)] == [State.RUN] * 2
     assert robot.runner.counters["policy_errors"] == 1
     assert "a chunk of shape (3, 5)" in robot.runner.last_error
 
