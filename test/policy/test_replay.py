@@ -163,7 +163,7 @@ def wave(code: Path) -> str:
 @pytest.fixture(scope="module")
 def log(wave: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "run.mcap"
-    play(path, wave, 3, outputs_of())
+    play(path, wave, 3, outputs_of(blend="none"))
     return path
 
 
