@@ -364,16 +364,19 @@ def traffic(seed: int) -> tuple[list[tuple[int, Chunk]], int]:
 
 def oracle_row(sent: list[tuple[int, Chunk]], tick: int, now: int, blend: str) -> np.ndarray | None:
     """The row of a tick, computed from all chunks that arrived by another tick; None: no chunk has one."""
-    known: dict[int, tuple[int, Chunk]] = {}
+    known: dict[int, tuple[int, int, Chunk]] = {}  # by tick: first row that is not past, length of the crossfade
     for arrival, chunk in sent:
         if arrival <= now and chunk.tick not in known and chunk.tick + 40 > arrival:
-            known[chunk.tick] = (arrival, chunk)
+            begins, fade = max(chunk.tick, arrival), 0
+            while fade < 8 and any(other <= begins + fade < other + 40 for other in known):
+                fade += 1
+            known[chunk.tick] = (begins, fade, chunk)
     row = None
-    rows = [each for _, each in sorted(known.items()) if each[1].tick <= tick < each[1].tick + 40]
-    for index, (arrival, chunk) in enumerate(rows):
+    rows = [each for observed, each in sorted(known.items()) if observed <= tick < observed + 40]
+    for index, (begins, fade, chunk) in enumerate(rows):
         new = chunk.actions[tick - chunk.tick]
         if blend == "crossfade":
-            weight = np.float32(min(1.0, (tick - max(chunk.tick, arrival) + 1) / 9))
+            weight = np.float32(min(1.0, (tick - begins + 1) / (fade + 1)))
         elif blend == "ensemble":
             weights = np.exp(-0.01 * np.arange(index + 1))
             weight = np.float32(weights[-1] / sum(weights))
