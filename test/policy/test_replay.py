@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner
 
 from robocache_ros.cli.commands import app
@@ -26,8 +28,10 @@ from robocache_ros.policy.watchdog import State
 from robocache_ros.policy.worker import answer
 from robocache_ros.recorder.run_log import LoggedEngine, RunLog, RunReader
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.layout import Layout
 from test.fuzz.messages import serialize
 
+ROOT = Path(__file__).parents[2]
 RATE_HZ = 50
 START = 1_000_000
 JOINTS = "sensor_msgs/msg/JointState"
@@ -325,3 +329,34 @@ def test_the_command_prints_what_is_equal_and_what_differs(log: Path, code: Path
     assert bad.exit_code == 1
     assert "the first difference: tick " in bad.output
     assert "plans differ" in bad.output
+
+
+def test_a_checkpoint_of_the_run_plans_again_unless_its_file_has_changed(tmp_path: Path) -> None:
+    raw = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text())
+    del raw["streams"]["front"]
+    spec = load_spec(raw | {"run": {"replan_every": 2}})
+    assert spec.run
+    checkpoint = tmp_path / "checkpoint.pt"
+    shutil.copy(ROOT / "examples" / "so101_policy.pt", checkpoint)
+    worker, log, layout = LateWorker(str(checkpoint)), RunLog(tmp_path / "run.mcap", spec), Layout(spec)
+    runner = Runner(Outputs(spec, spec.run), worker, log, identity(str(checkpoint)))
+    generator = np.random.default_rng(0)
+    for tick in range(START, START + 8):
+        now_ns = tick_grid.tick_ns(tick, RATE_HZ)
+        window = generator.normal(0, 0.1, (spec.horizon, layout.row_width)).astype(np.float32)
+        window[:, layout.width :] = 1  # valid
+        runner.frame(split_window(layout, now_ns, torch.from_numpy(window)), tick)
+        worker.answer()
+        for step in runner.advance(now_ns):
+            runner.messages(step, now_ns)
+    log.close()
+
+    found = verify(tmp_path / "run.mcap")
+    assert (found.first, found.notes) == (None, [])
+    assert (found.plans, found.commands, found.ticks) == (4, 8, 0)
+
+    with checkpoint.open("ab") as file:
+        file.write(b"!")
+    found = verify(tmp_path / "run.mcap")
+    assert (found.first, found.plans) == (None, 0)
+    assert "checkpoint.pt has changed; give --policy to compare its plans" in found.notes[0]
