@@ -91,6 +91,17 @@ def observed_ticks(text: str) -> int:
     return read_config(Path(text)).observed_ticks
 
 
+def identity(text: str, device: str = "cpu") -> dict[str, str]:
+    """Return what a run log has about a policy: its text, kind and device, and path and SHA-256 of its file."""
+    from robocache_ros.formats.dataset_folder import sha256
+
+    found = {"policy": text, "kind": kind_of(text), "device": device}
+    file = Path(text if found["kind"] == "checkpoint" else text.rpartition(":")[0])
+    if file.is_file():
+        found |= {"path": str(file.absolute()), "sha256": sha256(file)}
+    return found
+
+
 def open_policy(text: str, spec: FusionSpec, device: str = "cpu") -> RunnablePolicy:
     """Open a policy, given as on the command line.
 

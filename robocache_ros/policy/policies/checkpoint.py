@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk, Prefix
@@ -32,7 +34,9 @@ class CheckpointPolicy:
             raise RoboCacheError(
                 f"rate_hz: {rate_hz}, but the training had {self._policy.info.rate_hz}; use the spec of the training"
             )
-        return Chunk(tick, self._policy.act(frame)[0].cpu().numpy())
+        # Noise of the tick: a policy that samples gives the same plan again.
+        noise = torch.Generator(self._policy.device).manual_seed(tick)
+        return Chunk(tick, self._policy.act(frame, generator=noise)[0].cpu().numpy())
 
     def close(self) -> None:
         """Do nothing: the process ends."""

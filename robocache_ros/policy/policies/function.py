@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ class FunctionPolicy:
         """Call the function."""
         found = self._function(frame, **({"prefix": prefix} if self.takes_prefix else {}))
         if isinstance(found, Chunk):
-            tick, found = found.tick, found.actions
+            tick, found = operator.index(found.tick), found.actions
         if isinstance(found, torch.Tensor):
             found = found.detach().cpu().float().numpy()
         return Chunk(tick, np.asarray(found, np.float32))
