@@ -59,7 +59,7 @@ class Expert:
     """
 
     def __init__(self, robot: So101) -> None:
-        ik, env = model_modules("ik_control", "mujoco_env")
+        ik, env = model_modules()
         self._robot, self._ik = robot, ik
         self._site = robot.model.site("gripperframe").id
         self._arm = np.arange(5)

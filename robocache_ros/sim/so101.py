@@ -198,8 +198,10 @@ class So101:
         geom(mujoco.mjtGeom.mjGEOM_CYLINDER, disc, np.array([*self.goal[:2], 0.0005]), green)
 
 
-def model_modules(*names: str) -> list[ModuleType]:
-    """Import modules of the model's package, without its `__init__`, which needs the newest LeRobot if there is one.
+def model_modules() -> tuple[Any, Any]:
+    """Import `ik_control` and `mujoco_env` of the model's package.
+
+    Its `__init__` is left out: it needs the newest LeRobot if there is one.
 
     Raises:
         RoboCacheError: the extra `sim` is not installed.
@@ -211,7 +213,7 @@ def model_modules(*names: str) -> list[ModuleType]:
             package.__path__ = [str(_folder())]
             sys.modules[PACKAGE] = package
         try:
-            return [need(f"{PACKAGE}.{name}", "sim") for name in names]
+            return need("lerobot_env_so101.ik_control", "sim"), need("lerobot_env_so101.mujoco_env", "sim")
         finally:
             if package is not None:
                 del sys.modules[PACKAGE]
