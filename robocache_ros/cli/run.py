@@ -4,6 +4,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
@@ -30,13 +31,18 @@ def run(
     given: dict[str, Any],
 ) -> None:
     """Run a policy on a robot, or in a simulation, until Ctrl-C."""
+    from robocache_ros.policy.joint_limits import read_urdf_files
     from robocache_ros.policy.outputs import Outputs
     from robocache_ros.policy.policies import kind_of
     from robocache_ros.spec import load_spec
 
     kind_of(policy)
     read = load_spec(spec)
-    Outputs(read, replace(read.run or RunOptions(), **given))  # mistakes are reported before nodes start
+    options = replace(read.run or RunOptions(), **given)
+    if not options.urdf_topics:
+        Outputs(
+            read, options, read_urdf_files(options, Path(str(spec)).parent)
+        )  # mistakes are reported before nodes start
     try:
         from robocache_ros.nodes.policy_runner import run_policy
     except ImportError as error:

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.logging import get_logger
 from rclpy.parameter import Parameter
+from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock as ClockMessage
@@ -48,7 +50,8 @@ from robocache_ros.nodes.client.subscriber import FusedSubscriber
 from robocache_ros.nodes.fusion_node import SUCCESS, FusionNode, logs_errors
 from robocache_ros.nodes.parameters import Declared
 from robocache_ros.nodes.sim_timeline import read_clock
-from robocache_ros.nodes.subscriptions import definitions
+from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
+from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
 from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.policies import kind_of
@@ -77,6 +80,7 @@ FACTS = ("state", "origin", "seam_step")  # columns of ~/executed after those of
 SOURCE = ("ticks_since_observation", "weight")
 WAIT_S = 0.1  # until the thread of the steps looks for its end again
 ACKED_S = 0.5  # until the last zero velocity counts as lost
+URDF_S = 10.0  # until a topic counts as one without a URDF
 LEVELS = {State.RUN: DiagnosticStatus.OK, State.STOP: DiagnosticStatus.ERROR}
 
 
@@ -210,7 +214,8 @@ class Run:
     def __init__(self, node: LifecycleNode, spec: FusionSpec, options: RunOptions) -> None:
         self._node, self._spec = node, spec
         self.counters: Counter[str] = Counter()
-        outputs = Outputs(spec, options)
+        urdfs = read_urdf_files(options, Path(parameters.read(node, "spec")).parent)
+        outputs = Outputs(spec, options, urdfs | {topic: _urdf_on(node, topic) for topic in options.urdf_topics})
         classes = {output.name: _message_class(output) for output in outputs.outputs}
         policy = parameters.read(node, "policy")
         if policy:
@@ -424,6 +429,34 @@ def _message_class(output: Output) -> type[Any]:
             f"run.outputs.{output.name}: {output.type} is not installed; install ros-$ROS_DISTRO-{package}"
         )
     return found
+
+
+def _urdf_on(node: LifecycleNode, topic: str) -> str:
+    """Return the newest text on a latched topic, without an executor; RoboCacheError if none comes."""
+    subscription: Any = node.create_subscription(
+        String,
+        topic,
+        lambda _: None,
+        middleware.latched(),
+        callback_group=middleware.ManualCallbackGroup(),
+        event_callbacks=middleware.no_events(),
+        raw=True,
+    )
+    waiter, subscriber, end = middleware.Waiter(node, 1), RawSubscriber(), time.monotonic() + URDF_S
+    try:
+        while (received := subscriber.take(subscription)) is None:
+            if time.monotonic() >= end:
+                raise RoboCacheError(
+                    f"run.outputs: no URDF on {printable(topic, 60)} within {URDF_S:g} s; "
+                    "start robot_state_publisher, or give a file"
+                )
+            waiter.wait(round(WAIT_S * 1e9), [subscription])
+        if len(received.data) > 2 * MAX_BYTES:
+            raise RoboCacheError(f"run.outputs: the URDF on {printable(topic, 60)} is too large; give a file")
+        return str(deserialize_message(bytes(received.data), String).data)
+    finally:
+        waiter.destroy()
+        node.destroy_subscription(subscription)
 
 
 def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
