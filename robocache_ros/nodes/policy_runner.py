@@ -37,7 +37,7 @@ from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock as ClockMessage
-from sensor_msgs.msg import Joy
+from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Bool, Float32MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
@@ -49,6 +49,7 @@ from robocache_ros.nodes import frame_messages, middleware, parameters, process
 from robocache_ros.nodes.client.subscriber import FusedSubscriber
 from robocache_ros.nodes.fusion_node import SUCCESS, FusionNode, logs_errors
 from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
 from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
@@ -70,6 +71,8 @@ PARAMETERS = (
     Declared("device", "cpu", "Device of a checkpoint.", "cpu | cuda | cuda:<index>"),
     Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
     Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
+    Declared("pedal", "", "Foot pedal that takes over while it is pressed.", "/dev/input/by-id/..."),
+    Declared("pedal_keys", "takeover=KEY_B", "Its key.", "takeover=<key>"),
     Declared("autostart", False, "Configure and activate at the start.", read_only=True),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
@@ -181,7 +184,7 @@ class PolicyRunner(LifecycleNode):
 
     def _on_takeover(self, request: Any, response: Any) -> Any:
         if self.run:
-            self.run.runner.take_over(bool(request.data))
+            self.run.take_over(bool(request.data))
         return self._answered(response, "the operator commands" if request.data else "the policy commands")
 
     def _answered(self, response: Any, words: str) -> Any:
@@ -220,6 +223,10 @@ class Run:
         policy = parameters.read(node, "policy")
         if policy:
             kind_of(policy)
+        self._pedal: Pedal | None = None  # while the node is active
+        self._pedal_keys = {}
+        if parameters.read(node, "pedal"):
+            self._pedal_keys = read_keys(parameters.read(node, "pedal_keys"), ("takeover",))
         self._worker = ProcessWorker(policy, spec, parameters.read(node, "device")) if policy else None
         self.runner = Runner(outputs, self._worker)
         self._publishers = {
@@ -228,6 +235,9 @@ class Run:
         }
         self._executed = node.create_publisher(Float32MultiArray, "~/executed", middleware.reliable(200))
         self._columns = node.create_publisher(String, "~/columns", middleware.latched())
+        self._actions = node.create_publisher(JointState, "~/action", middleware.reliable(200))
+        self._interventions = node.create_publisher(Bool, "~/intervention", middleware.latched())
+        self.take_over(False)
         described = {
             "columns": [*outputs.names, *FACTS],
             "sources": SOURCE,
@@ -242,10 +252,9 @@ class Run:
         for output in options.outputs:
             if output.takeover:
                 self._subscribe_operator(output.name, output.takeover)
-        button = parameters.read(node, "takeover_button")
-        if button >= 0:
-            self._button, self._pressed = button, False
-            self._subscriptions.append(node.create_subscription(Joy, "/joy", self._on_joy, middleware.reliable(1)))
+        self._button, self._pressed = parameters.read(node, "takeover_button"), False
+        if self._button >= 0:
+            self._subscriptions.append(node.create_subscription(Joy, "/joy", self._on_joy, middleware.clock(10)))
         images = [stream.name for stream in spec.media if stream.role == "observation"]
         self._frames = FusedSubscriber(
             parameters.read(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
@@ -264,19 +273,35 @@ class Run:
             self._clock = self._node.create_subscription(
                 ClockMessage, "/clock", self._on_clock, middleware.clock(), raw=True
             )
+        if self._pedal_keys:
+            self._pedal = Pedal(
+                parameters.read(self._node, "pedal"),
+                self._pedal_keys,
+                lambda _, pressed: self.take_over(pressed),
+                self._pedal_lost,
+            )
         self._ended.clear()
         self.runner.arm()
         self._thread = threading.Thread(target=self._step, name="robocache-commands", daemon=True)
         self._thread.start()
 
+    def take_over(self, active: bool) -> None:
+        """Begin or end a takeover, and publish it."""
+        self.runner.take_over(active)
+        self._interventions.publish(Bool(data=active))
+
     def end(self) -> None:
-        """End the steps, and make velocities zero."""
+        """End the steps and a takeover, and make velocities zero."""
+        if self._pedal:
+            self._pedal.close()
+            self._pedal = None
         if self._thread:
             self._ended.set()
             self._woken.set()
             self._thread.join()
             self._thread = None
             self._send_zero()
+            self.take_over(self._pressed)  # a button may still be held when the node is activated again
 
     def destroy(self) -> None:
         """End the steps and the policy, and release everything."""
@@ -288,7 +313,13 @@ class Run:
             self._guard.communicate(b"done\n")
         for subscription in [*self._subscriptions, *([self._clock] if self._clock else [])]:
             self._node.destroy_subscription(subscription)
-        for publisher in (*self._publishers.values(), self._executed, self._columns):
+        for publisher in (
+            *self._publishers.values(),
+            self._executed,
+            self._columns,
+            self._actions,
+            self._interventions,
+        ):
             self._node.destroy_publisher(publisher)
 
     def status(self) -> DiagnosticStatus:
@@ -330,7 +361,9 @@ class Run:
         window = np.concatenate([row, np.array([*facts, *pairs], np.float32)])[None]
         tick_ns = tick_grid.tick_ns(step.tick, self._spec.rate_hz)
         self._executed.publish(frame_messages.fused_cdr(tick_ns, window))
-        state = (step.state, step.origin == "operator")
+        by_operator = step.origin == "operator"
+        self._actions.publish(self.runner.outputs.executed(step.row, tick_ns, intervention=by_operator))
+        state = (step.state, by_operator)
         if state != self._state:
             self._state = state
             level = logging.ERROR if step.state is State.STOP else logging.INFO
@@ -385,13 +418,19 @@ class Run:
 
     def _on_takeover(self, message: Bool) -> None:
         if message.data != self.runner.in_takeover:
-            self.runner.take_over(bool(message.data))
+            self.take_over(bool(message.data))
+
+    def _pedal_lost(self) -> None:
+        """Stop if the operator commanded: the pedal cannot say how long."""
+        if self.runner.in_takeover:
+            self.runner.stop("the pedal was unplugged during a takeover")
+            self.take_over(False)
 
     def _on_joy(self, message: Joy) -> None:
         pressed = self._button < len(message.buttons) and bool(message.buttons[self._button])
         if pressed != self._pressed:
             self._pressed = pressed
-            self.runner.take_over(pressed)
+            self.take_over(pressed)
 
     def _subscribe_operator(self, name: str, topic: str) -> None:
         stream = self._spec.stream(name)

@@ -47,6 +47,7 @@ _TWIST = [f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz"]
 PARTS = {POSE: ("pose.", _POSE), TWIST_STAMPED: ("twist.", _TWIST), TWIST: ("", _TWIST)}
 TYPES = (*NUMBERS, *FIELDS, *PARTS)
 VELOCITIES = (TWIST, TWIST_STAMPED, JOG)  # their receivers stop if commands end
+INTERVENTION = "intervention"  # name of the value beside the columns of what was executed
 MIN_POINTS = 2  # of a trajectory: one of a single point is never blended
 AHEAD = 2  # ticks from now to the stamp of a trajectory, at least: one that begins in the past steps into its middle
 
@@ -275,6 +276,23 @@ class Outputs:
     def width(self) -> int:
         """A: number of columns."""
         return len(self.names)
+
+    def executed(self, row: Float32 | None, tick_ns: int, *, intervention: bool) -> bytes:
+        """Return what was sent at a tick as a sensor_msgs/JointState, which a stream of a spec can read by name.
+
+        Args:
+            row: (A,) float32; None: nothing was sent, so that its values are NaN.
+            tick_ns: time of the tick, the stamp.
+            intervention: whether it is the operator's; the value of the name `intervention`, 0 or 1.
+        """
+        values = np.full(self.width, np.nan) if row is None else row.astype(np.float64)
+        writer = _Writer()
+        writer.header(tick_ns, "")
+        writer.texts((*self.names, INTERVENTION))
+        writer.doubles(np.append(values, float(intervention)))
+        for _ in range(2):  # velocity, effort
+            writer.number("I", 0)
+        return bytes(writer.data)
 
     def _limit(self, bounds: dict[str, Float32 | None], output: Output, urdf: str) -> None:
         """Narrow the limits of the columns of an output to those of a URDF."""
