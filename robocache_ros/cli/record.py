@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from robocache_ros.cli.terminal import pressed_keys
 from robocache_ros.programs import HelpFormatter
 
 if TYPE_CHECKING:
@@ -20,8 +17,6 @@ if TYPE_CHECKING:
 KEYS = {" ": "toggle", "f": "failure", "d": "discard", "r": "rerecord", "q": "quit"}
 HELP = "space: start, or end as success; f: end as failure; d: discard; r: discard and record again; q: quit"
 ACTIONS = ("start", "success", "failure", "discard", "rerecord", "toggle")
-MAX_LINE = 4096
-POLL_S = 0.1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 def control(node: EpisodeRecorder) -> None:
     """Do what keys and lines of stdin say, until `quit`, the end of the lines, or the end of ROS."""
     node.get_logger().info(HELP if sys.stdin.isatty() else "actions are lines of stdin")
-    for key in _keys(node.context.ok):
+    for key in pressed_keys(node.context.ok):
         action = KEYS.get(key, key)
         if action == "quit":
             return
@@ -87,34 +82,3 @@ def control(node: EpisodeRecorder) -> None:
 def _text(value: str) -> str:
     """A text as the YAML of a ROS argument."""
     return "'" + value.replace("'", "''") + "'"
-
-
-def _keys(running: Callable[[], bool]) -> Iterator[str]:
-    """The keys of a terminal in lower case, or the lines of stdin without spaces around them, while `running`."""
-    handle = sys.stdin.fileno()
-    terminal = sys.stdin.isatty()
-    with _single_keys(handle) if terminal else nullcontext():
-        pending = b""
-        while running():
-            if not select.select([handle], [], [], POLL_S)[0]:
-                continue
-            data = os.read(handle, MAX_LINE)
-            if not data:
-                return
-            if terminal:
-                yield from data.decode(errors="replace").lower()
-                continue
-            *lines, pending = (pending + data).split(b"\n")
-            pending = pending[-MAX_LINE:]
-            yield from (line.decode(errors="replace").strip().lower() or " " for line in lines)
-
-
-@contextmanager
-def _single_keys(handle: int) -> Iterator[None]:
-    """Deliver each key of a terminal at once, without showing it; Ctrl-C still interrupts."""
-    before = termios.tcgetattr(handle)
-    tty.setcbreak(handle)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(handle, termios.TCSADRAIN, before)

@@ -423,7 +423,10 @@ class EpisodeRecorder(LifecycleNode):
         self._classes = {feed.topic: message_class(feed) for feed in spec.feeds}
         if spec.framed or spec.transforms:
             self._classes[TF_STATIC] = message_class(StreamSpec(TF_STATIC, TF_STATIC, TF_TYPE))
-        extra = dict.fromkeys([*parameters.read(self, "extra").split(), *self._topics_of_runner()])
+        labels = (spec.dataset.episode_topic, spec.dataset.task_topic) if spec.dataset else ()  # an export reads them
+        extra = dict.fromkeys(
+            [*parameters.read(self, "extra").split(), *filter(None, labels), *self._topics_of_runner()]
+        )
         if parameters.read(self, "use_sim_time"):
             extra[CLOCK] = None
         if len(extra) > MAX_EXTRA:

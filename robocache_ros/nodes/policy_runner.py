@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,17 @@ class PolicyRunner(LifecycleNode):
         self._release()
         process.detach(self._log)
         super().destroy_node()
+
+    def act(self, action: str) -> None:
+        """Do `takeover` (begin one, or end it), `stop` or `arm`, as the services do."""
+        if self.run is None:
+            return
+        if action == "takeover":
+            self.run.take_over(not self.run.runner.in_takeover)
+        elif action == "stop":
+            self.run.runner.stop("the operator stopped it")
+        else:
+            self.run.runner.arm()
 
     def _release(self) -> None:
         if self.run:
@@ -553,7 +564,14 @@ def main(args: list[str] | None = None) -> int:
 
 
 def run_policy(
-    policy: str, spec: str, device: str, fusion: str | None, given: Mapping[str, Any], *, use_sim_time: bool
+    policy: str,
+    spec: str,
+    device: str,
+    fusion: str | None,
+    given: Mapping[str, Any],
+    *,
+    use_sim_time: bool,
+    control: Callable[[PolicyRunner], None] = lambda _: None,
 ) -> int:
     """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
 
@@ -564,6 +582,7 @@ def run_policy(
         fusion: name of a running fusion node; None: one is made in this process.
         given: options of the run that are not those of the spec.
         use_sim_time: follow /clock.
+        control: runs in a thread with the active node.
     """
     process.prepare()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
@@ -577,9 +596,16 @@ def run_policy(
     def start() -> bool:
         if fusion is None and not (nodes[0].trigger_configure() == nodes[0].trigger_activate() == SUCCESS):
             return False
-        return bool(nodes[-1].autostart())
+        if not nodes[-1].autostart():
+            return False
+        keys.start()
+        return True
 
-    return spin(nodes, start)
+    keys = threading.Thread(target=lambda: control(nodes[-1]), name="robocache-keys", daemon=True)
+    code = spin(nodes, start)
+    if keys.ident:
+        keys.join(1.0)  # it leaves the terminal as it was
+    return code
 
 
 def _overrides(values: Mapping[str, Any]) -> list[Parameter[Any]]:

@@ -260,11 +260,11 @@ class Outputs:
             key: self._columns([(stream.dim, getattr(options.output(stream.name), key)) for stream in streams], key)
             for key in ("lower", "upper", "max_step")
         }
-        for output in self.outputs:
-            if urdf := options.output(output.name).urdf:
+        for each in self.outputs:
+            if urdf := options.output(each.name).urdf:
                 if urdf not in (urdfs or {}):
-                    raise RoboCacheError(f"run.outputs.{output.name}.urdf: {printable(urdf, 60)} was not read; read it")
-                self._limit(bounds, output, (urdfs or {})[urdf])
+                    raise RoboCacheError(f"run.outputs.{each.name}.urdf: {printable(urdf, 60)} was not read; read it")
+                self._limit(bounds, each, (urdfs or {})[urdf])
         self.limits = Limits(**bounds, coast_ticks=options.coast_ticks, invalid_ticks=options.invalid_ticks)
 
     @property
