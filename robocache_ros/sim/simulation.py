@@ -143,10 +143,10 @@ class Simulation:
         if self.at_tick:
             yield _message(BLOCK, now_ns, pose_cdr(now_ns, FRAME, robot.block))
             yield _message(GOAL, now_ns, pose_cdr(now_ns, FRAME, np.array([*robot.goal, 1, 0, 0, 0])))
-            for topic, value in ((EPISODE, self._is_running), (SUCCESS, robot.is_success)):
-                if self._shown.get(topic) is not value:
-                    self._shown[topic] = value
-                    yield _message(topic, now_ns, bool_cdr(value))
+        for topic, value in ((EPISODE, self._is_running), (SUCCESS, robot.is_success)):
+            if self._shown.get(topic) is not value:
+                self._shown[topic] = value
+                yield _message(topic, now_ns, bool_cdr(value))
         if self.options.camera and now_ns >= self._start_ns + self._images * NS_PER_S // IMAGE_HZ:
             self._images += 1
             delay_ns = max(0, IMAGE_DELAY_NS + round(self._random.normal() * IMAGE_JITTER_NS))
