@@ -352,7 +352,12 @@ class StreamWarnings:
         now_s = self._now_s()
         lines = []
         for name, share in zip(self._names, shares.tolist(), strict=True):
-            if name in self._optional or share <= INVALID_SHARE or now_s < self._next_s[name] or self._began.get(name, 0) > begin:
+            if (
+                name in self._optional
+                or share <= INVALID_SHARE
+                or now_s < self._next_s[name]
+                or self._began.get(name, 0) > begin
+            ):
                 continue
             self._next_s[name] = now_s + REPEAT_S
             reason = reasons.get(name, "no reason known")

@@ -102,6 +102,7 @@ class Simulation:
         self._random = np.random.default_rng((seed, 1))
         self._noise: Float64 = np.zeros(len(JOINTS))
         self._is_running = True
+        self._shown.clear()  # each recording of an episode has them
         self._begun_ns = self._open_ns = self.now_ns  # the newest time at which the task was not done
 
     def end(self) -> None:

@@ -276,23 +276,31 @@ def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: P
             assert tick - int(row[5]) in sent
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_runner_that_is_killed_or_interrupted_leaves_zero_velocity(
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, 0])
+def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(
     rig: Rig, spec: Path, tmp_path: Path, number: int
 ) -> None:
     command = [sys.executable, "-m", "robocache_ros", "run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec)]
     log = tmp_path / "run.log"
     with log.open("w") as out:
-        program = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+        program = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, text=True
+        )
     robot = Robot(rig)
     try:
         robot.wait_for(
             lambda: (robot.newest and robot.newest[0] >= 7) or program.poll() is not None, "commands of the policy"
         )
         assert program.poll() is None, log.read_text()
-        program.send_signal(number)
-        assert program.wait(60) == (0 if number == signal.SIGINT else -signal.SIGKILL), log.read_text()
+        assert program.stdin
+        if number:
+            program.send_signal(number)
+        else:
+            program.stdin.write("jump\ns\nq\n")
+            program.stdin.close()
+        assert program.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
     finally:
         program.kill()
-        program.wait()
+        program.communicate()
     until(lambda: robot.newest == [0, 0], "zero velocity")
+    assert number or ("'jump' is no action" in log.read_text() and "stop: the operator stopped it" in log.read_text())
