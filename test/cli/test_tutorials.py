@@ -78,14 +78,15 @@ class Terminal:
         program = {"robocache": [sys.executable, "-m", "robocache_ros"], "python": [sys.executable]}
         words = words[len(given) :]
         self.log = folder / f"log{number}"
-        self.process = subprocess.Popen(
-            program[words[0]] + words[1:],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **dict(word.split("=", 1) for word in given)},
-            stdin=subprocess.PIPE,
-            stdout=self.log.open("w"),
-            stderr=subprocess.STDOUT,
-        )
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen(
+                program[words[0]] + words[1:],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **dict(word.split("=", 1) for word in given)},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
 
     def say(self, line: str) -> None:
         assert self.process.stdin
@@ -120,15 +121,19 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Pa
         left.append(Terminal(command.strip(), tmp_path))
         return left[-1]
 
-    def recorder(command: str, folder: str) -> Terminal:
-        started = terminal(command)
-        starting = repeating(lambda: started.say("start"), lambda: list((tmp_path / folder).glob("*.part")), 0.5)
+    def start(recording: Terminal, folder: str) -> None:
+        starting = repeating(lambda: recording.say("start"), lambda: list((tmp_path / folder).glob("*.part")), 0.5)
         until(starting, "the recording", 120)
+
+    def recorder(command: str) -> Terminal:
+        started = terminal(command)
+        until(lambda: "actions are lines of stdin" in started.log.read_text(), "the recorder", 120)
         return started
 
     try:
+        recording = recorder(record)
         simulation = terminal(expert)
-        recording = recorder(record, "recordings")
+        start(recording, "recordings")
         simulation.end(0, 1)
         for line in ("success", "q"):
             recording.say(line)
@@ -143,9 +148,9 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Pa
             policy.say("q")
             policy.end()
 
-        policy = terminal(run)
+        policy, recording = terminal(run), recorder(again)
         simulation = terminal(drive)
-        recording = recorder(again, "corrections")
+        start(recording, "corrections")
         policy.say("t")
         simulation.end(0, 1)
         for line in ("success", "q"):
@@ -164,7 +169,7 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Pa
     finally:
         for each in left:
             each.process.kill()
-            each.process.wait()
+            each.process.communicate()
 
     def rows(dataset: str) -> list[bool]:
         found: list[bool] = pq.read_table(next((tmp_path / dataset).rglob("data/*/*.parquet")))[
