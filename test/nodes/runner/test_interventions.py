@@ -135,8 +135,8 @@ def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig: Rig, 
     robocache_ros.export(recording, spec, tmp_path / "few", media="none", episode_topic="/policy_runner/intervention")
     rows = pq.read_table(next((tmp_path / "few").rglob("data/*/*.parquet"))).to_pydict()
     assert set(rows["episode_index"]) == {0}
-    assert all(rows["intervention"])
-    assert len(rows["intervention"]) >= marked.sum() - 3  # the bounds are arrivals
+    assert rows["intervention"].count(False) <= 2  # the bounds are arrivals
+    assert sum(rows["intervention"]) >= marked.sum() - 3
 
 
 def _topics(recorder: Any) -> set[str]:
