@@ -11,6 +11,7 @@ import pytest
 import robocache_ros
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.validate import validate
 from robocache_ros.policy.outputs import Outputs
 from robocache_ros.sim.simulation import bool_cdr, joint_state_cdr
@@ -76,12 +77,25 @@ def test_executed_commands_are_the_actions_and_a_column_marks_those_of_the_opera
     assert [str(finding) for findings in validate(tmp_path / "out") for finding in findings.found] == []
 
 
-def test_corrections_alone_are_the_episodes_of_the_topic_of_interventions(recording: Path, tmp_path: Path) -> None:
-    robocache_ros.export(recording, SPEC, tmp_path / "out", episode_topic="/policy_runner/intervention")
+@pytest.mark.parametrize("options", [{"corrections": True}, {"episode_topic": "/policy_runner/intervention"}])
+def test_corrections_alone_are_an_episode_for_each_takeover(
+    recording: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    robocache_ros.export(recording, SPEC, tmp_path / "out", **options)
 
     rows = rows_of(tmp_path / "out")
     assert [(tick_ns - 10**18) // TICK_NS for tick_ns in rows["robocache.tick_ns"]] == list(BY_OPERATOR)
     assert all(rows["intervention"])
+
+
+def test_corrections_need_a_stream_that_marks_them_and_a_takeover(recording: Path, tmp_path: Path) -> None:
+    streams = {name: stream for name, stream in SPEC["streams"].items() if name != "by_operator"}
+    with pytest.raises(RoboCacheError, match="corrections: no stream has role: intervention"):
+        robocache_ros.export(recording, SPEC | {"streams": streams}, tmp_path / "out", corrections=True)
+
+    other = SPEC["streams"] | {"by_operator": SPEC["streams"]["by_operator"] | {"topic": "/no_policy_ran"}}
+    with pytest.raises(RoboCacheError, match="no tick is in an episode"):
+        robocache_ros.export(recording, SPEC | {"streams": other}, tmp_path / "out", corrections=True)
 
 
 def test_without_the_stream_there_is_no_column(recording: Path, tmp_path: Path) -> None:
