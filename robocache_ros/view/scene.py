@@ -68,7 +68,7 @@ class Shown:
 class _Batch:
     """Items of one entity that are sent together."""
 
-    times: list[int] = field(default_factory=list)
+    times: list[Int64] = field(default_factory=list)
     items: list[Any] = field(default_factory=list)
     nbytes: int = 0
 
@@ -123,7 +123,7 @@ class Scene:
         """Send (M, D) numbers, of at most MAX_LINES columns."""
         drawn = np.ascontiguousarray(values[:, :MAX_LINES], np.float64)
         if drawn.size:
-            self._send(entity, times_ns, self.rr.Scalars.columns(scalars=drawn))
+            self._add("scalars", entity, times_ns, drawn, drawn.nbytes)
 
     def fused(
         self, name: str, ticks_ns: Int64, values: NDArray[Any] | None, valid: NDArray[Any], age_ms: NDArray[Any]
@@ -134,6 +134,13 @@ class Scene:
         self._scalars(f"age/{name}", ticks_ns, np.where(has, age_ms, np.nan)[:, None])
         if values is not None:
             self._scalars(f"streams/{name}/fused", ticks_ns, np.where(has[:, None], values, np.nan))
+
+    def interrupt(self, name: str, time_ns: int) -> None:
+        """End the lines of a stream, which continue in another episode."""
+        at, stream = np.array([time_ns], np.int64), self.streams[name]
+        self._scalars(f"age/{name}", at, np.full((1, 1), np.nan))
+        if stream.kind == "vector":
+            self._scalars(f"streams/{name}/fused", at, np.full((1, len(stream.components)), np.nan))
 
     def states(self, entity: str, times_ns: Int64, states: Sequence[str]) -> None:
         """Draw states as a strip; only their changes are stored."""
@@ -186,8 +193,7 @@ class Scene:
         self._add("video", entity, time_ns, packet, len(packet))
 
     def cloud(self, name: str, time_ns: int, points: NDArray[np.float32]) -> None:
-        """Show (N, 3) points in metres, every n-th of a large cloud."""
-        points = points[:: -(-len(points) // MAX_POINTS) or 1]
+        """Show (N, 3) points in metres; at most MAX_POINTS are expected."""
         self._add("points", f"world/{name}/points", time_ns, points, points.nbytes)
 
     def voxels(self, name: str, time_ns: int, centres: NDArray[np.float32], size_m: tuple[float, ...]) -> None:
@@ -243,9 +249,9 @@ class Scene:
             style = self.rr.SeriesLines(names=names, colors=[color] * len(names), widths=[width] * len(names))
             self.recording.log(entity, style, static=True)
 
-    def _add(self, kind: str, entity: str, time_ns: int, item: Any, nbytes: int) -> None:
+    def _add(self, kind: str, entity: str, times_ns: int | Int64, item: Any, nbytes: int) -> None:
         batch = self._batches[kind, entity]
-        batch.times.append(time_ns)
+        batch.times.append(np.atleast_1d(np.asarray(times_ns, np.int64)))
         batch.items.append(item)
         batch.nbytes += nbytes
         if batch.nbytes > BATCH_BYTES:
@@ -253,7 +259,9 @@ class Scene:
 
     def _flush(self, kind: str, entity: str) -> None:
         batch, rr = self._batches.pop((kind, entity)), self.rr
-        if kind == "image":
+        if kind == "scalars":
+            columns = rr.Scalars.columns(scalars=np.concatenate(batch.items))
+        elif kind == "image":
             columns = rr.EncodedImage.columns(blob=batch.items)
         elif kind == "video":
             columns = rr.VideoStream.columns(sample=batch.items)
@@ -267,7 +275,7 @@ class Scene:
             colors = _by_height(centres, (31, 82, 120, VOXEL_ALPHA), (255, 193, 84, VOXEL_ALPHA))
             made = rr.Boxes3D.columns(centers=centres, half_sizes=halves.astype(np.float32), colors=colors)
             columns = made.partition([len(each) for each, _ in batch.items])
-        self._send(entity, np.array(batch.times, np.int64), columns)
+        self._send(entity, np.concatenate(batch.times), columns)
 
     def flush(self) -> None:
         """Send what waits for more."""

@@ -32,7 +32,7 @@ from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import file_below
-from robocache_ros.view.scene import EVENTS, NUMBERS, Scene, Shown
+from robocache_ros.view.scene import EVENTS, MAX_POINTS, NUMBERS, Scene, Shown
 
 MAX_EPISODES = 10  # of a dataset, that are shown if none are chosen
 EPISODE_PAUSE_NS = NS_PER_S  # between two episodes on the timeline
@@ -171,7 +171,7 @@ class Drawn:
 
 
 def _points(cloud: CloudPayload, stream: StreamSpec) -> NDArray[np.float32] | None:
-    """Return the (N, 3) finite points of a cloud in the frame of the grid; None if they are not float32."""
+    """Return finite points of a cloud in the frame of the grid, (N, 3), every n-th of many; None if not float32."""
     fields = {field.name: field for field in cloud.fields if field.datatype == 7}
     if not {"x", "y", "z"} <= set(fields) or not cloud.width * cloud.height:
         return None
@@ -181,7 +181,8 @@ def _points(cloud: CloudPayload, stream: StreamSpec) -> NDArray[np.float32] | No
         | {"itemsize": cloud.point_step}
     )
     lines = [np.frombuffer(cloud.data, kind, cloud.width, row * cloud.row_step) for row in range(cloud.height)]
-    points = np.stack([np.concatenate([line[axis] for line in lines]) for axis in "xyz"], axis=1).astype(np.float32)
+    every = np.concatenate(lines)[:: -(-cloud.width * cloud.height // MAX_POINTS)]
+    points = np.stack([every[axis] for axis in "xyz"], axis=1).astype(np.float32)
     points = points[np.isfinite(points).all(axis=1)]
     pose = sensor_pose(cloud.transform, stream)
     if pose is not None:
@@ -473,6 +474,7 @@ def show_dataset(
         for stream in episode.streams.values():
             if stream.name in scene.streams:
                 _draw_stream(scene, stream, episode.source)
+                scene.interrupt(stream.name, int(stream.stamps_ns[-1]) + 1)
         scene.flush()
     if last < len(source) and stop is None:
         notes.append(f"episodes {first} to {last - 1} of {len(source):,} are shown; choose others with --from and --to")
