@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,17 +22,23 @@ if TYPE_CHECKING:
 @with_msg_path
 def view(
     source: Annotated[
-        str, typer.Argument(parser=place, metavar="BAG|DATASET|RUN", help="A recording, a dataset, or the log of a run.")
+        str,
+        typer.Argument(parser=place, metavar="BAG|DATASET|RUN", help="A recording, a dataset, or the log of a run."),
     ],
     given: dict[str, Any],
     spec: Annotated[
         Optional[str],  # noqa: UP045 - typer reads it at run time
         typer.Option(
-            "--spec", "-s", parser=place, metavar="PATH", help="The fusion spec of a recording. (that of info --write-spec)"
+            "--spec",
+            "-s",
+            parser=place,
+            metavar="PATH",
+            help="The fusion spec of a recording. (that of info --write-spec)",
         ),
     ] = None,
     first: Annotated[
-        float, typer.Option("--from", metavar="N", help="First second of a recording or a run; first episode of a dataset.")
+        float,
+        typer.Option("--from", metavar="N", help="First second of a recording or a run; first episode of a dataset."),
     ] = 0,
     last: Annotated[
         Optional[float],  # noqa: UP045 - typer reads it at run time
@@ -46,29 +53,43 @@ def view(
         Optional[Path],  # noqa: UP045 - typer reads it at run time
         typer.Option("--foxglove", metavar="FILE", help="Write a layout for Foxglove and Lichtblick (.json) instead."),
     ] = None,
+    plotjuggler: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--plotjuggler", metavar="FILE", help="Write a layout for PlotJuggler (.xml) instead."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
     """Show cameras, raw samples with the fused values over them, their validity and ages, poses and clouds."""
     from robocache_ros.cli import tables
 
-    if sum((save is not None, web, foxglove is not None)) > 1:
-        raise RoboCacheError("view: --save, --web and --foxglove exclude each other; give one")
-    out = save or foxglove
-    if out is not None and (out.is_dir() or (out.exists() and not overwrite)):
-        raise RoboCacheError(f"{printable(out)}: exists; choose another file, or replace it with --overwrite")
+    files = {"--save": save, "--foxglove": foxglove, "--plotjuggler": plotjuggler}
+    given_files = [(flag, file) for flag, file in files.items() if file is not None]
+    if len(given_files) + web > 1:
+        raise RoboCacheError(f"view: {', '.join(files)} and --web exclude each other; give one")
+    for _, file in given_files:
+        if file.is_dir() or (file.exists() and not overwrite):
+            raise RoboCacheError(f"{printable(file)}: exists; choose another file, or replace it with --overwrite")
     msg_path = given.get("msg_path", ())
-    if foxglove is not None:
-        from robocache_ros.view.foxglove import write_layout
+    if layout := foxglove or plotjuggler:
+        from robocache_ros.exporter.file_errors import file_errors
+        from robocache_ros.view import layouts
 
-        write_layout(_spec_of(source, spec, msg_path), foxglove)
-        tables.say(f"wrote {tables.argument(foxglove)}; import it in Foxglove or Lichtblick, on the fusion node's topics")
+        loaded = _spec_of(source, spec, msg_path)
+        text = json.dumps(layouts.foxglove(loaded), indent=1) if foxglove else layouts.plotjuggler(loaded)
+        with file_errors(layout):
+            layout.write_text(text, encoding="utf-8")
+        tables.say(
+            f"wrote {tables.argument(layout)}; import it in {'Foxglove or Lichtblick' if foxglove else 'PlotJuggler'}"
+        )
         return
     began = time.monotonic()
     notes = _shown(source, spec, first, last, msg_path, save, web, tables.say)
     tables.show_notes(notes)
     if save is not None:
         seconds, size = time.monotonic() - began, save.stat().st_size / 1e6
-        tables.say(f"wrote {tables.argument(save)} ({size:.1f} MB) in {seconds:.1f} s; next: rerun {tables.argument(save)}")
+        tables.say(
+            f"wrote {tables.argument(save)} ({size:.1f} MB) in {seconds:.1f} s; next: rerun {tables.argument(save)}"
+        )
 
 
 def _shown(
@@ -83,7 +104,7 @@ def _shown(
 ) -> list[str]:
     from robocache_ros.extras import need
     from robocache_ros.storage.paths import any_path
-    from robocache_ros.view import scene, sources
+    from robocache_ros.view import scene
 
     rr = need("rerun", "view")
     path = any_path(source, "recordings")

@@ -268,7 +268,9 @@ class Scene:
         elif kind == "points":
             points = np.concatenate(batch.items)
             colors = _by_height(points, (90, 120, 160), (235, 235, 235))
-            columns = rr.Points3D.columns(positions=points, colors=colors).partition([len(each) for each in batch.items])
+            columns = rr.Points3D.columns(positions=points, colors=colors).partition(
+                [len(each) for each in batch.items]
+            )
         else:
             centres = np.concatenate([each for each, _ in batch.items])
             halves = np.concatenate([np.tile(np.array(size) / 2, (len(each), 1)) for each, size in batch.items])
@@ -332,7 +334,11 @@ class Scene:
         if events:
             right = rrb.Vertical(right, *events, row_shares=[5, *(1 for _ in events)])
         body = rrb.Horizontal(rrb.Vertical(*left), right, column_shares=[2, 3]) if left else right
-        panels = (rrb.BlueprintPanel(state="collapsed"), rrb.SelectionPanel(state="collapsed"), rrb.TimePanel(state="collapsed"))
+        panels = (
+            rrb.BlueprintPanel(state="collapsed"),
+            rrb.SelectionPanel(state="collapsed"),
+            rrb.TimePanel(state="collapsed"),
+        )
         return rrb.Blueprint(body, *panels)
 
     def _spaces(self) -> dict[str, list[str]]:
@@ -379,4 +385,3 @@ def open_recording(name: str) -> Any:
     recording = rr.RecordingStream(APPLICATION, recording_id=name)
     recording.send_recording_name(name)
     return recording
-

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.decode.payloads import CloudPayload, DecodeError, DepthPayload, ImagePayload
@@ -23,7 +22,7 @@ from robocache_ros.engine.frames import age_ms
 from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.formats.images import images_at, is_files
 from robocache_ros.formats.read import EpisodeSource, Stream
-from robocache_ros.formats.registry import format_of, open_source
+from robocache_ros.formats.registry import open_source
 from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.ops.voxel.grid import voxel_points
 from robocache_ros.recorder import run_log
@@ -149,9 +148,7 @@ class Drawn:
                 None if turned is None else turned[has],
             )
 
-    def _voxels(
-        self, stream: StreamSpec, ticks_ns: NDArray[np.int64], valid: NDArray[Any], ages: NDArray[Any]
-    ) -> None:
+    def _voxels(self, stream: StreamSpec, ticks_ns: NDArray[np.int64], valid: NDArray[Any], ages: NDArray[Any]) -> None:
         """Show the grid of each cloud at the first tick that uses it, and none where there is no value."""
         clouds, grid = self._clouds[stream.name], stream.voxels
         assert grid is not None
@@ -204,7 +201,8 @@ def show_recording(
         path: of the recording.
         scene_of: makes the scene.
         spec: the streams.
-        start_s, stop_s: in seconds from the start of the recording; None: to its end.
+        start_s: first second that is shown, from the start of the recording.
+        stop_s: second at which it ends; None: the end of the recording.
         msg_path: as for `Bag`.
 
     Returns:
@@ -333,7 +331,8 @@ def draw_executed(
         scene: what is drawn into.
         spec: has the action streams.
         columns: of a row, such as `action.joint1`, `state`, `origin`, `seam_step`.
-        states, origins: names of the numbers in `state` and `origin`.
+        states: names of the numbers in `state`.
+        origins: names of the numbers in `origin`.
         ticks_ns: (T,) int64.
         rows: (T, C).
     """
@@ -341,7 +340,9 @@ def draw_executed(
     for stream in spec.vectors:
         at = [place.get(f"{stream.name}.{component}") for component in stream.components]
         if stream.role == "action" and None not in at:
-            scene.executed(stream.name, ticks_ns, rows[:, [index for index in at if index is not None]], stream.components)
+            scene.executed(
+                stream.name, ticks_ns, rows[:, [index for index in at if index is not None]], stream.components
+            )
     for key, names in (("state", states), ("origin", origins)):
         if key in place:
             numbers = np.nan_to_num(rows[:, place[key]]).astype(int).tolist()
@@ -454,7 +455,8 @@ def show_dataset(
         path: of the dataset.
         format_name: of its format.
         scene_of: makes the scene.
-        first, stop: the numbers of the episodes; None: the first MAX_EPISODES.
+        first: number of the first episode.
+        stop: the number after the last one; None: MAX_EPISODES are shown.
 
     Errors:
         RoboCacheError: the dataset cannot be read, or has no such episode.
