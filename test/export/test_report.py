@@ -108,7 +108,7 @@ def test_runs_are_found() -> None:
 def test_one_bad_tick_shows_in_a_long_recording() -> None:
     states = np.ones(1_000_000, np.uint8)
     states[123_456] = 0
-    assert '<rect class="invalid" x="123.00" width="1.00"' in page.state_bar(states, 0, 0)
+    assert '<rect class="invalid" x="123.00" width="2.50"' in page.state_bar(states, 0, 0)
 
 
 def test_a_histogram_gathers_what_is_beyond_its_limit() -> None:

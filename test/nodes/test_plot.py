@@ -23,6 +23,7 @@ NAMES = [
 
 def test_a_subscriber_gets_names_and_values_of_each_tick(rig: Any, wait: Callable[..., Any]) -> None:
     from sensor_msgs.msg import JointState
+
     from test.nodes.faults.fusion_rig import FusionRig, joint_state
 
     fusion = FusionRig(rig, wait, JOINT_SPEC)
@@ -65,6 +66,6 @@ def test_of_a_window_the_newest_sample_is_plotted() -> None:
     plot = plot_message(0, row, layout)
 
     assert dict(zip(plot.name, plot.position, strict=True)) == {
-        **{"imu.x": 4, "imu.y": 5, "imu.z": 6},
-        **{"valid:imu": 1, "age_ms:imu": 7.5},
+        "imu.x": 4, "imu.y": 5, "imu.z": 6,
+        "valid:imu": 1, "age_ms:imu": 7.5,
     }
