@@ -194,7 +194,7 @@ class _Record(NamedTuple):
     data: bytes
 
 
-class OpenRun:
+class RunReader:
     """An open run log."""
 
     def __init__(self, path: str | Path) -> None:
@@ -283,7 +283,7 @@ def verify(path: str | Path) -> Verification:
     Errors:
         RoboCacheError: not a run log, or it cannot be read.
     """
-    run = OpenRun(path)
+    run = RunReader(path)
     found = Verification(notes=run.notes)
     if run.options.get("jpeg") == "gpu":
         run.notes.append("jpeg images were decoded on the GPU, which differs by a few counts")
@@ -319,7 +319,7 @@ def cut(path: str | Path, out: str | Path, first: int, last: int) -> Verificatio
     Errors:
         RoboCacheError: the run has not all of these ticks, or the new file exists or cannot be written.
     """
-    run = OpenRun(path)
+    run = RunReader(path)
     wanted: dict[int, Tick] = {}
     for _, _, computed in _replayed(run, Verification()):
         index = {tick_grid.first_at_or_after(tick.tick_ns, run.spec.rate_hz): tick for tick in computed}
@@ -333,8 +333,8 @@ def cut(path: str | Path, out: str | Path, first: int, last: int) -> Verificatio
         )
     reach = reach_ns(FusionEngine(run.spec, "cpu")) + NS_PER_S
     for history_ns in (reach, 8 * reach, None):
-        _write_cut(OpenRun(path), Path(out), first, last, history_ns)
-        checked = OpenRun(out)
+        _write_cut(RunReader(path), Path(out), first, last, history_ns)
+        checked = RunReader(out)
         got = {
             tick_grid.first_at_or_after(tick.tick_ns, run.spec.rate_hz): tick
             for _, _, computed in _replayed(checked, Verification())
@@ -347,7 +347,7 @@ def cut(path: str | Path, out: str | Path, first: int, last: int) -> Verificatio
     return verify(out)
 
 
-def _write_cut(run: OpenRun, out: Path, first: int, last: int, history_ns: int | None) -> None:
+def _write_cut(run: RunReader, out: Path, first: int, last: int, history_ns: int | None) -> None:
     """Write the records from some time before a tick to the last one."""
     rate_hz = run.spec.rate_hz
     start_ns = 0 if history_ns is None else tick_grid.tick_ns(first, rate_hz) - history_ns
@@ -385,7 +385,7 @@ def _write_cut(run: OpenRun, out: Path, first: int, last: int, history_ns: int |
         file.abandon()
 
 
-def _replayed(run: OpenRun, found: Verification) -> Iterator[tuple[_Record, list[Tick] | None, list[Tick]]]:
+def _replayed(run: RunReader, found: Verification) -> Iterator[tuple[_Record, list[Tick] | None, list[Tick]]]:
     """Replay a run; yield each call of `advance` with the recorded ticks (None: not recorded) and the computed ones."""
     engine: FusionEngine | None = None
     feeds: dict[str, list[str]] = {}

@@ -130,7 +130,7 @@ def plotjuggler(spec: FusionSpec, node: str = NODE) -> str:
     plots = {s.name: [each.name for each in _columns_of(layout, s)] for s in spec.vectors}
     plots |= {kind: [f"{kind}:{name}" for name in layout.names] for kind in ("valid", "age_ms")}
     root = ElementTree.Element("root")
-    tabs = ElementTree.SubElement(root, "tabbed_widget", parent="main_window", name="Main Window")
+    tabs = ElementTree.SubElement(root, "tabbed_widget", {"parent": "main_window", "name": "Main Window"})
     for first in range(0, len(plots), _PLOTS_OF_TAB):
         names = list(plots)[first : first + _PLOTS_OF_TAB]
         tab = ElementTree.SubElement(tabs, "Tab", tab_name=", ".join(names), containers="1")

@@ -293,8 +293,7 @@ class Scene:
 
     def blueprint(self) -> Any:
         """Return the layout: cameras and 3D on the left, streams on the right, with a tab of their own each."""
-        import rerun.blueprint as rrb
-
+        rrb = need("rerun.blueprint", "view")
         cameras = [
             rrb.Spatial2DView(origin=f"cameras/{s.name}", name=s.name)
             for s in self.streams.values()
@@ -382,6 +381,6 @@ def open_recording(name: str) -> Any:
         raise RoboCacheError(
             f"rerun: {rr.__version__} is too old; install a newer one with: pip install 'robocache_ros[view]'"
         )
-    recording = rr.RecordingStream(APPLICATION, recording_id=name)
+    recording = rr.RecordingStream(APPLICATION)
     recording.send_recording_name(name)
     return recording

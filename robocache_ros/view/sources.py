@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from robocache_ros.engine import FusionEngine, Ingest, tick_grid
 from robocache_ros.engine.backends.media import image_tensor, sensor_pose, voxel_tensor
 from robocache_ros.engine.frames import age_ms
 from robocache_ros.errors import RoboCacheError, number_of, printable
+from robocache_ros.extras import need
 from robocache_ros.formats.images import images_at, is_files
 from robocache_ros.formats.read import EpisodeSource, Stream
 from robocache_ros.formats.registry import open_source
@@ -48,8 +51,7 @@ class Stamps:
 
     def __call__(self, times_ns: NDArray[np.int64]) -> list[Any]:
         """Return the columns of (M,) int64 times in ns since the epoch."""
-        import rerun as rr
-
+        rr = need("rerun", "view")
         return [rr.TimeColumn("time", timestamp=times_ns.astype("datetime64[ns]"))]
 
 
@@ -161,7 +163,7 @@ class Drawn:
                 continue
             self._used[stream.name] = stamp_ns
             centres = np.empty((0, 3), np.float32)
-            if stamp_ns:
+            if stamp_ns and payload is not None:
                 centres = voxel_points(voxel_tensor(payload, stream).numpy(), grid)[1][:, :3]
             self.scene.voxels(stream.name, tick_ns, centres, grid.size_m)
             clouds[:] = [one for one in clouds if one[0] >= stamp_ns]
@@ -173,10 +175,9 @@ def _points(cloud: CloudPayload, stream: StreamSpec) -> NDArray[np.float32] | No
     if not {"x", "y", "z"} <= set(fields) or not cloud.width * cloud.height:
         return None
     order = ">f4" if cloud.big_endian else "<f4"
-    kind = np.dtype(
-        {"names": list("xyz"), "formats": [order] * 3, "offsets": [fields[axis].offset for axis in "xyz"]}
-        | {"itemsize": cloud.point_step}
-    )
+    offsets = [fields[axis].offset for axis in "xyz"]
+    layout: Any = {"names": list("xyz"), "formats": [order] * 3, "offsets": offsets, "itemsize": cloud.point_step}
+    kind = np.dtype(layout)
     lines = [np.frombuffer(cloud.data, kind, cloud.width, row * cloud.row_step) for row in range(cloud.height)]
     every = np.concatenate(lines)[:: -(-cloud.width * cloud.height // MAX_POINTS)]
     points = np.stack([every[axis] for axis in "xyz"], axis=1).astype(np.float32)
@@ -350,7 +351,7 @@ def draw_executed(
             scene.states(f"{EVENTS}/{key}", ticks_ns, shown)
     if "seam_step" in place:
         steps = rows[:, place["seam_step"]]
-        scene.scalar(f"{NUMBERS}/seam step", ticks_ns, steps)
+        scene.scalar(f"{NUMBERS}/seam_step", ticks_ns, steps)
 
 
 def draw_chunk(scene: Scene, spec: FusionSpec, tick_ns: int, actions: NDArray[Any]) -> None:
@@ -376,7 +377,7 @@ def show_run(
 
     Args and errors as of `show_recording`; seconds are from the first tick.
     """
-    run = run_log.OpenRun(path)
+    run = run_log.RunReader(path)
     spec = run.spec
     scene = scene_of(shown_streams(spec), Stamps())
     engine = FusionEngine(spec, "cpu", unbounded=True, media=False)
@@ -435,8 +436,7 @@ class EpisodeTimes:
 
     def __call__(self, times_ns: NDArray[np.int64]) -> list[Any]:
         """Return the columns of (M,) int64 stamps of the episode."""
-        import rerun as rr
-
+        rr = need("rerun", "view")
         elapsed = (times_ns - self._first_ns + self._offset_ns).astype("timedelta64[ns]")
         episodes = np.full(len(times_ns), self.index, np.int64)
         return [rr.TimeColumn("time", duration=elapsed), rr.TimeColumn("episode", sequence=episodes)]
@@ -469,11 +469,11 @@ def show_dataset(
     for index in range(first, last):
         episode = source.read(index)
         if scene is None:
-            scene = scene_of([_shown(stream) for stream in episode.streams.values()], times)
+            scene = scene_of([_shown(_renamed(stream)) for stream in episode.streams.values()], times)
         times.begin(index, episode.span_ns())
         start_ns = np.array(episode.span_ns()[:1], np.int64)
         scene.states(f"{EVENTS}/episode", start_ns, [f"{index}: {printable(episode.task, 80)}"])
-        for stream in episode.streams.values():
+        for stream in map(_renamed, episode.streams.values()):
             if stream.name in scene.streams:
                 _draw_stream(scene, stream, episode.source)
                 scene.interrupt(stream.name, int(stream.stamps_ns[-1]) + 1)
@@ -483,6 +483,11 @@ def show_dataset(
     if scene is not None:
         scene.close()
     return notes
+
+
+def _renamed(stream: Stream) -> Stream:
+    """Return a stream with a name that is also an entity path."""
+    return replace(stream, name=re.sub(r"[^\w./-]", "_", stream.name))
 
 
 def _shown(stream: Stream) -> Shown:

@@ -66,6 +66,9 @@ def test_of_a_window_the_newest_sample_is_plotted() -> None:
     plot = plot_message(0, row, layout)
 
     assert dict(zip(plot.name, plot.position, strict=True)) == {
-        "imu.x": 4, "imu.y": 5, "imu.z": 6,
-        "valid:imu": 1, "age_ms:imu": 7.5,
+        "imu.x": 4,
+        "imu.y": 5,
+        "imu.z": 6,
+        "valid:imu": 1,
+        "age_ms:imu": 7.5,
     }

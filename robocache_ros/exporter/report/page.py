@@ -50,8 +50,9 @@ def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
     found = [(state, start * scale, (stop - start) * scale) for start, stop, state in runs(drawn) if state != 1]
     found.sort(key=lambda run: run[0] == 0)  # what is invalid covers its neighbors
     rects = [
-        f'<rect class="{names[state]}" x="{min(x, 1000 - SMALLEST):.2f}" width="{max(width, SMALLEST):.2f}" height="10"/>'
-        for state, x, width in found
+        f'<rect class="{names[state]}" x="{min(x, 1000 - SMALLEST):.2f}" '
+        f'width="{max(size, SMALLEST):.2f}" height="10"/>'
+        for state, x, size in found
     ]
     ground = '<rect class="aligned" width="1000" height="10"/>'
     return f'<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none">{ground}{"".join(rects)}</svg>'
