@@ -311,7 +311,7 @@ class Scene:
                 *(self._plot(rrb, f"streams/{s.name}", s.name) for s in vectors[first : first + PLOTS]),
                 self._strip(rrb, "validity", "validity", [f"validity/{name}" for name in uneven[:STRIPS]]),
                 self._plot(rrb, "age", "age (ms)"),
-                row_shares=[*(3 for _ in vectors[first : first + PLOTS]), 1 + 0.7 * min(len(uneven), STRIPS), 2],
+                row_shares=[*(3 for _ in vectors[first : first + PLOTS]), 1.4 + 0.8 * min(len(uneven), STRIPS), 2],
                 name=f"streams {first + 1} to {min(first + PLOTS, len(vectors))}",
             )
             for first in range(0, len(vectors), PLOTS)
