@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
+from urllib.parse import quote
 
 import typer
 
 from robocache_ros.cli.options import place, with_msg_path
 from robocache_ros.errors import RoboCacheError, printable
+
+WEB_PORT = 9090  # of Rerun
 
 if TYPE_CHECKING:
     from robocache_ros.spec import FusionSpec
@@ -110,13 +113,12 @@ def _shown(
     path = any_path(source, "recordings")
     recording = scene.open_recording(printable(path.name, 80))
     draft = save.with_name(f".{save.name}.part") if save else None
-    url = ""
     if draft:
         recording.save(draft)
     elif web:
         url = recording.serve_grpc()
-        rr.serve_web_viewer(connect_to=url)
-        say("serving the viewer at http://localhost:9090; end with Ctrl-C")
+        rr.serve_web_viewer(open_browser=False)
+        say(f"open http://localhost:{WEB_PORT}/?url={quote(url, safe='')}; end with Ctrl-C")
     else:
         recording.spawn()
     made: list[scene.Scene] = []
