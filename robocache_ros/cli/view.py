@@ -4,6 +4,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -120,6 +121,9 @@ def _shown(
         rr.serve_web_viewer(open_browser=False)
         say(f"open http://localhost:{WEB_PORT}/?url={quote(url, safe='')}; end with Ctrl-C")
     else:
+        # The viewer is a program beside this Python, which need not be on the PATH.
+        programs = [str(Path(sys.executable).parent), str(Path(need("rerun_cli", "view").__file__).parent)]
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *programs])
         recording.spawn()
     made: list[scene.Scene] = []
 

@@ -29,8 +29,8 @@ MAX_VOXELS = 20_000
 VOXEL_ALPHA = 150
 JPEG_QUALITY = 80
 BATCH_BYTES = 4 << 20  # of images or points that are sent together
-EVENTS, NUMBERS = "events/states", "events/numbers"
-PLOTS, STRIPS = 4, 6  # in a tab of several streams
+VALIDITY, EVENTS, NUMBERS = "validity", "events/states", "events/numbers"
+PLOTS, STRIPS, PLOT_SHARE = 4, 6, 3.0  # in a tab of several streams
 CHUNK_LANES = 8  # chunks whose ticks overlap are lines of their own
 AXES_M, PATH_RADIUS_M = 0.1, 0.002
 PATH_GAP_NS = 10**8  # a path is interrupted where a pose is missing for longer
@@ -126,12 +126,19 @@ class Scene:
             self._add("scalars", entity, times_ns, drawn, drawn.nbytes)
 
     def fused(
-        self, name: str, ticks_ns: Int64, values: NDArray[Any] | None, valid: NDArray[Any], age_ms: NDArray[Any]
+        self,
+        name: str,
+        ticks_ns: Int64,
+        values: NDArray[Any] | None,
+        valid: NDArray[Any] | None,
+        age_ms: NDArray[Any] | None,
     ) -> None:
         """Draw the ticks of a stream: (T, D) values as lines with gaps, (T,) states as a strip, and (T,) ages."""
-        has = valid > 0
-        self.states(f"validity/{name}", ticks_ns, [STATES.get(state, "invalid") for state in valid.tolist()])
-        self._scalars(f"age/{name}", ticks_ns, np.where(has, age_ms, np.nan)[:, None])
+        has = np.ones(len(ticks_ns), bool) if valid is None else valid > 0
+        if valid is not None:
+            self.states(f"{VALIDITY}/{name}", ticks_ns, [STATES.get(state, "invalid") for state in valid.tolist()])
+        if age_ms is not None:
+            self._scalars(f"age/{name}", ticks_ns, np.where(has, age_ms, np.nan)[:, None])
         if values is not None:
             self._scalars(f"streams/{name}/fused", ticks_ns, np.where(has[:, None], values, np.nan))
 
@@ -145,7 +152,7 @@ class Scene:
     def states(self, entity: str, times_ns: Int64, states: Sequence[str]) -> None:
         """Draw states as a strip; only their changes are stored."""
         rr, last = self.rr, self._states.get(entity)
-        if last is None and entity.startswith("validity/"):
+        if last is None and entity.startswith(VALIDITY):
             colors = np.array(list(COLORS.values()), np.uint32)
             self.recording.log(entity, rr.StateConfiguration(values=list(COLORS), colors=colors), static=True)
         changes = [index for index, state in enumerate(states) if state != (states[index - 1] if index else last)]
@@ -305,28 +312,31 @@ class Scene:
             for frame, names in self._spaces().items()
         ]
         vectors = [s for s in self.streams.values() if s.kind == "vector"]
-        uneven = [name for name in self.streams if self._changes[f"validity/{name}"] > 1] or list(self.streams)
+        known = (
+            [name for name in self.streams if f"{VALIDITY}/{name}" in self._states] if self._states else self.streams
+        )
+        uneven = [name for name in known if self._changes[f"{VALIDITY}/{name}"] > 1] or list(known)
         tabs = [
-            rrb.Vertical(
-                *(self._plot(rrb, f"streams/{s.name}", s.name) for s in vectors[first : first + PLOTS]),
-                self._strip(rrb, "validity", "validity", [f"validity/{name}" for name in uneven[:STRIPS]]),
-                self._plot(rrb, "age", "age (ms)"),
-                row_shares=[*(3 for _ in vectors[first : first + PLOTS]), 1.4 + 0.8 * min(len(uneven), STRIPS), 2],
-                name=f"streams {first + 1} to {min(first + PLOTS, len(vectors))}",
+            self._stack(
+                rrb,
+                f"streams {first + 1} to {min(first + PLOTS, len(vectors))}",
+                [self._plot(rrb, f"streams/{s.name}", s.name) for s in vectors[first : first + PLOTS]],
+                uneven[:STRIPS],
+                "age",
             )
             for first in range(0, len(vectors), PLOTS)
         ]
         tabs += [
-            rrb.Vertical(
-                self._plot(rrb, f"streams/{s.name}", f"{s.name} ({s.unit})" if s.unit else s.name),
-                self._strip(rrb, f"validity/{s.name}", "validity"),
-                self._plot(rrb, f"age/{s.name}", "age (ms)"),
-                row_shares=[6, 1.2, 2],
-                name=s.name,
+            self._stack(
+                rrb,
+                s.name,
+                [self._plot(rrb, f"streams/{s.name}", f"{s.name} ({s.unit})" if s.unit else s.name)],
+                [s.name] if s.name in known else [],
+                f"age/{s.name}",
             )
             for s in vectors
         ]
-        right = rrb.Tabs(*tabs, active_tab=0) if tabs else self._strip(rrb, "validity", "validity")
+        right = rrb.Tabs(*tabs, active_tab=0) if tabs else self._strip(rrb, VALIDITY, "validity")
         drawn = {*self._static, *self._states}
         events = [self._strip(rrb, EVENTS, "events")] if any(each.startswith(EVENTS) for each in drawn) else []
         events += [self._plot(rrb, NUMBERS, "steps")] if any(each.startswith(NUMBERS) for each in drawn) else []
@@ -339,6 +349,15 @@ class Scene:
             rrb.TimePanel(state="collapsed"),
         )
         return rrb.Blueprint(body, *panels)
+
+    def _stack(self, rrb: Any, name: str, plots: list[Any], strips: Sequence[str], ages: str) -> Any:
+        """Return plots above each other, and below them the strips and the ages of streams that have them."""
+        shares = [PLOT_SHARE for _ in plots]
+        if strips:
+            entities = [f"{VALIDITY}/{stream}" for stream in strips]
+            plots += [self._strip(rrb, VALIDITY, "validity", entities), self._plot(rrb, ages, "age (ms)")]
+            shares += [1.4 + 0.8 * len(strips), 2]
+        return rrb.Vertical(*plots, row_shares=shares, name=name)
 
     def _spaces(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

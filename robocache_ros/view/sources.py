@@ -500,14 +500,12 @@ def _shown(stream: Stream) -> Shown:
 
 def _draw_stream(scene: Scene, stream: Stream, where: str) -> None:
     times, count = stream.stamps_ns, len(stream.stamps_ns)
-    valid = np.ones(count, np.uint8) if stream.valid is None else stream.valid
-    ages = np.zeros(count) if stream.age_ns is None else age_ms(stream.age_ns)
+    values = None if stream.is_image else np.asarray(stream.values).reshape(count, -1)
+    ages = None if stream.age_ns is None else age_ms(stream.age_ns)
+    scene.fused(stream.name, times, values, stream.valid, ages)
     if not stream.is_image:
-        values = np.asarray(stream.values).reshape(count, -1)
-        scene.fused(stream.name, times, values, valid, ages)
         return
-    scene.fused(stream.name, times, None, valid, ages)
-    rows = np.flatnonzero(valid > 0)
+    rows = np.arange(count) if stream.valid is None else np.flatnonzero(stream.valid > 0)
     if stream.modality == "voxels" or not len(rows):
         return
     if is_files(stream.values):
