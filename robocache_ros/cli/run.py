@@ -4,6 +4,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
@@ -26,6 +27,10 @@ def run(
         typer.Option(metavar="NODE", help="A fusion node that runs already; else one is started here."),
     ] = None,
     use_sim_time: Annotated[bool, typer.Option("--sim-time", help="Follow /clock.")] = False,
+    record: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        typer.Option(metavar="PATH", help="Record the run to a new .mcap file, for `robocache replay PATH --verify`."),
+    ] = None,
     *,
     given: dict[str, Any],
 ) -> None:
@@ -43,4 +48,8 @@ def run(
         if (hint := install_hint(error)) is None:
             raise
         raise RoboCacheError(hint) from None
-    sys.exit(run_policy(policy, str(spec), device, fusion, given, use_sim_time=use_sim_time))
+    sys.exit(
+        run_policy(
+            policy, str(spec), device, fusion, given, use_sim_time=use_sim_time, record=str(record) if record else ""
+        )
+    )

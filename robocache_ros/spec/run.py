@@ -131,7 +131,7 @@ class RunOptions:
     )
     crossfade_ticks: int = key(
         integer(1, MAX_TICKS),
-        "of crossfade: ticks until a new chunk has all of the weight",
+        "of crossfade: ticks until a new chunk has all of the weight, at most",
         default=8,
         flag=Flag(PLAN, "Ticks until a new chunk has all of the weight.", metavar="TICKS"),
     )

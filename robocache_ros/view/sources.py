@@ -41,6 +41,7 @@ EPISODE_PAUSE_NS = NS_PER_S  # between two episodes on the timeline
 MAX_VIDEO_BYTES = 256 << 20  # of a video file that becomes part of the recording; of larger ones frames are decoded
 DECODED_IMAGES = 64  # at a time
 MARGIN_NS = NS_PER_S // 10  # around the range that is shown, of raw samples
+MAX_TICK = 2**62 // NS_PER_S  # index of a tick, of which the time is far from the limit of 64 bits
 MAX_COLUMNS = 1024  # of an executed row
 NO_BASE = "base"  # the frame of poses whose frame no stream names
 FUSED_TOPIC_TYPE, TEXT_TYPE = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/String"
@@ -373,7 +374,7 @@ def show_run(
     start_s: float = 0.0,
     stop_s: float | None = None,
 ) -> list[str]:
-    """Draw the log of a run: the messages as the node took them, and the rows that it computed.
+    """Draw the log of a run: the messages as the node took them, the rows that it computed, and the plans of a policy.
 
     Args and errors as of `show_recording`; seconds are from the first tick.
     """
@@ -386,8 +387,19 @@ def show_run(
         feeds.setdefault(feed.topic, []).append(feed.name)
     drawn: Drawn | None = None
     ingest: Ingest | None = None
+    steps: list[run_log.Event] = []
     waiting: list[run_log.Tick] = []
-    stop_ns = 0
+    start_ns = stop_ns = 0
+
+    def shows(tick_ns: int) -> bool:
+        """Whether a tick is in the part that is shown, which the first tick begins."""
+        nonlocal drawn, start_ns, stop_ns
+        if drawn is None:
+            start_ns = tick_ns + round(start_s * NS_PER_S)
+            stop_ns = 2**62 if stop_s is None else tick_ns + round(stop_s * NS_PER_S)
+            drawn = Drawn(scene, run.layout, start_ns, stop_ns)
+            engine.watch = drawn.take
+        return start_ns <= tick_ns < stop_ns
 
     def draw() -> None:
         if waiting and drawn:
@@ -398,16 +410,18 @@ def show_run(
     for record in run.records():
         ingest = ingest or Ingest(spec, engine, run.definitions)
         if record.topic == run_log.CALLS.name:
-            for tick in run.ticks(record.data):
-                if drawn is None:
-                    start_ns = tick.tick_ns + round(start_s * NS_PER_S)
-                    stop_ns = 2**62 if stop_s is None else tick.tick_ns + round(stop_s * NS_PER_S)
-                    drawn = Drawn(scene, run.layout, start_ns, stop_ns)
-                    engine.watch = drawn.take
-                if start_ns <= tick.tick_ns < stop_ns:
-                    waiting.append(tick)
+            waiting += [tick for tick in run.ticks(record.data) if shows(tick.tick_ns)]
             if len(waiting) >= DECODED_IMAGES:
                 draw()
+        elif record.topic == run_log.EVENTS.name:
+            event = run.event(record.data)
+            tick = event.facts.get("tick") if event else None
+            tick_ns = tick_grid.tick_ns(tick, spec.rate_hz) if type(tick) is int and 0 <= tick < MAX_TICK else None
+            if event and tick_ns is not None and shows(tick_ns):
+                if event.name == "step":
+                    steps.append(event)
+                elif event.name in ("reply", "chunk"):
+                    _draw_plan(scene, spec, event, tick_ns)
         elif record.topic == TF_STATIC and TF_STATIC not in feeds:
             ingest.static_transforms(record.data)
         for name in feeds.get(record.topic, ()):
@@ -415,10 +429,44 @@ def show_run(
         if drawn and record.log_ns > stop_ns + NS_PER_S:
             break
     draw()
+    _draw_steps(scene, spec, steps)
     scene.close()
     if drawn is None:
         raise RoboCacheError(f"{printable(path, 60)}: the run has no tick; record it while the node is active")
     return run.notes
+
+
+def _draw_plan(scene: Scene, spec: FusionSpec, event: run_log.Event, tick_ns: int) -> None:
+    """Draw the chunk of an event of a runner: from the tick that its policy observed, or as it came."""
+    actions, observed = event.arrays.get("actions"), event.facts.get("observed")
+    if actions is None or actions.ndim != 2 or not len(actions):
+        return
+    if type(observed) is int and 0 <= observed < MAX_TICK:
+        tick_ns = tick_grid.tick_ns(observed, spec.rate_hz)
+    draw_chunk(scene, spec, tick_ns, actions)
+
+
+def _draw_steps(scene: Scene, spec: FusionSpec, steps: Sequence[run_log.Event]) -> None:
+    """Draw the steps of a runner: the rows that it sent, its states, and the steps at seams."""
+    actions = [s for s in spec.vectors if s.role == "action" and not s.rows]
+    columns = [f"{stream.name}.{component}" for stream in actions for component in stream.components]
+    names: dict[str, list[str]] = {"state": [], "origin": []}
+    ticks, rows = [], []
+    for step in steps:
+        row = step.arrays.get("row")
+        values = np.full(len(columns), np.nan) if row is None or row.shape != (len(columns),) else row
+        numbers = []
+        for key, known in names.items():
+            name = printable(step.facts.get(key, ""), 40)
+            if name not in known:
+                known.append(name)
+            numbers.append(known.index(name))
+        seam = step.facts.get("seam_step")
+        rows.append([*values, *numbers, seam if isinstance(seam, (int, float)) else 0.0])
+        ticks.append(tick_grid.tick_ns(step.facts["tick"], spec.rate_hz))
+    if rows:
+        described = [*columns, "state", "origin", "seam_step"]
+        draw_executed(scene, spec, described, *names.values(), np.array(ticks, np.int64), np.array(rows))
 
 
 class EpisodeTimes:

@@ -270,6 +270,21 @@ def test_a_jump_of_the_clock_before_the_first_row_stops_nothing() -> None:
     assert [step.state for step in robot.runner.advance(robot.now_ns)] == [State.WARMUP]
 
 
+def test_a_clock_that_goes_back_before_the_first_row_plans_again_and_does_not_use_the_earlier_plan() -> None:
+    robot = Robot(delay=10)
+    robot.steps(5)
+    robot.tick -= 200
+    (earlier,) = robot.worker.requests
+    robot.runner.advance(robot.now_ns)
+    robot.tick += 1
+    robot.worker.answer()  # with rows for ticks that are in the future now
+
+    found = robot.steps(20)
+
+    assert earlier == START
+    assert values(found) == [None] * 10 + [float(START - 194 + at) for at in range(10, 20)]
+
+
 def test_ticks_that_were_missed_are_stepped_in_order() -> None:
     robot = Robot()
     robot.steps(2)
@@ -315,13 +330,18 @@ def test_an_operator_may_move_a_robot_that_has_stopped() -> None:
     assert (values([robot.step()]), robot.runner.state) == ([7], State.STOP)
 
 
-def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once() -> None:
-    robot = Robot()
+def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    robot = Robot(replan_every=1)
     robot.steps(2)
-    robot.worker.replies.append(Reply(START + 1, None, error="no image has arrived"))
-    robot.worker.replies.append(Reply(START + 2, Chunk(START + 2, np.zeros((3, 5), np.float32))))
+    bad = [(None, "no image has arrived"), (Chunk(START + 3, np.zeros((3, 5), np.float32)), "")]
 
-    assert robot.step().state is State.RUN
+    def answer() -> None:
+        chunk, error = bad.pop(0)
+        robot.worker.replies.append(Reply(robot.worker.requests.pop(), chunk, error=error))
+
+    monkeypatch.setattr(robot.worker, "answer", answer)
+
+    assert [step.state for step in robot.steps(2)] == [State.RUN] * 2
     assert robot.runner.counters["policy_errors"] == 1
     assert "a chunk of shape (3, 5)" in robot.runner.last_error
 
@@ -342,31 +362,28 @@ def traffic(seed: int) -> tuple[list[tuple[int, Chunk]], int]:
     return sorted(sent, key=lambda each: each[0]), ticks
 
 
-def oracle(sent: list[tuple[int, Chunk]], ticks: int, blend: str) -> dict[int, np.ndarray]:
-    """The row of each tick, computed from all chunks that arrived by then."""
-    expected = {}
-    for tick in range(START, START + ticks):
-        known: dict[int, tuple[int, Chunk]] = {}
-        for arrival, chunk in sent:
-            if arrival <= tick and chunk.tick not in known and chunk.tick + 40 > arrival:
-                known[chunk.tick] = (arrival, chunk)
-        rows = [each for _, each in sorted(known.items()) if each[1].tick <= tick < each[1].tick + 40]
-        if not rows:
-            continue
-        row = None
-        for index, (arrival, chunk) in enumerate(rows):
-            new = chunk.actions[tick - chunk.tick]
-            if blend == "crossfade":
-                weight = np.float32(min(1.0, (tick - max(chunk.tick, arrival) + 1) / 9))
-            elif blend == "ensemble":
-                weights = np.exp(-0.01 * np.arange(index + 1))
-                weight = np.float32(weights[-1] / sum(weights))
-            else:
-                weight = np.float32(1)
-            row = new if row is None or blend == "none" else row + weight * (new - row)
-        assert row is not None
-        expected[tick] = row
-    return expected
+def oracle_row(sent: list[tuple[int, Chunk]], tick: int, now: int, blend: str) -> np.ndarray | None:
+    """The row of a tick, computed from all chunks that arrived by another tick; None: no chunk has one."""
+    known: dict[int, tuple[int, int, Chunk]] = {}  # by tick: first row that is not past, length of the crossfade
+    for arrival, chunk in sent:
+        if arrival <= now and chunk.tick not in known and chunk.tick + 40 > arrival:
+            begins, fade = max(chunk.tick, arrival), 0
+            while fade < 8 and any(other <= begins + fade < other + 40 for other in known):
+                fade += 1
+            known[chunk.tick] = (begins, fade, chunk)
+    row = None
+    rows = [each for observed, each in sorted(known.items()) if observed <= tick < observed + 40]
+    for index, (begins, fade, chunk) in enumerate(rows):
+        new = chunk.actions[tick - chunk.tick]
+        if blend == "crossfade":
+            weight = np.float32(min(1.0, (tick - begins + 1) / (fade + 1)))
+        elif blend == "ensemble":
+            weights = np.exp(-0.01 * np.arange(index + 1))
+            weight = np.float32(weights[-1] / sum(weights))
+        else:
+            weight = np.float32(1)
+        row = new if row is None or blend == "none" else row + weight * (new - row)
+    return row
 
 
 @pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
@@ -388,25 +405,129 @@ def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(seed
             found[tick] = step.row
             assert controller.commands[-1] == step.command.row.astype(np.float64).tolist()
 
-    expected = oracle(sent, ticks, blend)
-    assert found.keys() == expected.keys()
-    for tick, row in expected.items():
-        assert found[tick].tobytes() == row.tobytes()
+    for tick in range(START, START + ticks):
+        row = oracle_row(sent, tick, tick, blend)
+        assert (row is None) == (tick not in found)
+        assert row is None or found[tick].tobytes() == row.tobytes()
 
 
-def test_a_crossfade_steps_at_a_seam_by_no_more_than_the_chunks_and_its_share_of_their_distance() -> None:
-    for seed in range(5):
-        sent, ticks = traffic(seed)
-        robot = Robot(blend="crossfade", coast_ticks=50)
-        robot.runner = Runner(robot.outputs)
-        chunks_step = max(np.abs(np.diff(chunk.actions, axis=0)).max() for _, chunk in sent)
-        apart = 2 * 0.05 * 4  # of two chunks: four standard deviations of their phases each
-        for tick in range(START, START + ticks):
-            for arrival, chunk in sent:
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("back", [30, 150])
+def test_after_the_clock_has_gone_back_the_commands_are_those_of_the_oracle_for_the_chunks_since(
+    back: int, blend: str
+) -> None:
+    (sent, ticks), (again, _) = traffic(7), traffic(8)
+    again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
+    robot = Robot(blend=blend, coast_ticks=50)
+    robot.runner = Runner(robot.outputs)
+    controller = ForwardController()
+
+    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> list[Step]:
+        found = []
+        robot.tick = first
+        for tick in range(first, first + count):
+            for arrival, chunk in chunks:
                 if arrival == tick:
                     robot.runner.add(chunk)
-            robot.step(frame=None)
-        assert 0 < robot.runner.metrics()["seam_step_max"] <= chunks_step + apart / 9
+            for step in robot.runner.advance(robot.now_ns):
+                found.append(step)
+                for _, data in robot.runner.messages(step, robot.now_ns):
+                    controller.receive(data)
+            robot.tick += 1
+        return found
+
+    before = run(sent, START, 60)
+    stopped = run([], START + 60 - back, 5)  # the first call notes the jump
+    robot.runner.arm()
+    first = START + 65 - back
+    after = run(again, first, ticks - 70)
+
+    assert before[-1].row is not None
+    assert [step.state for step in stopped] == [State.STOP] * 4
+    assert all(step.row is not None and step.row.tobytes() == before[-1].row.tobytes() for step in stopped)
+    since = [each for each in again if each[0] >= first]
+    for step in after:
+        row = oracle_row(since, step.tick, step.tick, blend)
+        if row is not None:
+            assert step.row is not None
+            assert step.row.tobytes() == row.tobytes()
+    assert sum(step.origin == "policy" for step in after) > 100
+
+
+@pytest.mark.parametrize(("blend", "share"), [("none", 1.0), ("crossfade", 1 / 9), ("ensemble", 1 / 1.99)])
+@pytest.mark.parametrize("late", [0, 1, 12])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_step_at_a_seam_is_that_of_the_plan_and_the_share_of_its_distance_to_the_new_chunk(
+    seed: int, late: int, blend: str, share: float
+) -> None:
+    generator = np.random.default_rng(seed)
+    walk = lambda: generator.normal(0, 0.1, (40, 2)).cumsum(0).astype(np.float32)  # noqa: E731
+    one, other, seam = Chunk(START, walk()), Chunk(START + 8, walk()), START + 8 + late
+    robot = Robot(blend=blend)
+    robot.runner = Runner(robot.outputs)
+    robot.runner.add(one)
+    for tick in range(START, seam + 1):
+        if tick == seam:
+            robot.runner.add(other)
+        step = robot.step(frame=None)
+
+    at = seam - START
+    old_step = np.abs(one.actions[at] - one.actions[at - 1])
+    apart = np.abs(other.actions[at - 8] - one.actions[at])
+    assert step.command is not None
+    assert step.command.is_seam
+    assert 0 < step.seam_step <= (old_step + share * apart).max() + 1e-6
+
+
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("seed", range(4))
+def test_chunks_that_agree_at_a_seam_step_by_no_more_than_the_larger_of_their_own_steps(seed: int, blend: str) -> None:
+    generator = np.random.default_rng(seed)
+    one, other = (generator.normal(0, 0.1, (40, 2)).cumsum(0).astype(np.float32) for _ in range(2))
+    other += one[9] - other[1]  # at the tick before the seam
+    robot = Robot(blend=blend)
+    robot.runner = Runner(robot.outputs)
+    robot.runner.add(Chunk(START, one))
+    for tick in range(START, START + 11):
+        if tick == START + 10:
+            robot.runner.add(Chunk(START + 8, other))
+        step = robot.step(frame=None)
+
+    assert step.command is not None
+    assert step.command.is_seam
+    larger = np.maximum(np.abs(one[10] - one[9]), np.abs(other[2] - other[1])).max()
+    assert step.seam_step <= larger + 1e-6
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("latency_ms", [0, 60])
+def test_a_trajectory_controller_of_each_generation_executes_the_rows_of_the_oracle_to_the_bit(
+    generation: str, blend: str, latency_ms: float
+) -> None:
+    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
+    sent, ticks = traffic(1)
+    robot = Robot(output, blend=blend, coast_ticks=50, action_latency_ms=latency_ms)
+    robot.runner = Runner(robot.outputs)
+    controller = TrajectoryController(generation, np.zeros(2))
+    sends: list[int] = []  # the ticks at which trajectories were sent; the first row of each is that of the third tick
+    compared = 0
+    for tick in range(START, START + ticks):
+        for arrival, chunk in sent:
+            if arrival == tick:
+                robot.runner.add(chunk)
+        now_ns = tick_grid.tick_ns(tick, RATE_HZ) - round(latency_ms * 1e6)
+        (step,) = robot.runner.advance(now_ns)
+        for _, data in robot.runner.messages(step, now_ns):
+            controller.receive(data, now_ns)
+            sends.append(tick)
+        begun = [each for each in sends if each + 3 <= tick]
+        is_ramp = generation == "at once" and sends and tick < sends[-1] + 3  # it has dropped the one before
+        row = oracle_row(sent, tick, begun[-1], blend) if begun and not is_ramp else None
+        if row is not None:
+            assert controller.command(now_ns).tobytes() == row.astype(np.float64).tobytes()
+            compared += 1
+    assert compared > (30 if generation == "at once" else 150)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

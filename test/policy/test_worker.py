@@ -131,8 +131,9 @@ def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot() -> None:
 
     class Trained:
         info = SimpleNamespace(rate_hz=50)
+        device = torch.device("cpu")
 
-        def act(self, frame: FusedFrame) -> torch.Tensor:
+        def act(self, frame: FusedFrame, generator: torch.Generator) -> torch.Tensor:
             return frame["x"][None].expand(1, 4, 2)
 
     found = CheckpointPolicy(Trained()).plan(frame(3), 5)  # type: ignore[arg-type]

@@ -253,6 +253,34 @@ def test_executed_rows_and_chunks_of_a_policy_are_over_their_action(view: Callab
     assert np.diff(shown.times_ns(lane, "Scalars:scalars"))[:2].tolist() == [period_ns] * 2
 
 
+def test_a_run_of_a_policy_shows_what_it_planned_and_sent(view: Callable[..., Seen], tmp_path: Path) -> None:
+    from robocache_ros.engine import tick_grid
+    from robocache_ros.recorder.run_log import RunReader
+    from test.policy.test_replay import CODE, outputs_of, play
+
+    (tmp_path / "code.py").write_text(CODE)
+    play(tmp_path / "run.mcap", f"{tmp_path / 'code.py'}:wave", 1, outputs_of())
+    events = list(RunReader(tmp_path / "run.mcap").events())
+    steps = {tick_grid.tick_ns(e.facts["tick"], 50): e for e in events if e.name == "step"}
+    plans = [e for e in events if e.name in ("reply", "chunk") and len(e.arrays.get("actions", ()))]
+    last = max(steps)
+
+    shown = view(tmp_path / "run.mcap")
+
+    times = shown.times_ns("/streams/action/executed", "Scalars:scalars").tolist()
+    executed = dict(zip(times, shown.scalars("/streams/action/executed"), strict=True))
+    sent = {tick_ns: step.arrays["row"] for tick_ns, step in steps.items() if "row" in step.arrays}
+    assert len(sent) > 50
+    for tick_ns, row in sent.items():
+        np.testing.assert_array_equal(executed[tick_ns], row)
+    lanes = [name for name in shown.entities if name.startswith("/streams/action/chunks/")]
+    drawn = [tuple(row) for name in lanes for row in shown.scalars(name)]
+    assert tuple(plans[0].arrays["actions"][0].tolist()) in drawn
+    assert sum(np.isnan(row[0]) for row in drawn) >= 5
+    states = [state[0] for state in shown.column("/events/states/state", "StateChange:state")]
+    assert states[-1] == steps[last].facts["state"]
+
+
 def test_episodes_of_a_dataset_follow_each_other(view: Callable[..., Seen], tmp_path: Path) -> None:
     import robocache_ros
 

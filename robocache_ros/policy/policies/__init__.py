@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from robocache_ros.engine.frames import FusedFrame
@@ -39,6 +40,17 @@ def kind_of(text: str) -> str:
     raise RoboCacheError(
         f"policy: {printable(text, 60)} is not a policy; give CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION"
     )
+
+
+def identity(text: str, device: str = "cpu") -> dict[str, str]:
+    """Return what a run log has about a policy: its text, kind and device, and path and SHA-256 of its file."""
+    from robocache_ros.formats.checksums import sha256
+
+    found = {"policy": text, "kind": kind_of(text), "device": device}
+    file = Path(text if found["kind"] == "checkpoint" else text.rpartition(":")[0])
+    if file.is_file():
+        found |= {"path": str(file.absolute()), "sha256": sha256(file)}
+    return found
 
 
 def open_policy(text: str, device: str = "cpu") -> RunnablePolicy:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk
@@ -26,7 +28,9 @@ class CheckpointPolicy:
             raise RoboCacheError(
                 f"rate_hz: {rate_hz}, but the training had {self._policy.info.rate_hz}; use the spec of the training"
             )
-        return Chunk(tick, self._policy.act(frame)[0].cpu().numpy())
+        # Noise of the tick: a policy that samples gives the same plan again.
+        noise = torch.Generator(self._policy.device).manual_seed(tick)
+        return Chunk(tick, self._policy.act(frame, generator=noise)[0].cpu().numpy())
 
     def close(self) -> None:
         """Do nothing: the process ends."""

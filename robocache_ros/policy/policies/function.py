@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import operator
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ class FunctionPolicy:
         """Call the function."""
         found = self._function(frame)
         if isinstance(found, Chunk):
-            tick, found = found.tick, found.actions
+            tick, found = operator.index(found.tick), found.actions
         if isinstance(found, torch.Tensor):
             found = found.detach().cpu().float().numpy()
         return Chunk(tick, np.asarray(found, np.float32))
