@@ -106,6 +106,8 @@ def _shown(
     web: bool,
     say: Callable[[str], None],
 ) -> list[str]:
+    import torch
+
     from robocache_ros.extras import need
     from robocache_ros.storage.paths import any_path
     from robocache_ros.view import scene
@@ -115,7 +117,10 @@ def _shown(
     recording = scene.open_recording(printable(path.name, 80))
     draft = save.with_name(f".{save.name}.part") if save else None
     if draft:
-        recording.save(draft)
+        try:
+            recording.save(draft)
+        except RuntimeError:
+            raise RoboCacheError(f"{printable(save)}: cannot be written; choose another folder") from None
     elif web:
         url = recording.serve_grpc()
         rr.serve_web_viewer(open_browser=False)
@@ -132,6 +137,8 @@ def _shown(
         recording.send_blueprint(made[0].blueprint())
         return made[0]
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small: several threads would wait for each other
     try:
         notes = _drawn(path, source, spec, first, last, msg_path, scene_of)
         recording.send_blueprint(made[0].blueprint())  # with what was found meanwhile
@@ -140,6 +147,7 @@ def _shown(
             recording.disconnect()
             os.replace(draft, save)
     finally:
+        torch.set_num_threads(threads)
         if draft:
             draft.unlink(missing_ok=True)
     while web:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,10 @@ MAX_TICK = 2**62 // NS_PER_S  # index of a tick, of which the time is far from t
 MAX_COLUMNS = 1024  # of an executed row
 NO_BASE = "base"  # the frame of poses whose frame no stream names
 FUSED_TOPIC_TYPE, TEXT_TYPE = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/String"
+
+
+# Makes a scene, given the streams that it shows, and what returns the columns of Rerun's timelines.
+SceneOf: TypeAlias = "Callable[[Sequence[Shown], Callable[[NDArray[np.int64]], list[Any]]], Scene]"
 
 
 class Stamps:
@@ -179,9 +183,13 @@ def _points(cloud: CloudPayload, stream: StreamSpec) -> NDArray[np.float32] | No
     offsets = [fields[axis].offset for axis in "xyz"]
     layout: Any = {"names": list("xyz"), "formats": [order] * 3, "offsets": offsets, "itemsize": cloud.point_step}
     kind = np.dtype(layout)
-    lines = [np.frombuffer(cloud.data, kind, cloud.width, row * cloud.row_step) for row in range(cloud.height)]
-    every = np.concatenate(lines)[:: -(-cloud.width * cloud.height // MAX_POINTS)]
-    points = np.stack([every[axis] for axis in "xyz"], axis=1).astype(np.float32)
+    if cloud.row_step == cloud.width * cloud.point_step or cloud.height == 1:  # without padding, as nearly always
+        lines = [np.frombuffer(cloud.data, kind, cloud.width * cloud.height)]
+    else:
+        lines = [np.frombuffer(cloud.data, kind, cloud.width, row * cloud.row_step) for row in range(cloud.height)]
+    every = -(-cloud.width * cloud.height // MAX_POINTS)
+    axes = [np.concatenate([line[axis] for line in lines])[::every] for axis in "xyz"]
+    points = np.stack(axes, axis=1).astype(np.float32)
     points = points[np.isfinite(points).all(axis=1)]
     pose = sensor_pose(cloud.transform, stream)
     if pose is not None:
@@ -191,7 +199,7 @@ def _points(cloud: CloudPayload, stream: StreamSpec) -> NDArray[np.float32] | No
 
 def show_recording(
     path: str | AnyPath,
-    scene_of: Callable[[Sequence[Shown], Callable[[NDArray[np.int64]], list[Any]]], Scene],
+    scene_of: SceneOf,
     spec: FusionSpec,
     start_s: float = 0.0,
     stop_s: float | None = None,
@@ -370,7 +378,7 @@ def draw_chunk(scene: Scene, spec: FusionSpec, tick_ns: int, actions: NDArray[An
 
 def show_run(
     path: str | Path,
-    scene_of: Callable[[Sequence[Shown], Callable[[NDArray[np.int64]], list[Any]]], Scene],
+    scene_of: SceneOf,
     start_s: float = 0.0,
     stop_s: float | None = None,
 ) -> list[str]:
@@ -493,7 +501,7 @@ class EpisodeTimes:
 def show_dataset(
     path: AnyPath,
     format_name: str,
-    scene_of: Callable[[Sequence[Shown], Callable[[NDArray[np.int64]], list[Any]]], Scene],
+    scene_of: SceneOf,
     first: int = 0,
     stop: int | None = None,
 ) -> list[str]:

@@ -305,6 +305,12 @@ def test_episodes_of_a_dataset_follow_each_other(view: Callable[..., Seen], tmp_
     ]
 
 
+def test_a_file_that_cannot_be_written_is_one_line(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    done = robocache("view", BAG, "--spec", SPEC, "--save", tmp_path / "missing" / "x.rrd")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "cannot be written; choose another folder" in done.err
+
+
 def test_a_part_that_the_recording_does_not_have_is_refused(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     done = robocache("view", BAG, "--spec", SPEC, "--from", 100, "--save", tmp_path / "x.rrd")
     assert done.code == 2
