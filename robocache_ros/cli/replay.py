@@ -24,8 +24,8 @@ def replay(
         Optional[str],  # noqa: UP045 - typer reads it at run time
         typer.Option(
             metavar="POLICY",
-            help="With --verify: plans again; it must give the same plan for the same frame. (the checkpoint of the "
-            "run, if it planned on the CPU)",
+            help="Plans again; it must give the same plan for the same frame. (the checkpoint of the run, if it "
+            "planned on the CPU)",
             show_default=False,
         ),
     ] = None,
@@ -49,7 +49,7 @@ def replay(
     if export is not None:
         if first is None or last is None:
             raise RoboCacheError("replay: --export needs --from and --to; give two ticks that --verify names")
-        found = runs.cut(run, export, first, last)
+        found = runs.cut(run, export, first, last, policy)
     elif verify:
         found = runs.verify(run, policy)
     else:

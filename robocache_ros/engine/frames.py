@@ -218,7 +218,8 @@ def frame_of_arrays(arrays: Mapping[str, NDArray[Any]], layout: Layout | None) -
         if name:
             parts[part][name] = torch.from_numpy(value)
     ticks_ns = torch.from_numpy(arrays["ticks_ns"])
-    return FusedFrame(int(ticks_ns[-1]), ticks_ns, *(parts[part] for part in _PARTS), layout=layout)
+    tensors, valid, age_ns, sample_age_ms = (parts[part] for part in _PARTS)
+    return FusedFrame(int(ticks_ns[-1]), ticks_ns, tensors, valid, age_ns, sample_age_ms, layout)
 
 
 def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:

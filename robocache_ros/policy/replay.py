@@ -179,7 +179,9 @@ class PolicyReplay:
         outputs = Outputs(spec, spec.run or RunOptions())
         if any(values.shape != (outputs.width,) for values in event.arrays.values()):
             raise ValueError("limits of another width")
-        outputs.limits = replace(outputs.limits, **event.arrays)  # those of the run, wherever they came from
+        lower, upper, max_step = (event.arrays.get(name) for name in ("lower", "upper", "max_step"))
+        # Those of the run, wherever they came from.
+        outputs.limits = replace(outputs.limits, lower=lower, upper=upper, max_step=max_step)
         self._runner = Runner(outputs, self._worker)
         self._pending.clear()
         self._opened = False
@@ -271,6 +273,8 @@ class PolicyReplay:
 
     def _step(self, runner: Runner, event: Event) -> Compared | None:
         if not self._pending:
+            if event.facts.get("unchecked"):
+                return None  # a part of a run may begin between an advance and its steps
             tick = int(event.facts["tick"])
             return Compared("commands", tick, self._missing(tick, "the command", "a command", "nothing"))
         step = self._pending.popleft()
@@ -445,7 +449,7 @@ def _part(path: str | Path, first: int, last: int) -> _Part:
     return found
 
 
-def cut(path: str | Path, out: str | Path, first: int, last: int) -> Verification:
+def cut(path: str | Path, out: str | Path, first: int, last: int, policy: str | None = None) -> Verification:
     """Write the part of a run that recomputes some of its ticks as the whole run does: a file for a bug report.
 
     Args:
@@ -453,6 +457,7 @@ def cut(path: str | Path, out: str | Path, first: int, last: int) -> Verificatio
         out: the new file.
         first: index of the first tick on the tick grid.
         last: index of the last tick.
+        policy: of the verification, see `verify`.
 
     Returns:
         The verification of the new file.
@@ -480,7 +485,7 @@ def cut(path: str | Path, out: str | Path, first: int, last: int) -> Verificatio
         if (ticks and steps and whole.differences == part.differences) or history == (None, None):
             break
         Path(out).unlink()
-    return verify(out)
+    return verify(out, policy)
 
 
 def _write_cut(

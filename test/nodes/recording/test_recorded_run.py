@@ -19,7 +19,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 
-from robocache_ros.policy.replay import verify
+from robocache_ros.policy.replay import cut, verify
 from robocache_ros.recorder.run_log import RunReader
 from test.nodes.rig import ROOT
 
@@ -125,7 +125,12 @@ def check(rig: Any, path: Path, commands: int) -> None:
     assert found.commands > 3 * commands
     assert found.ticks > 3 * commands
     assert found.observations >= found.plans > 3
-    names = {event.name for event in RunReader(path).events()}
+    events = list(RunReader(path).events())
+    steps = [event.facts["tick"] for event in events if event.name == "step"]
+    middle = steps[len(steps) // 2]
+    part = cut(path, path.with_name("part.mcap"), middle, middle + 5)
+    assert (str(part.first or ""), part.ticks, part.commands) == ("", 6, 6)
+    names = {event.name for event in events}
     assert names == {
         "begin",
         "ready",
