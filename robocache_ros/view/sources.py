@@ -474,7 +474,9 @@ def _draw_steps(scene: Scene, spec: FusionSpec, steps: Sequence[run_log.Event]) 
         ticks.append(tick_grid.tick_ns(step.facts["tick"], spec.rate_hz))
     if rows:
         described = [*columns, "state", "origin", "seam_step"]
-        draw_executed(scene, spec, described, *names.values(), np.array(ticks, np.int64), np.array(rows))
+        draw_executed(
+            scene, spec, described, names["state"], names["origin"], np.array(ticks, np.int64), np.array(rows)
+        )
 
 
 class EpisodeTimes:
