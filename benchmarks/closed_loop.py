@@ -1,10 +1,14 @@
 """Policies in the loop with the simulated robot: how often they succeed, by latency and by how chunks are executed.
 
-Run: python -m benchmarks.closed_loop NAME=CHECKPOINT … [--spec config/so101.yaml] [--starts 50] [--jobs 16]
+Run: python -m benchmarks.closed_loop NAME=POLICY … [--spec config/so101.yaml] [--camera] [--starts 50] [--jobs 16]
 
-The engine fuses what the drivers of the simulation publish, as on a robot. Without ROS, so that a latency is exact: a
-chunk of tick k arrives `latency` after it, in ticks. Writes closed_loop.json and closed_loop.md. `--demonstrations DIR`
-writes recordings of the expert first, for `robocache export` and `examples/train_policy.py`, and does nothing else.
+POLICY is what `robocache run` takes: a checkpoint of examples/train_policy.py, or that of another library. The engine
+fuses what the drivers of the simulation publish, as on a robot. Without ROS, so that a latency is exact: the chunk of
+a frame arrives `latency` after the frame, in ticks. Writes closed_loop.json and closed_loop.md; the rows of earlier
+runs stay where their policy is not measured again.
+
+`--demonstrations DIR` does nothing else than record demonstrations of the expert, through ROS 2 and the episode
+recorder, in `--jobs` pairs of simulation and recorder at once.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+import runpy
+import textwrap
+from collections import deque
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,14 +34,14 @@ import torch
 from benchmarks.processes import end_on_sigterm
 from benchmarks.report import machine
 from robocache_ros.engine import FusionEngine, Ingest
+from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.engine.tick_grid import last_at_or_before
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import ActionPlan, Chunk, PlanOptions
-from robocache_ros.sim.command import SimArguments, write_demonstrations
+from robocache_ros.policy.policies import RunnablePolicy, kind_of, open_policy
 from robocache_ros.sim.simulation import TICK_NS, SimOptions, Simulation
 from robocache_ros.spec import FusionSpec, load_spec
-from robocache_ros.training.checkpoints import read_checkpoint
-from robocache_ros.training.trained_policy import TrainedPolicy
+from robocache_ros.spec.run import OutputSpec, RunOptions
 
 ROOT = Path(__file__).parents[1]
 FIRST_START = 0  # seeds of the starts; those of demonstrations begin at FIRST_DEMONSTRATION
@@ -41,6 +49,7 @@ FIRST_DEMONSTRATION = 1000
 DISTURBANCE_RAD = 0.015
 LATENCIES_MS = (0, 150, 300)
 LONGEST_TICKS = 600
+GRIPPER = "5"  # the component of the action that is not blended
 
 
 @dataclass(frozen=True)
@@ -49,95 +58,108 @@ class Way:
 
     Attributes:
         name: of it.
-        replan_every: ticks from an observation to the next one that a chunk is planned from.
-        plan: how rows become commands.
+        run: the options of `robocache run`.
         naive: execute each chunk from its first row on when it arrives, whatever the tick of its observation.
         frozen: plan from the first observation of the episode, always.
     """
 
     name: str
-    replan_every: int = 5
-    plan: PlanOptions = field(default_factory=PlanOptions)
+    run: RunOptions = field(default_factory=RunOptions)
     naive: bool = False
     frozen: bool = False
 
 
 def ways() -> list[Way]:
     """What is compared."""
+    default, often = RunOptions(), RunOptions(replan_every=5, blend="none")
     return [
-        Way("by tick, replan every 5"),
-        Way("by tick, replan every 5, rows from 5 on", plan=PlanOptions(execute_from=5)),
-        Way("by tick, replan every 5, rows from 10 on", plan=PlanOptions(execute_from=10)),
-        Way("by tick, replan every 5, ensemble", plan=PlanOptions(blend="ensemble")),
-        Way("by tick, replan every 5, rows from 10 on, ensemble", plan=PlanOptions(execute_from=10, blend="ensemble")),
-        Way("by tick, replan every 25", replan_every=25),
-        Way("by tick, replan every 25, crossfade 5", 25, PlanOptions(blend="crossfade", crossfade_ticks=5)),
-        Way("naive: first row on arrival, replan every 5", naive=True),
-        Way("naive: first row on arrival, replan every 25", replan_every=25, naive=True),
-        Way("frozen observation", frozen=True),
+        Way(f"default: replan every {default.replan_every}, {default.blend} {default.crossfade_ticks}", default),
+        Way("replan every 20", replace(default, blend="none")),
+        Way("replan every 5", often),
+        Way("replan every 5, rows from 10 on", replace(often, execute_from=10)),
+        Way("replan every 5, ensemble", replace(often, blend="ensemble")),
+        Way("naive: first row on arrival, replan every 5", often, naive=True),
+        Way("naive: first row on arrival, replan every 20", replace(default, blend="none"), naive=True),
+        Way("frozen observation, default", default, frozen=True),
     ]
 
 
 class Robot:
-    """The simulation with the engine that fuses its messages."""
+    """The simulation with the engine that fuses its messages.
+
+    Attributes:
+        spec: of the robot; its cameras are rendered.
+    """
 
     def __init__(self, spec: FusionSpec) -> None:
-        self.simulation = Simulation(SimOptions(camera=False))
-        self._spec = spec
+        self.simulation = Simulation(SimOptions(camera=any(stream.kind == "image" for stream in spec.streams)))
+        self.spec = spec
         self._stream_of = {stream.topic: stream.name for stream in spec.streams}
+        self._rows: deque[torch.Tensor] = deque(maxlen=spec.horizon)
 
     def begin(self, seed: int) -> None:
         """Begin an episode, with an engine that knows nothing of the last one."""
         self.simulation.begin(seed, expert=False)
-        self.engine = FusionEngine(self._spec, unbounded=True)
-        self._ingest = Ingest(self._spec, self.engine)
+        self.engine = FusionEngine(self.spec)
+        self._ingest = Ingest(self.spec, self.engine)
+        self._rows.clear()
 
-    def observe(self) -> dict[str, torch.Tensor]:
-        """Take what is published now, and return the streams of the tick that it is, (1, D) each."""
+    def observe(self) -> FusedFrame | None:
+        """Take what is published now, and return the frame that becomes due, if one does."""
+        now_ns = self.simulation.now_ns
         for message in self.simulation.publish():
             if (name := self._stream_of.get(message.topic)) is not None:
                 self._ingest.serialized(name, message.data, message.log_ns)
-        if not self.simulation.at_tick:
-            return {}
-        ticks = np.array([self.simulation.now_ns])
-        frames = self.engine.resolve(ticks)
-        self.engine.prune(self.simulation.now_ns)
-        found, at = {}, 0
-        for stream in self._spec.vectors:
-            found[stream.name] = frames.fused[:, at : at + stream.dim]
-            at += stream.dim
-        return found
+        frames = self.engine.advance(now_ns, limit=1)
+        if not len(frames):
+            return None
+        self._rows.append(frames.rows()[0])
+        if not frames.valid[0, self._observed].all() or len(self._rows) < self.spec.horizon:
+            return None
+        frame = split_window(self.engine.layout, int(frames.ticks_ns[0]), torch.stack(list(self._rows)))
+        return replace(frame, tensors=frame.tensors | {name: each[0].clone() for name, each in frames.media.items()})
+
+    @property
+    def _observed(self) -> Any:
+        return np.array([stream.role == "observation" for stream in self.spec.streams])
 
 
-def episode(robot: Robot, policy: TrainedPolicy, way: Way, latency: int, seed: int) -> tuple[bool, float]:
+def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: int) -> tuple[bool, float]:
     """Run an episode; return its success and the largest step of the commands at a seam between chunks, in rad."""
     robot.begin(seed)
     torch.manual_seed(seed)  # the noise of a diffusion policy
-    simulation = robot.simulation
-    plan = ActionPlan(["linear"] * 5 + ["hold"], way.plan)
-    arriving: list[tuple[int, Chunk]] = []
-    first: dict[str, torch.Tensor] = {}
+    simulation, run = robot.simulation, way.run
+    outputs = Outputs(robot.engine.spec, replace(run, outputs=(OutputSpec("action", discrete=(GRIPPER,)),)))
+    plan = ActionPlan(
+        outputs.blending, PlanOptions(0, run.execute_from, run.blend, run.crossfade_ticks, decay=run.decay)
+    )
+    arriving: deque[tuple[int, Chunk]] = deque()
+    first: FusedFrame | None = None
+    planned = None
     last, seam = None, 0.0
-    for number in range(LONGEST_TICKS):
-        observed = robot.observe()
-        tick = last_at_or_before(simulation.now_ns, 50)
-        first = first or observed
-        if number % way.replan_every == 0:
-            actions = policy.act(first if way.frozen else observed)[0].numpy()
-            arriving.append((tick + latency, Chunk(tick, actions)))
-        while arriving and arriving[0][0] <= tick:
-            _, chunk = arriving.pop(0)
-            plan.add(Chunk(tick, chunk.actions) if way.naive else chunk)
-        command = plan.take(tick)
+    for _ in range(LONGEST_TICKS):
+        now = last_at_or_before(simulation.now_ns, robot.engine.spec.rate_hz)
+        frame = robot.observe()
+        if frame is not None:
+            tick = last_at_or_before(frame.tick_ns, robot.engine.spec.rate_hz)
+            first = first or frame
+            if planned is None or tick - planned >= run.replan_every:
+                planned = tick
+                actions = policy.plan(first if way.frozen else frame, tick).actions
+                arriving.append((now + latency, Chunk(tick, actions)))
+        while arriving and arriving[0][0] <= now:
+            _, chunk = arriving.popleft()
+            plan.add(Chunk(now, chunk.actions) if way.naive else chunk)
+        command = plan.take(now)
         if command is not None:
             if command.is_seam and last is not None:
                 seam = max(seam, float(np.abs(command.row[:5] - last[:5]).max()))
             last = command.row
             simulation.command(command.row.astype(np.float64))
-        for _ in range(10):
+        simulation.step()
+        while not simulation.at_tick:
+            robot.observe()
             simulation.step()
-            if not simulation.at_tick:
-                robot.observe()
         if simulation.episode_has_ended:
             break
     return simulation.robot.is_success, seam
@@ -148,40 +170,51 @@ class Cell:
     """A cell of the table: a policy, a way, a latency.
 
     Attributes:
-        policy: name of the policy.
-        checkpoint: its file.
-        spec: of the robot.
+        name: of the policy.
+        policy: as `robocache run` takes it.
+        device: of the policy.
+        spec: file of the robot's spec.
+        camera: whether the policy sees images.
         way: how chunks are executed.
-        latency_ms: from an observation to its chunk.
+        latency_ms: from a frame to the chunk that is planned from it.
         starts: episodes.
     """
 
+    name: str
     policy: str
-    checkpoint: Path
+    device: str
     spec: Path
+    camera: bool
     way: Way
     latency_ms: int
     starts: int
 
 
 @cache
-def _policy(checkpoint: Path) -> TrainedPolicy:
+def _opened(policy: str, spec: FusionSpec, device: str) -> RunnablePolicy:
     torch.set_num_threads(1)
-    return TrainedPolicy.load(checkpoint)
+    return open_policy(policy, spec, device)
 
 
 @cache
-def _robot(spec: Path) -> Robot:
-    return Robot(state_spec(spec))
+def _robot(path: Path, camera: bool) -> Robot:
+    return Robot(robot_spec(path, camera))
+
+
+def robot_spec(path: Path, camera: bool) -> FusionSpec:
+    """The spec of a robot; without its cameras its ticks do not wait, since nothing of the state is late."""
+    spec = load_spec(path)
+    return spec if camera else replace(spec.without_cameras(), delay_ms=0.0, lead_ms=0.0)
 
 
 def evaluate(cell: Cell) -> dict[str, Any]:
     """Run the episodes of a cell."""
-    policy, robot = _policy(cell.checkpoint), _robot(cell.spec)
+    robot = _robot(cell.spec, cell.camera)
+    policy = _opened(cell.policy, robot.spec, cell.device)
     latency = -(-cell.latency_ms * 1_000_000 // TICK_NS)
     runs = [episode(robot, policy, cell.way, latency, seed) for seed in range(FIRST_START, FIRST_START + cell.starts)]
     return {
-        "policy": cell.policy,
+        "policy": cell.name,
         "way": cell.way.name,
         "latency_ms": cell.latency_ms,
         "latency_ticks": latency,
@@ -200,23 +233,24 @@ def evaluate_all(cells: list[Cell], jobs: int) -> Iterator[dict[str, Any]]:
         yield from pool.map(evaluate, cells)
 
 
+INTRODUCTION = """# Policies in the loop with the simulated robot
+
+Successes of {starts} starts that no demonstration has, by the latency from a frame to the chunk planned from it.
+In brackets: the largest step of a joint's command where one chunk follows another, in rad. A row of a chunk is executed
+at its tick, except in the naive runners, which execute a chunk from its first row on when it arrives. A frame of the
+state is planned from at its tick; one with an image 60 ms after its tick, to which the latency is added.
+"""
+
+
 def as_text(found: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = [
-        "# Policies in the loop with the simulated robot",
-        "",
-        f"Successes of {found['starts']} starts that no demonstration has, by the latency from an observation to its",
-        "chunk. In brackets: the largest step of a joint's command where one chunk follows another, in rad.",
-    ]
-    for name, policy in found["policies"].items():
+    lines = [INTRODUCTION.format(starts=found["starts"])]
+    for name, note in found["policies"].items():
         by = {(row["way"], row["latency_ms"]): row for row in found["rows"] if row["policy"] == name}
         lines += [
-            "",
             f"## {name}",
             "",
-            f"{policy['kind'].capitalize()}, {policy['layers']} layers of width {policy['width']}, a horizon of "
-            f"{policy['horizon']} ticks of 20 ms, step {policy['step']:,} of its training.",
-            "",
+            *([textwrap.fill(note, 118), ""] if note else []),
             f"| chunks are executed | {' | '.join(f'{ms} ms' for ms in LATENCIES_MS)} |",
             f"|---|{'---|' * len(LATENCIES_MS)}",
         ]
@@ -224,72 +258,125 @@ def as_text(found: dict[str, Any]) -> str:
             cells = (by.get((way, ms)) for ms in LATENCIES_MS)
             shown = (f"{row['successes']} ({row['largest_seam_step_rad']:.2f})" if row else "" for row in cells)
             lines.append(f"| {way} | {' | '.join(shown)} |")
-    lines += [
-        "",
-        "Demonstrations and training: `python -m benchmarks.closed_loop --demonstrations DIR`, `robocache export DIR` "
-        "to `robomimic` with the",
-        "spec without its camera, and `examples/train_policy.py` with `--n-obs 1 --horizon 50 --batch-size 64`.",
-    ]
-    lines += ["", f"{found['machine']['date']}; the counts do not depend on the speed of the machine.", ""]
+        lines.append("")
+    lines += [f"{found['machine']['date']}; the counts do not depend on the speed of the machine.", ""]
     return "\n".join(lines)
 
 
-def named(text: str) -> tuple[str, Path]:
-    """Read NAME=CHECKPOINT; the name of CHECKPOINT alone is that of its folder."""
-    name, found, path = text.rpartition("=")
-    checkpoint = Path(path)
-    if not checkpoint.is_file():
-        raise RoboCacheError(f"{printable(path, 80)} does not exist; give a checkpoint.pt of examples/train_policy.py")
-    return (name if found else checkpoint.resolve().parent.name), checkpoint
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Draw the successes of each way over the latency, a panel for each policy."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names, columns = list(found["policies"]), 4
+    height = -(-len(names) // columns)
+    figure, panels = pyplot.subplots(height, columns, figsize=(13, 3.2 * height), sharey=True, squeeze=False)
+    for panel in panels.flat[len(names) :]:
+        panel.set_axis_off()
+    for panel, name in zip(panels.flat, names, strict=False):
+        rows = [row for row in found["rows"] if row["policy"] == name]
+        for way in dict.fromkeys(row["way"] for row in rows):
+            points = sorted(
+                (row["latency_ms"], 100 * row["successes"] / row["starts"]) for row in rows if row["way"] == way
+            )
+            style = "--" if way.startswith(("naive", "frozen")) else "-"
+            panel.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=way)
+        panel.set_title(name, fontsize=9)
+        panel.set_xlabel("latency, ms")
+        panel.set_ylim(-3, 103)
+        panel.legend(fontsize=5, frameon=False)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("successes, %")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
-def described(checkpoint: Path) -> dict[str, Any]:
-    """What the table says of a policy."""
-    policy = TrainedPolicy.load(checkpoint)
-    return asdict(policy.policy.config) | {"step": int(read_checkpoint(checkpoint)[0]["step"])}
+def named(text: str) -> tuple[str, str]:
+    """Read NAME=POLICY; the name of POLICY alone is that of its folder."""
+    name, found, policy = text.rpartition("=")
+    kind_of(policy)
+    return (name if found else Path(policy).resolve().parent.name), policy
 
 
-def state_spec(path: Path) -> FusionSpec:
-    """The spec of a robot without its cameras, whose ticks do not wait: nothing of the state is late."""
-    return replace(load_spec(path).without_cameras(), delay_ms=0.0, lead_ms=0.0)
+def record_demonstrations(out: Path, episodes: int, jobs: int, *, camera: bool, spec: Path) -> None:
+    """Record episodes of the expert in `jobs` processes, each with a simulation and a recorder of its own."""
+    share = -(-episodes // jobs)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        parts = [
+            pool.submit(_record, out / f"part_{job:02d}", spec, first, min(share, episodes - first), job, camera)
+            for job, first in enumerate(range(0, episodes, share))
+        ]
+        found = [success for part in parts for success in part.result()]
+    print(f"{out}: {len(found)} episodes, of which {len(found) - sum(found)} are failures")
+
+
+def _record(out: Path, spec: Path, first: int, episodes: int, job: int, camera: bool) -> list[bool]:
+    os.environ |= {"ROS_DOMAIN_ID": str(1 + job), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    loop = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "close_the_loop.py")))
+    out.mkdir(parents=True)
+    observer = loop.Observer()
+    try:
+        simulation = ("--disturbance", DISTURBANCE_RAD, *(() if camera else ("--no-camera",)))
+        seeds = range(FIRST_DEMONSTRATION + first, FIRST_DEMONSTRATION + first + episodes)
+        successes: list[bool] = loop.record(out, spec, seeds, observer, simulation)
+    finally:
+        observer.close()
+    return successes
+
+
+def merged(found: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Results with those of earlier runs, of other policies."""
+    rows = [row for row in earlier.get("rows", []) if row["policy"] not in found["policies"]]
+    policies = {name: note for name, note in earlier.get("policies", {}).items() if name not in found["policies"]}
+    return found | {"rows": rows + found["rows"], "policies": policies | found["policies"]}
 
 
 def main() -> None:
-    """Write demonstrations, or evaluate checkpoints."""
+    """Record demonstrations, or evaluate policies."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("checkpoint", nargs="*", help="[NAME=]checkpoint.pt of examples/train_policy.py")
+    parser.add_argument("policy", nargs="*", help="[NAME=]POLICY, as `robocache run` takes it")
     parser.add_argument("--spec", type=Path, default=ROOT / "config/so101.yaml", help="Spec of the robot.")
+    parser.add_argument("--camera", action="store_true", help="Render the camera.")
+    parser.add_argument("--device", default="cpu", help="Device of the policies.")
+    parser.add_argument("--note", action="append", default=[], metavar="NAME=TEXT", help="A line for the table.")
     parser.add_argument("--starts", type=int, default=50, help="Episodes of each cell of the table.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
     parser.add_argument("--way", action="append", default=[], help="Only the ways whose name has this text.")
-    parser.add_argument("--demonstrations", type=Path, metavar="DIR", help="Write these recordings, and end.")
+    parser.add_argument("--demonstrations", type=Path, metavar="DIR", help="Record demonstrations, and end.")
     parser.add_argument("--episodes", type=int, default=560, help="Number of demonstrations.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="Folder of the results.")
     given = parser.parse_args()
     if given.demonstrations is not None:
-        options = SimOptions(camera=False, disturbance=DISTURBANCE_RAD)
-        wanted = SimArguments(options, FIRST_DEMONSTRATION, given.episodes)
-        write_demonstrations(given.demonstrations, wanted, print)
+        out, spec = given.demonstrations.absolute(), given.spec.absolute()
+        record_demonstrations(out, given.episodes, given.jobs, camera=given.camera, spec=spec)
         return
-    if not given.checkpoint:
-        parser.error("give a checkpoint, or --demonstrations DIR")
+    if not given.policy:
+        parser.error("give a policy, or --demonstrations DIR")
     end_on_sigterm()
-    checkpoints = dict(named(text) for text in given.checkpoint)
+    policies = dict(named(text) for text in given.policy)
+    notes = dict(text.partition("=")[::2] for text in given.note)
     chosen = [way for way in ways() if not given.way or any(text in way.name for text in given.way)]
     cells = [
-        Cell(name, checkpoint, given.spec, way, latency_ms, given.starts)
-        for name, checkpoint in checkpoints.items()
+        Cell(name, policy, given.device, given.spec, given.camera, way, latency_ms, given.starts)
+        for name, policy in policies.items()
         for way in chosen
         for latency_ms in LATENCIES_MS
     ]
     found: dict[str, Any] = {"machine": machine(), "starts": given.starts, "rows": []}
-    found |= {"policies": {name: described(checkpoint) for name, checkpoint in checkpoints.items()}}
+    found |= {"policies": {name: notes.get(name, "") for name in policies}}
+    given.out.mkdir(parents=True, exist_ok=True)
+    results = given.out / "closed_loop.json"
+    earlier = json.loads(results.read_text()) if results.exists() else {}
     for row in evaluate_all(cells, given.jobs):
         found["rows"].append(row)
         print(json.dumps(row), flush=True)
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "closed_loop.json").write_text(json.dumps(found, indent=1) + "\n")
-        (given.out / "closed_loop.md").write_text(as_text(found))
+        both = merged(found, earlier)
+        results.write_text(json.dumps(both, indent=1) + "\n")
+        (given.out / "closed_loop.md").write_text(as_text(both))
+    draw(merged(found, earlier), given.out / "closed_loop.png")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from typing import Any
 
 from benchmarks import recordings as camera_recording
 from benchmarks.report import RESULTS, machine
-from robocache_ros.exporter.executors.base import Resources, Task
-from robocache_ros.exporter.executors.ray import RayTasks, ray_session
+from robocache_ros.exporter.executors import RayTasks, Resources, Task, ray_session
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Outcome, Plan, make_pieces

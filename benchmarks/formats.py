@@ -23,7 +23,7 @@ from benchmarks.report import busy_seconds, tell
 from benchmarks.training.measured import Row, machine, wait_for, write
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
 from robocache_ros.datasets.loader.order import Epochs
-from robocache_ros.datasets.loader.runs import make_order
+from robocache_ros.datasets.loader.timeline_loader import make_order
 from robocache_ros.programs import HelpFormatter
 from robocache_ros.training.throughput import endless
 from robocache_ros.training.training_data import open_for_training

@@ -5,8 +5,9 @@
 
 An expert carries a block to a goal with a simulated SO-101 arm, and the episode recorder records it. `robocache export`
 makes a dataset of the recordings. Then a small policy, which was trained on 541 such episodes, runs on starts that it
-has not seen: once as fast as it can, and once with 150 ms from an observation to its plan. Writes `report.md`,
-`plans.png` (what was planned, and what was executed), and `robot.mp4` where images can be rendered.
+has not seen: once as fast as it can, and once with 150 ms from an observation to its plan. Both runs are recorded, and
+recomputed to the bit. Writes `report.md`, `plans.png` (what was planned, and what was executed), and `robot.mp4` where
+images can be rendered.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from robocache_ros.engine import tick_grid
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
+from robocache_ros.policy.replay import Verification, verify
 from robocache_ros.programs import HelpFormatter, run
+from robocache_ros.recorder.run_log import RunReader
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = ROOT / "examples" / "so101_policy.pt"
+POLICY = f"{ROOT / 'examples' / 'delayed_policy.py'}:policy"
 LATENCIES_MS = (0, 150)
 FIRST_START = 0  # seeds of the starts of the policy; demonstrations have those from FIRST_DEMONSTRATION on
 FIRST_DEMONSTRATION = 1000
@@ -197,34 +202,36 @@ def write_spec(path: Path) -> None:
     path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
 
 
-def record(out: Path, spec: Path, episodes: int, observer: Observer) -> list[bool]:
-    """Record episodes of the expert; returns their success."""
+def record(
+    out: Path, spec: Path, seeds: range, observer: Observer, simulation: tuple[object, ...] = ("--no-camera",)
+) -> list[bool]:
+    """Record episodes of the expert; returns their success. `simulation`: options of `robocache sim`."""
     found = []
     with ExitStack() as stack:
-        simulation = ("sim", "--no-camera", "--expert", "--rate", 2, "--seed", FIRST_DEMONSTRATION)
-        stack.enter_context(process(out / "sim.log", *simulation))
+        options = ("--expert", "--rate", 2, "--seed", seeds.start, *simulation)
+        stack.enter_context(process(out / "sim.log", "sim", *options))
         recorder = ("record", "--spec", spec, "--out", out / "recordings", "--sim-time", "--task", "Carry the block")
         stack.enter_context(process(out / "record.log", *recorder))
         until(lambda: observer.now_ns, "the simulation")
-        for number in range(episodes):
+        for number in range(len(seeds)):
             observer.begin()
             until(lambda: observer.call("/episode_recorder/start")[0], "the recorder to start")
             found.append(observer.finish().success)
             observer.call("/episode_recorder/end", found[-1])
-            print(f"recorded episode {number + 1} of {episodes}: {'success' if found[-1] else 'failure'}", flush=True)
+            word = "success" if found[-1] else "failure"
+            print(f"recorded episode {number + 1} of {len(seeds)}: {word}", flush=True)
     return found
 
 
 def drive(out: Path, spec: Path, starts: int, latency_ms: int, observer: Observer) -> list[Attempt]:
     """Run the policy on the robot; returns its attempts."""
     found = []
-    chunks = out / f"chunks_{latency_ms}.npy"
-    environment = {"CHECKPOINT": str(CHECKPOINT), "LATENCY_MS": str(latency_ms), "CHUNKS": str(chunks)}
+    environment = {"CHECKPOINT": str(CHECKPOINT), "LATENCY_MS": str(latency_ms)}
     observer.now_ns = 0
     with ExitStack() as stack:
         simulation = ("sim", "--no-camera", "--lockstep", "--seed", FIRST_START)
         stack.enter_context(process(out / f"sim_{latency_ms}.log", *simulation))
-        policy = ("run", f"{ROOT / 'examples' / 'delayed_policy.py'}:policy", "--spec", spec, "--sim-time")
+        policy = ("run", POLICY, "--spec", spec, "--sim-time", "--record", out / f"run_{latency_ms}.mcap")
         stack.enter_context(process(out / f"run_{latency_ms}.log", *policy, **environment))
         until(lambda: observer.now_ns, "the simulation")
         until(lambda: observer.attempt.executed and np.isfinite(observer.attempt.executed[-1][1]), "the first command")
@@ -238,16 +245,18 @@ def drive(out: Path, spec: Path, starts: int, latency_ms: int, observer: Observe
     return found
 
 
-def read_chunks(path: Path) -> list[tuple[int, NDArray[np.float32]]]:
-    """Read the plans that the policy has appended: the observed tick in ns, and the actions."""
-    found = []
-    with path.open("rb") as file:
-        while True:
-            try:
-                tick_ns = int(np.load(file))
-                found.append((tick_ns, np.load(file)))
-            except (EOFError, ValueError):  # the process was ended while it wrote
-                return found
+def read_plans(run: Path) -> list[tuple[int, NDArray[np.float32]]]:
+    """Read the plans of a run: the observed tick in ns, and the actions."""
+    reader = RunReader(run)
+    plans = [event for event in reader.events() if event.name == "reply" and event.arrays]
+    rate_hz = reader.spec.rate_hz
+    return [(tick_grid.tick_ns(plan.facts["tick"], rate_hz), plan.arrays["actions"]) for plan in plans]
+
+
+def replay(run: Path) -> Verification:
+    """Recompute a run with its policy, which now answers at once."""
+    os.environ |= {"CHECKPOINT": str(CHECKPOINT), "LATENCY_MS": "0"}
+    return verify(run, POLICY)
 
 
 def largest_seam(attempts: list[Attempt], columns: int) -> float:
@@ -256,7 +265,7 @@ def largest_seam(attempts: list[Attempt], columns: int) -> float:
     return float(np.nanmax([step for step in steps if np.isfinite(step)] or [0.0]))
 
 
-def draw(path: Path, attempts: dict[int, Attempt], chunks: dict[int, list[tuple[int, NDArray[np.float32]]]]) -> None:
+def draw(path: Path, attempts: dict[int, Attempt], plans: dict[int, list[tuple[int, NDArray[np.float32]]]]) -> None:
     """Draw the executed commands of a joint over the plans, for each latency."""
     matplotlib = need("matplotlib", "dev")
     matplotlib.use("Agg")
@@ -265,7 +274,7 @@ def draw(path: Path, attempts: dict[int, Attempt], chunks: dict[int, list[tuple[
     joint, tick_s = 1, 0.02
     figure, panels = pyplot.subplots(len(attempts), 1, figsize=(9, 3 * len(attempts)), sharex=True, squeeze=False)
     for (latency_ms, attempt), panel in zip(attempts.items(), panels[:, 0], strict=True):
-        for tick_ns, actions in chunks[latency_ms]:
+        for tick_ns, actions in plans[latency_ms]:
             if attempt.begin_ns <= tick_ns <= attempt.end_ns:
                 begin_s = (tick_ns - attempt.begin_ns) / 1e9
                 times = begin_s + np.arange(len(actions)) * tick_s
@@ -331,15 +340,18 @@ def main() -> None:
     began = time.monotonic()
     observer = Observer()
     try:
-        recorded = record(out, spec, given.episodes, observer)
+        seeds = range(FIRST_DEMONSTRATION, FIRST_DEMONSTRATION + given.episodes)
+        recorded = record(out, spec, seeds, observer)
         export = ("export", out / "recordings", "--spec", spec, "--out", out / "dataset", "--format", "lerobot")
         subprocess.run([sys.executable, "-m", "robocache_ros", *map(str, export)], check=True)
         attempts = {latency: drive(out, spec, given.starts, latency, observer) for latency in LATENCIES_MS}
     finally:
         observer.close()
     columns = len(yaml.safe_load(spec.read_text())["streams"]["joint_position"]["names"])
-    chunks = {latency: read_chunks(out / f"chunks_{latency}.npy") for latency in LATENCIES_MS}
-    draw(out / "plans.png", {latency: found[0] for latency, found in attempts.items()}, chunks)
+    runs = {latency: out / f"run_{latency}.mcap" for latency in LATENCIES_MS}
+    plans = {latency: read_plans(run) for latency, run in runs.items()}
+    draw(out / "plans.png", {latency: found[0] for latency, found in attempts.items()}, plans)
+    replays = {run.name: replay(run) for run in runs.values()}
     film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
     rows = [
         f"| {latency} ms | {sum(each.success for each in found)} of {len(found)} | {largest_seam(found, columns):.3f} |"
@@ -353,6 +365,11 @@ def main() -> None:
         "| from an observation to its plan | successes | largest step at a seam, rad |",
         "|---|---|---|",
         *rows,
+        "",
+        "The runs, recomputed with their policy to the bit:",
+        "",
+        *(f"- {name}: {found}" for name, found in replays.items()),
+        *(f"- {name}: {found.first}" for name, found in replays.items() if found.first),
         "",
         f"{time.monotonic() - began:.0f} s. [Planned and executed](plans.png), [video](robot.mp4).",
     ]

@@ -1,7 +1,6 @@
 """A trained policy that answers late: `robocache run examples/delayed_policy.py:policy --spec …`.
 
-The environment names it: CHECKPOINT, LATENCY_MS from a frame to its answer, and CHUNKS, an optional file to which each
-plan is appended, as two NumPy arrays: the time of the observed tick in ns, and the (H, A) actions.
+The environment names it: CHECKPOINT, and LATENCY_MS from a frame to its answer.
 """
 
 from __future__ import annotations
@@ -19,16 +18,11 @@ from robocache_ros.training.trained_policy import TrainedPolicy
 torch.set_num_threads(1)
 TRAINED = TrainedPolicy.load(os.environ["CHECKPOINT"])
 LATENCY_S = float(os.environ.get("LATENCY_MS", "0")) / 1e3
-CHUNKS = os.environ.get("CHUNKS")
 
 
 def policy(frame: FusedFrame) -> NDArray[np.float32]:
     """Plan (H, A) actions."""
     begin = time.monotonic()
     actions: NDArray[np.float32] = TRAINED.act(frame)[0].numpy()
-    if CHUNKS:
-        with open(CHUNKS, "ab") as file:
-            np.save(file, np.int64(frame.tick_ns))
-            np.save(file, actions)
     time.sleep(max(0.0, LATENCY_S - (time.monotonic() - begin)))
     return actions

@@ -67,6 +67,7 @@ ARGUMENTS = {
     "payload_bytes": Argument(
         "<stream>=<bytes>,...: size of the largest message; GPU memory for it is allocated at configure.", "", str
     ),
+    "record_run": Argument("A new file with all that the engine takes, for `robocache replay`.", "", str),
     "reliable": Argument(
         "Subscribe to every topic as reliable with deep queues, for replays; overrides the spec's qos.", "false", bool
     ),

@@ -25,6 +25,7 @@ def runner(context: LaunchContext) -> LifecycleNode:
         "spec": os.path.abspath(os.path.expanduser(given["spec"])),
         "policy": os.path.expanduser(given["policy"]),
         "device": given["policy_device"],
+        "record_run": os.path.expanduser(given["record_policy"]),
     }
     switches = {name: given[name] == "true" for name in ("autostart", "use_sim_time")}
     options = dict(entry.split(":=", 1) for entry in given["options"].split())
@@ -46,11 +47,17 @@ def generate_launch_description() -> LaunchDescription:
         [
             DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML), with the section run."),
             DeclareLaunchArgument(
-                "policy", default_value="", description="CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION."
+                "policy", default_value="", description="CHECKPOINT.pt, or another policy as of `robocache run`."
             ),
             DeclareLaunchArgument("policy_device", default_value="cpu", description="Device of a checkpoint."),
             DeclareLaunchArgument(
                 "options", default_value="", description="Options of the run, such as 'replan_every:=10 stop:=none'."
+            ),
+            DeclareLaunchArgument(
+                "record_policy",
+                default_value="",
+                description="A new file with all that the runner takes and sends, for `robocache replay`; record_run "
+                "is the one of the fusion node.",
             ),
             *(DeclareLaunchArgument(name, default_value=default) for name, default in SHARED.items()),
             IncludeLaunchDescription(  # its other arguments can be given as well

@@ -27,7 +27,7 @@ SWITCHES = {
 }
 OTHERS = {
     "namespace": ("", "Namespace of the nodes."),
-    "policy": ("", "CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION; empty: none is run."),
+    "policy": ("", "CHECKPOINT.pt, or another policy as of `robocache run`; empty: none is run."),
     "spec": ("", "Path of the fusion spec; empty: that of the simulated robot."),
 }
 

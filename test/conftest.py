@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import gc
 import logging
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -47,7 +46,14 @@ NEEDS = {
     "engine/test_depth_ingest.py": ("bags", ("rosbags",)),
     **dict.fromkeys(("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),
     **dict.fromkeys(("policy/test_outputs.py", "policy/test_runner.py"), ("bags", ("rosbags",))),
-    **dict.fromkeys(("sim", "nodes/test_simulator.py"), ("sim", ("mujoco", "rosbags"))),
+    "policy/test_servers.py": ("policies", ("websockets", "msgpack", "zmq")),
+    **dict.fromkeys(
+        ("sim", "nodes/test_simulator.py", "policy/doctor/test_so101_policy.py"), ("sim", ("mujoco", "rosbags"))
+    ),
+    "policy/doctor": (
+        "cli,export",
+        ("typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib"),
+    ),
     "training": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "fleet": (
@@ -70,14 +76,14 @@ def claim_ros_domain() -> int:
     first = int(os.environ.get("ROS_DOMAIN_ID") or os.getpid())
     for number in range(first, first + DOMAINS):
         domain = 1 + (number - 1) % DOMAINS
-        path = Path(tempfile.gettempdir()) / f"robocache-tests-{os.geteuid()}-domain-{domain}.lock"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        claim = socket.socket(socket.AF_UNIX)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
+            claim.bind(f"\0robocache-tests-domain-{domain}")  # without a file: as far as the ports of a domain reach
+        except OSError:
+            claim.close()
         else:
-            return domain  # the file stays open, and locked, until this process ends
+            claim.detach()  # it is open until this process ends
+            return domain
     raise RuntimeError(f"all {DOMAINS} ROS domains are used by other runs of the tests")
 
 

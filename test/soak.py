@@ -1,30 +1,67 @@
 """Run the tests again and again on a busy machine, and report every test that ever failed.
 
-    make soak                                                   # 30 runs of `make test` at load 6
-    make soak SOAK_ARGS="--runs 10 test/nodes test/ipc"         # of some tests
+    make soak                                                       # 30 runs of `make test`, one after another
+    make soak SOAK_ARGS="--runs 10 test/nodes test/ipc"             # of some tests
+    python test/soak.py --parallel 10 --limit 3000                  # 10 runs at once, for at most 50 minutes
     python test/soak.py --help
 
-Processes that only compute keep the machine busy: as many as are missing to the load, beside those of pytest. The
-output of each run is in out/soak; the report names the tests that failed, how often, and those that came close to the
-time limit of a test.
+Processes that only compute keep the machine busy: as many as are missing to the load, beside those of pytest. Runs
+share the checkout and nothing else: each has a ROS domain, and folders for temporary files, caches, sockets and logs.
+The output of each run is in out/soak. The report names the tests that failed, how often, and those that came close to
+the time limit of a test. `--limit`, Ctrl-C and SIGTERM stop the runs; the tests that they had run are reported.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 BUSY = "import os\nwhile os.getppid() == {parent}: sum(range(100_000))"
 SLOW_S = 60.0  # a test that takes longer is reported: its time limit is 300 s
+STOP_S = 60.0  # for pytest to write its report once it is interrupted
+
+
+@dataclass
+class Outcome:
+    """Of a run: how it ended, the tests that failed with their first line, and the seconds of each test."""
+
+    number: int
+    last: str = "not started"
+    stopped: bool = True  # before its end
+    took_s: float = 0.0
+    failed: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Deadline:
+    """When runs are stopped: after some seconds, or at a signal."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._end_s = time.monotonic() + limit_s
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self._end_s = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self._end_s
 
 
 @contextmanager
@@ -41,60 +78,121 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def run(
-    number: int, folder: Path, processes: int, arguments: list[str]
-) -> tuple[str, dict[str, str], dict[str, float]]:
-    """Run pytest once; its last line, the tests that failed with their first line, and the seconds of each test."""
+@contextmanager
+def own_environment() -> Iterator[dict[str, str]]:
+    """The environment of a run that shares no folder with another."""
+    folder = Path(tempfile.mkdtemp(prefix="soak"))  # a short path: those of sockets have 107 bytes
+    folder.chmod(0o711)  # tests run as another user in it
+    places = {
+        "TMPDIR": "t", "XDG_RUNTIME_DIR": "r", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config",
+        "ROS_HOME": "ros", "HYPOTHESIS_STORAGE_DIRECTORY": "hypothesis",
+    }  # fmt: skip
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("ROBOCACHE_CACHE_DIR", "RAY_TMPDIR")
+    }
+    for name, place in places.items():
+        (folder / place).mkdir(mode=0o700)
+        environment[name] = str(folder / place)
+    (folder / "t").chmod(0o1777)
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        yield environment
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(number: int, folder: Path, processes: int, arguments: list[str], deadline: Deadline) -> Outcome:
+    """Run pytest once, until the deadline."""
+    found = Outcome(number)
+    started = time.monotonic()
+    if deadline.passed:
+        return found
     report, log = folder / f"{number:02d}.xml", folder / f"{number:02d}.log"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", f"--junit-xml={report}"]
-    command += ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
-    with log.open("w") as output:
-        status = subprocess.run([*command, *arguments], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False)
-    failed: dict[str, str] = {}
-    seconds: dict[str, float] = {}
-    if report.exists():
+    if processes > 1 and find_spec("xdist"):
+        command += ["-n", str(processes), "--dist", "loadfile", "--max-worker-restart=0"]
+    with own_environment() as environment, log.open("w") as output:
+        command += [f"--basetemp={environment['TMPDIR']}/b", *arguments]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            while process.poll() is None and not deadline.passed:
+                time.sleep(0.2)
+            found.stopped = process.poll() is None
+            if found.stopped:
+                process.send_signal(signal.SIGINT)  # pytest reports what it has run
+                process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            print(f"run {number}: pytest did not stop and was killed; its tests are not reported", flush=True)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    found.took_s = time.monotonic() - started
+    with suppress(OSError, ElementTree.ParseError):
         for case in ElementTree.parse(report).iter("testcase"):
             name = f"{case.get('classname')}::{case.get('name')}"
-            seconds[name] = float(case.get("time") or 0)
+            found.seconds[name] = float(case.get("time") or 0)
             for outcome in (*case.iter("failure"), *case.iter("error")):
-                failed[name] = (outcome.get("message") or outcome.tag).splitlines()[0][:160]
-    if status.returncode and not failed:
-        failed[f"pytest ended with status {status.returncode}"] = f"see {log}"
-    return log.read_text(errors="replace").strip().rpartition("\n")[2], failed, seconds
+                found.failed[name] = (outcome.get("message") or outcome.tag).partition("\n")[0][:160]
+    if process.returncode and not found.failed and not found.stopped:
+        found.failed[f"pytest ended with status {process.returncode}"] = f"see {log}"
+    found.last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    return found
 
 
 def main() -> int:
     """Run, report, and return 1 if any test failed in any run."""
+    cores = os.cpu_count() or 1
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--load", type=int, default=6, help="processes that want to run, with those of pytest")
-    parser.add_argument("--processes", type=int, default=2, help="processes of pytest")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--processes", type=int, default=2, help="processes of pytest in each run")
+    parser.add_argument("--load", type=int, default=3 * cores, help="processes that want to run, with those of pytest")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which runs are stopped")
     parser.add_argument("--marker", default="not slow and not gpu", help="tests to run, as `pytest -m` takes them")
-    parser.add_argument("pytest", nargs="*", help="files and folders of tests")
+    parser.add_argument("pytest", nargs="*", help="files and folders of tests, and options of pytest")
     given, more = parser.parse_known_args()
     folder = ROOT / "out" / "soak"
     folder.mkdir(parents=True, exist_ok=True)
+    deadline = Deadline(given.limit)
+    arguments = ["-m", given.marker, *given.pytest, *more]
     failures: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     longest: Counter[str] = Counter()
-    with busy(max(0, given.load - given.processes)):
-        for number in range(1, given.runs + 1):
-            started = time.monotonic()
-            last, failed, seconds = run(number, folder, given.processes, ["-m", given.marker, *given.pytest, *more])
-            load = os.getloadavg()[0]
+    stopped = tests = 0
+    with (
+        busy(max(0, given.load - given.parallel * given.processes)),
+        ThreadPoolExecutor(given.parallel) as pool,
+    ):
+        runs = [
+            pool.submit(run, number, folder, given.processes, arguments, deadline)
+            for number in range(1, given.runs + 1)
+        ]
+        for done in as_completed(runs):
+            found = done.result()
+            stopped += found.stopped
+            tests += len(found.seconds)
+            ending = f"stopped after {len(found.seconds)} tests: " if found.stopped else ""
             print(
-                f"run {number} of {given.runs}: {time.monotonic() - started:.0f} s, load {load:.1f}: {last}", flush=True
+                f"run {found.number} of {given.runs}: {found.took_s:.0f} s, load {os.getloadavg()[0]:.1f}: "
+                f"{ending}{found.last}",
+                flush=True,
             )
-            for name, why in failed.items():
-                failures[name].append((number, why))
+            for name, why in found.failed.items():
+                failures[name].append((found.number, why))
                 print(f"  FAILED {name}: {why}", flush=True)
-            for name, took in seconds.items():
+            for name, took in found.seconds.items():
                 longest[name] = max(longest[name], round(took))
-    print(f"\n{given.runs} runs, {len(failures)} tests failed in at least one of them; logs: {folder}")
-    for name, runs in sorted(failures.items(), key=lambda item: -len(item[1])):
-        print(
-            f"  {len(runs)} of {given.runs} (runs {', '.join(str(number) for number, _ in runs)}): {name}: {runs[0][1]}"
-        )
+    print(
+        f"\n{given.runs - stopped} runs complete, {stopped} stopped before their end; {tests} tests run, "
+        f"{len(failures)} failed in at least one run; logs: {folder}"
+    )
+    for name, failed in sorted(failures.items(), key=lambda item: -len(item[1])):
+        numbers = ", ".join(str(number) for number, _ in sorted(failed))
+        print(f"  {len(failed)} of {given.runs} (runs {numbers}): {name}: {failed[0][1]}")
     for name, took in longest.most_common(20):
         if took >= SLOW_S:
             print(f"  took up to {took} s: {name}")

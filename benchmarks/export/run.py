@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def export(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Export recordings as `robocache export` does: bags, spec, out, jobs, options of the export, device."""
-    from robocache_ros.exporter.executors.base import return_freed_memory
+    from robocache_ros.exporter.executors import return_freed_memory
     from robocache_ros.exporter.job import export
     from robocache_ros.formats.registry import load_format
     from robocache_ros.spec import load_spec
@@ -46,7 +46,7 @@ def encoders(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
     from benchmarks.recordings import CAMERA_HZ, HEIGHT, WIDTH, camera_topic
     from robocache_ros.bags.reader import Bag
-    from robocache_ros.exporter.executors.local import available_cores
+    from robocache_ros.exporter.executors import available_cores
     from robocache_ros.formats.video import VideoFile, VideoSettings
 
     settings = VideoSettings(wanted["crf"], wanted["preset"], wanted["gop"])

@@ -123,7 +123,7 @@ def _spec_of(recording: str, spec: str | None, msg_path: Sequence[str]) -> "Fusi
     if spec is not None:
         return load_spec(spec)
     path = any_path(recording, "recordings")
-    if path.is_file() and (own := spec_of_run(path)):
+    if isinstance(path, Path) and path.is_file() and (own := spec_of_run(path)):
         return own
     return load_spec(yaml.safe_load(first_spec(describe(path, msg_path)).text))
 

@@ -13,6 +13,7 @@ from robocache_ros.bench.command import live
 from robocache_ros.cli import program
 from robocache_ros.cli.calibrate import calibrate
 from robocache_ros.cli.check import check
+from robocache_ros.cli.doctor import doctor
 from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
 from robocache_ros.cli.info import info
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (info, check, export, report, run):
+for command in (info, check, export, report, doctor, run):
     app.command()(command)
 
 

@@ -54,9 +54,8 @@ def export(
     stop = StopSignals()  # by exceptions, so that files are removed
     from robocache_ros.cli import export_output
     from robocache_ros.cli.progress import shown_progress
-    from robocache_ros.exporter.append import append_folders
-    from robocache_ros.exporter.executors.base import return_freed_memory
-    from robocache_ros.exporter.job import executor_of, run_export
+    from robocache_ros.exporter.executors import return_freed_memory
+    from robocache_ros.exporter.job import append_folders, executor_of, run_export
     from robocache_ros.exporter.recordings import recordings_of
     from robocache_ros.exporter.request import ExportRequest, apply_cache_bytes, divided, outputs_of
     from robocache_ros.exporter.shards import ShardResult

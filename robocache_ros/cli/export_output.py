@@ -17,7 +17,7 @@ from robocache_ros.cli import tables
 from robocache_ros.cli.program import log_line, print_document
 from robocache_ros.cli.progress import duration
 from robocache_ros.errors import RoboCacheError, number_of, printable
-from robocache_ros.exporter.report.facts import recording_facts, shares
+from robocache_ros.exporter.report import recording_facts, shares
 from robocache_ros.formats.recording import drop_causes
 from robocache_ros.storage.paths import AnyPath
 

@@ -1,4 +1,4 @@
-"""`robocache replay`: recomputes the ticks of a run and compares them with those of the node."""
+"""`robocache replay`: recomputes the ticks, plans and commands of a run, and compares them with those of the nodes."""
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
@@ -9,15 +9,26 @@ import typer
 
 from robocache_ros.cli.options import AsJson
 from robocache_ros.cli.program import print_document
-from robocache_ros.errors import RoboCacheError, number_of, printable
+from robocache_ros.errors import RoboCacheError, printable
 
 if TYPE_CHECKING:
-    from robocache_ros.recorder.run_log import Verification
+    from robocache_ros.policy.replay import Verification
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(help="A run log, which the node's parameter record_run writes.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Compare every tick with the recorded one.")] = False,
+    run: Annotated[
+        Path, typer.Argument(help="A run log: of `robocache run --record`, or of a node's parameter record_run.")
+    ],
+    verify: Annotated[bool, typer.Option("--verify", help="Compare all that is computed with the run.")] = False,
+    policy: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it at run time
+        typer.Option(
+            metavar="POLICY",
+            help="Plans again; it must give the same plan for the same frame. (the checkpoint of the run, if it "
+            "planned on the CPU)",
+            show_default=False,
+        ),
+    ] = None,
     first: Annotated[
         Optional[int],  # noqa: UP045 - typer reads it at run time
         typer.Option("--from", metavar="TICK", help="With --export: the first tick, by its index on the tick grid."),
@@ -32,15 +43,15 @@ def replay(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute the ticks of a run to the bit; exit code 1 if one differs, with its stream and its column."""
-    from robocache_ros.recorder import run_log
+    """Recompute a run to the bit; exit code 1 if it differs, with the first tick, its stream and its column."""
+    from robocache_ros.policy import replay as runs
 
     if export is not None:
         if first is None or last is None:
             raise RoboCacheError("replay: --export needs --from and --to; give two ticks that --verify names")
-        found = run_log.cut(run, export, first, last)
+        found = runs.cut(run, export, first, last, policy)
     elif verify:
-        found = run_log.verify(run)
+        found = runs.verify(run, policy)
     else:
         raise RoboCacheError("replay: nothing to do; give --verify, or --from, --to and --export")
     wrong = found.first is not None
@@ -57,9 +68,4 @@ def _print(path: Path, found: "Verification") -> None:
         typer.echo(f"note: {note}")
     if found.first:
         typer.echo(f"the first difference: {found.first}")
-    ticks, messages = number_of(found.ticks, "tick"), number_of(found.messages, "message")
-    span = f" ({found.first_tick} to {found.last_tick})" if found.ticks else ""
-    outcome = f"{found.different:,} differ" if found.different else "all are equal, bit for bit"
-    typer.echo(
-        f"{printable(path.name, 60)}: {ticks}{span} of {messages}: {outcome if found.ticks else 'none to compare'}"
-    )
+    typer.echo(f"{printable(path.name, 60)}: {found}")

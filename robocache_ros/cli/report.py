@@ -27,7 +27,7 @@ def report(
     from robocache_ros.cli.program import print_document
     from robocache_ros.cli.progress import shown_progress
     from robocache_ros.exporter.job import summarize
-    from robocache_ros.exporter.report.page import check_new, json_file, write_report
+    from robocache_ros.exporter.report import check_new, json_file, write_report
     from robocache_ros.spec import load_spec
 
     check_new(out, overwrite=overwrite)

@@ -11,10 +11,10 @@ from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from robocache_ros.datasets.loader.augmentation import Augmentation as Augmentation
-    from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader as create_rtx_dataloader
-    from robocache_ros.datasets.loader.runs import ShuffledRuns as ShuffledRuns
     from robocache_ros.datasets.loader.timeline_loader import LoaderOptions as LoaderOptions
+    from robocache_ros.datasets.loader.timeline_loader import ShuffledRuns as ShuffledRuns
     from robocache_ros.datasets.loader.timeline_loader import TimelineLoader as TimelineLoader
+    from robocache_ros.datasets.loader.timeline_loader import create_rtx_dataloader as create_rtx_dataloader
     from robocache_ros.datasets.mixture import WeightedMixture as WeightedMixture
     from robocache_ros.datasets.public_datasets import CALVINDataset as CALVINDataset
     from robocache_ros.datasets.public_datasets import LeRobotTimelineDataset as LeRobotTimelineDataset
@@ -23,24 +23,22 @@ if TYPE_CHECKING:
     from robocache_ros.datasets.public_datasets import open_dataset as open_dataset
     from robocache_ros.datasets.statistics import dataset_statistics as dataset_statistics
     from robocache_ros.datasets.timeline_dataset import TimelineDataset as TimelineDataset
-    from robocache_ros.datasets.window import Window as Window
-    from robocache_ros.formats.hdf5.read import Hdf5Trajectories as Hdf5Trajectories
+    from robocache_ros.datasets.timeline_dataset import Window as Window
+    from robocache_ros.formats.hdf5 import Hdf5Trajectories as Hdf5Trajectories
     from robocache_ros.formats.read import DatasetError as DatasetError
     from robocache_ros.formats.read import EpisodeSource as EpisodeSource
     from robocache_ros.formats.read import SourceEpisode as SourceEpisode
     from robocache_ros.formats.read import Stream as Stream
-    from robocache_ros.formats.rlds.open_x import MAGIC_SOUP as MAGIC_SOUP
-    from robocache_ros.formats.rlds.open_x import RT_X_MIXTURE as RT_X_MIXTURE
+    from robocache_ros.formats.rlds.read import MAGIC_SOUP as MAGIC_SOUP
+    from robocache_ros.formats.rlds.read import RT_X_MIXTURE as RT_X_MIXTURE
 
 _HOMES = {
-    "robocache_ros.formats.hdf5.read": ("Hdf5Trajectories",),
+    "robocache_ros.formats.hdf5": ("Hdf5Trajectories",),
     "statistics": ("dataset_statistics",),
     "robocache_ros.formats.read": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
-    "robocache_ros.formats.rlds.open_x": ("MAGIC_SOUP", "RT_X_MIXTURE"),
+    "robocache_ros.formats.rlds.read": ("MAGIC_SOUP", "RT_X_MIXTURE"),
     "loader.augmentation": ("Augmentation",),
-    "loader.rtx_dataloader": ("create_rtx_dataloader",),
-    "loader.runs": ("ShuffledRuns",),
-    "loader.timeline_loader": ("LoaderOptions", "TimelineLoader"),
+    "loader.timeline_loader": ("LoaderOptions", "ShuffledRuns", "TimelineLoader", "create_rtx_dataloader"),
     "mixture": ("WeightedMixture",),
     "public_datasets": (
         "CALVINDataset",
@@ -49,8 +47,7 @@ _HOMES = {
         "RoboMimicDataset",
         "open_dataset",
     ),
-    "window": ("Window",),
-    "timeline_dataset": ("TimelineDataset",),
+    "timeline_dataset": ("TimelineDataset", "Window"),
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

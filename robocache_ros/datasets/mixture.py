@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 
 from robocache_ros.alignments import NAMES
 from robocache_ros.datasets.alignment import Unaligned
-from robocache_ros.datasets.resized_images import RESIZES, checked_size, resized
-from robocache_ros.datasets.timeline_dataset import TimelineDataset
+from robocache_ros.datasets.timeline_dataset import RESIZES, TimelineDataset, checked_size, resized
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.read import ROLES, DatasetError, EpisodeSource, SourceEpisode, Stream, known_names
 from robocache_ros.spec import strict_yaml

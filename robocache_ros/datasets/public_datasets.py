@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.datasets.resized_images import RESIZES
-from robocache_ros.datasets.timeline_dataset import TimelineDataset
-from robocache_ros.datasets.window import Window
+from robocache_ros.datasets.timeline_dataset import RESIZES, TimelineDataset, Window
 from robocache_ros.errors import printable
-from robocache_ros.formats.calvin.read import CalvinSteps
+from robocache_ros.formats.calvin import CalvinSteps
 from robocache_ros.formats.lerobot.read import LeRobotEpisodes
 from robocache_ros.formats.read import ChainedEpisodes, DatasetError, known_names
 from robocache_ros.formats.registry import open_source
 from robocache_ros.formats.rlds.read import Mapped, open_rlds
-from robocache_ros.formats.robomimic.read import RobomimicDemos
+from robocache_ros.formats.robomimic import RobomimicDemos
 from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.untrusted_files import file_below, name_below
 

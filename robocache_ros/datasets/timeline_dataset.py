@@ -5,24 +5,167 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from robocache_ros.alignments import NAMES
 from robocache_ros.datasets.alignment import KINDS, AlignedEpisode, Unaligned, method_of
-from robocache_ros.datasets.resized_images import RESIZES, checked_size, with_image_size
-from robocache_ros.datasets.window import Window, cumulative_counts
 from robocache_ros.engine import tick_grid
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.formats.read import DatasetError, EpisodeSource, SourceEpisode, Stream, checked, known_names
+from robocache_ros.formats.images import images_at
+from robocache_ros.formats.read import (
+    DatasetError,
+    EpisodeSource,
+    SourceEpisode,
+    Stream,
+    check_image_bytes,
+    checked,
+    known_names,
+)
+from robocache_ros.ops.image.conversion import ImageOptions
+from robocache_ros.ops.image.convert import channels_last_layout
+from robocache_ros.ops.image.formats import ImageLayout
 from robocache_ros.units import NS_PER_S
+
+
+@dataclass(frozen=True)
+class Window:
+    """A training sample: some ticks of observations, and a chunk of actions.
+
+    Attributes:
+        n_obs: ticks of observations, up to the tick of the sample.
+        horizon: ticks of actions.
+        action_offset: ticks from the tick of the sample to the first action.
+    """
+
+    n_obs: int = 1
+    horizon: int = 1
+    action_offset: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.n_obs <= 10_000 and 0 < self.horizon <= 10_000 and abs(self.action_offset) <= 10_000):
+            raise RoboCacheError(f"window: {self}: n_obs and horizon are from 1 to 10000, action_offset to +-10000")
+
+    def rows(self, tick: Any, count: int) -> tuple[list[NDArray[np.int64]], dict[str, NDArray[np.bool_]]]:
+        """Return the ticks of observations (n_obs,) and of actions (horizon,), and which of them are padding.
+
+        Args:
+            tick: of the sample; or (B, 1) of samples, for results of (B, n_obs) and (B, horizon).
+            count: ticks of its episode; those before the first and after the last are padding and repeat it.
+        """
+        wanted = [tick + np.arange(1 - self.n_obs, 1), tick + self.action_offset + np.arange(self.horizon)]
+        flags = [(rows < 0) | (rows >= count) for rows in wanted]
+        # np.clip does the same in three times the time.
+        return [np.minimum(np.maximum(rows, 0), count - 1) for rows in wanted], {
+            "is_pad": flags[0],
+            "action_is_pad": flags[1],
+        }
+
+
+def cumulative_counts(
+    episodes: int, ticks: Callable[[int], int], unreadable: dict[int, str] | None = None
+) -> list[int]:
+    """Return the number of ticks of all episodes up to each one.
+
+    Args:
+        episodes: their number.
+        ticks: of an episode.
+        unreadable: takes the episodes whose ticks cannot be read, and why; they count as 0. None: an error.
+    """
+    ends: list[int] = []
+    for episode in range(episodes):
+        try:
+            count = ticks(episode)
+        except (RoboCacheError, OSError) as error:
+            if unreadable is None:
+                raise
+            unreadable[episode], count = f"episode {episode}: {error}", 0
+        ends.append(count + (ends[-1] if ends else 0))
+    return ends
+
+
+MAX_SIDE = 16384  # px, as in a fusion spec
+RESIZES = ("bilinear", "nearest", "area")
+
+
+@dataclass(frozen=True)
+class ResizedFrames:
+    """The images of a stream, decoded and resized when they are asked for.
+
+    Attributes:
+        stream: of 8-bit RGB images of any size.
+        size: height and width of the results.
+        resize: bilinear, nearest or area; see `robocache_ros.convert_image`.
+        where: file and record, for errors.
+    """
+
+    stream: Stream
+    size: tuple[int, int]
+    resize: str
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.stream.values)
+
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the (n, H, W, 3) images of rising rows.
+
+        Errors:
+            DatasetError: an image is damaged or missing.
+        """
+        images = images_at(self.stream, rows, self.where)
+        height, width = images.shape[1:3]
+        if (height, width) == self.size:
+            return images
+        check_image_bytes(len(rows), (*self.size, 3), self.where)
+        found = np.empty((len(rows), *self.size, 3), np.uint8)
+        layout, options = (
+            ImageLayout("rgb8", width, height, 3 * width, False),
+            ImageOptions(self.size, None, self.resize),
+        )
+        for place, image in enumerate(images):
+            data = torch.from_numpy(np.require(image, requirements=["C", "W"]).reshape(-1))
+            found[place] = channels_last_layout(data, layout, options).permute(1, 2, 0).numpy()
+        return found
+
+
+def resized(stream: Stream, size: tuple[int, int], resize: str, where: str) -> Stream:
+    """Return a stream of images with images of another size."""
+    return replace(stream, values=ResizedFrames(stream, size, resize, where))
+
+
+def with_image_size(streams: Mapping[str, Stream], size: tuple[int, int], resize: str, where: str) -> dict[str, Stream]:
+    """Return streams with all cameras resized. Depth and voxels stay as they are."""
+    return {
+        name: resized(stream, size, resize, where) if stream.is_image and stream.modality == "vision" else stream
+        for name, stream in streams.items()
+    }
+
+
+def checked_size(key: str, size: Any, resize: str = RESIZES[0]) -> tuple[int, int]:
+    """Return a height and a width.
+
+    Errors:
+        RoboCacheError: they are not such, or the way of resizing is not known.
+    """
+    if resize not in RESIZES:
+        raise RoboCacheError(f"image_resize: {resize!r} is not one of {', '.join(RESIZES)}; choose one of them")
+    if not (
+        isinstance(size, Sequence)
+        and len(size) == 2
+        and all(isinstance(side, int) and 0 < side <= MAX_SIDE for side in size)
+    ):
+        raise RoboCacheError(f"{key}: {size!r} is not a height and a width from 1 to {MAX_SIDE} px; give (H, W)")
+    return int(size[0]), int(size[1])
+
 
 MAX_EPISODES = 4096  # kept; each is a few kB of objects
 MAX_FILES = 8  # that kept episodes are in: a mapped file is an open file

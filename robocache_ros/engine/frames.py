@@ -146,8 +146,9 @@ class FusedFrame(Mapping[str, Tensor]):
             elif stream.kind == "image":
                 if not value.numel():
                     raise RoboCacheError(f"{stream.name}: no image has arrived yet; wait until frame.all_valid")
-                if len(value) == 3:  # not depth, which is an array of the dataset and not a feature
-                    row[f"observation.images.{stream.name}"] = _unit_range(value)
+                # Not depth, which is an array of the dataset and not a feature; grey has three channels there.
+                if len(value) == 3 or value.dtype == torch.uint8:
+                    row[f"observation.images.{stream.name}"] = _unit_range(value).expand(3, -1, -1)
         row["task"] = task
         return row
 
@@ -185,6 +186,13 @@ class FusedFrame(Mapping[str, Tensor]):
             parts.append(f"invalid: {_joined(invalid, 12)}")
         return f"<FusedFrame {'; '.join(parts)}>"
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its values as NumPy arrays by names such as `tensors/joints`, for pipes and files; see `frame_of_arrays`."""
+        found = {"ticks_ns": self.ticks_ns.cpu().numpy()}
+        for part in _PARTS:
+            found |= {f"{part}/{name}": value.cpu().numpy() for name, value in getattr(self, part).items()}
+        return found
+
     def to(self, device: torch.device) -> FusedFrame:
         """The frame with its tensors on a device."""
         if all(value.device == device for value in self.tensors.values()):
@@ -194,6 +202,25 @@ class FusedFrame(Mapping[str, Tensor]):
             return {name: value.to(device, non_blocking=device.type == "cuda") for name, value in values.items()}
 
         return replace(self, tensors=moved(self.tensors), sample_age_ms=moved(self.sample_age_ms))
+
+
+_PARTS = ("tensors", "valid", "age_ns", "sample_age_ms")  # of a FusedFrame, by stream
+
+
+def frame_of_arrays(arrays: Mapping[str, NDArray[Any]], layout: Layout | None) -> FusedFrame:
+    """The frame that `FusedFrame.arrays` has made arrays of.
+
+    Errors:
+        KeyError, IndexError: they are not those of a frame.
+    """
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
+    for key, value in arrays.items():
+        part, _, name = key.partition("/")
+        if name:
+            parts[part][name] = torch.from_numpy(value)
+    ticks_ns = torch.from_numpy(arrays["ticks_ns"])
+    tensors, valid, age_ns, sample_age_ms = (parts[part] for part in _PARTS)
+    return FusedFrame(int(ticks_ns[-1]), ticks_ns, tensors, valid, age_ns, sample_age_ms, layout)
 
 
 def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:

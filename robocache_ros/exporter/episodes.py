@@ -326,7 +326,6 @@ def _minus(
 
 
 def _joined(parts: Sequence[Frames]) -> Frames:
-    """Join the vectors of frames."""
     if len(parts) == 1:
         return parts[0]
     return replace(

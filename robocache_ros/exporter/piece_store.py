@@ -35,8 +35,7 @@ from types import SimpleNamespace
 from typing import BinaryIO, TypeAlias
 
 from robocache_ros.errors import printable
-from robocache_ros.formats.checksums import digests_of, files_of, sha256
-from robocache_ros.formats.dataset_folder import sync, sync_all
+from robocache_ros.formats.dataset_folder import digests_of, files_of, sha256, sync, sync_all
 from robocache_ros.storage.cache import FileCache, cache_folder, default_cache_bytes, release
 from robocache_ros.storage.errors import RemoteError, StoreError
 from robocache_ros.storage.object_store import OBJECT_BYTES, Listed, ObjectStore

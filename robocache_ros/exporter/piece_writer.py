@@ -26,11 +26,10 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats import pieces
-from robocache_ros.formats.depth import CODES, UNITS, depth_codes
 from robocache_ros.formats.pictures import ArrayWriter, PictureWriter, Used, stats_rows, video_name
 from robocache_ros.formats.pieces import CONTENTS, features_of
 from robocache_ros.formats.statistics import Histogram, by_column
-from robocache_ros.formats.video import DEPTH_VIDEO, VideoFile, VideoSettings, video_part
+from robocache_ros.formats.video import CODES, DEPTH_VIDEO, UNITS, VideoFile, VideoSettings, depth_codes, video_part
 from robocache_ros.ops.voxel.voxelize import fixed_size_cloud
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout

@@ -27,8 +27,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.boundaries import EpisodesDropped, episode_file, episode_text
 from robocache_ros.exporter.convert import Conversion, PartsDropped, run_together
 from robocache_ros.exporter.episodes import Labels
-from robocache_ros.exporter.executors.base import Executor, Resources, Task
-from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.executors import Executor, Resources, Task
 from robocache_ros.exporter.piece_store import PIECE, PieceFailure, PieceStore
 from robocache_ros.exporter.piece_writer import Encodings, PieceWriter
 from robocache_ros.exporter.planned_recording import PlannedRecording
@@ -38,7 +37,7 @@ from robocache_ros.formats.video import VideoSettings
 from robocache_ros.spec import FusionSpec, Layout
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.downloads import hold, opened, stored
-from robocache_ros.storage.errors import RemoteError, StoreError
+from robocache_ros.storage.errors import RemoteError, StoreError, file_errors
 from robocache_ros.storage.object_store import refresh
 from robocache_ros.storage.paths import AnyPath, RemotePath, is_url
 
@@ -351,7 +350,6 @@ def _note(recording: PlannedRecording, plan: Plan, store: PieceStore, checksums:
 
 
 def _outcome(recording: PlannedRecording, make: Callable[[], tuple[AnyPath, bool]]) -> Outcome:
-    """Return the outcome of making a piece."""
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS):
             piece, replaced = make()

@@ -16,12 +16,10 @@ from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.decode.transforms import read_transforms
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.append import check_append
 from robocache_ros.exporter.convert import preview_recording
 from robocache_ros.exporter.datasets import DatasetPlan, check_any_target
-from robocache_ros.exporter.executors.local import available_cores
-from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.job import export
+from robocache_ros.exporter.executors import available_cores
+from robocache_ros.exporter.job import check_append, export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, files_in_key
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
@@ -31,6 +29,7 @@ from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import TF, TF_STATIC, TF_TYPE, VIDEO_TYPES, FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import suggestion
+from robocache_ros.storage.errors import file_errors
 from robocache_ros.storage.paths import AnyPath, is_url
 from robocache_ros.units import NS_PER_S
 

@@ -402,7 +402,6 @@ class _Search:
         self.entries = 0
 
     def argument(self, text: str) -> Iterator[Path]:
-        """Yield the recordings that an argument names."""
         path = Path(text)
         if not os.path.lexists(path) and glob.has_magic(text):
             yield from self.matches(text)
@@ -516,7 +515,6 @@ def load_manifest(path: str | AnyPath) -> tuple[PlannedRecording, ...]:
 
 
 def _recordings(row: Any, folder: AnyPath, origin: str) -> Iterator[PlannedRecording]:
-    """Yield the recordings of a row."""
     values = values_of(row, ROWS)
     values["start"], values["stop"] = values.pop("from", None), values.pop("to", None)
     try:

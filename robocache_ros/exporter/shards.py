@@ -21,16 +21,17 @@ from robocache_ros.exporter.datasets import (
     identity_of,
     make_datasets,
 )
-from robocache_ros.exporter.executors.base import Executor
-from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.executors import Executor
 from robocache_ros.exporter.piece_store import PIECE, PieceStore
 from robocache_ros.exporter.pieces import make_pieces, record_failure, size_of, unread_files
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.exporter.recordings import MAX_RECORDINGS
 from robocache_ros.exporter.request import ExportRequest
-from robocache_ros.exporter.target import TargetInUse, piece_store
+from robocache_ros.exporter.target import piece_store
+from robocache_ros.formats.dataset_folder import TargetInUse
 from robocache_ros.formats.recording import FailedRecording
+from robocache_ros.storage.errors import file_errors
 from robocache_ros.storage.paths import AnyPath, is_url
 
 _WRITTEN = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
@@ -237,7 +238,6 @@ class _ShardedExport:
         return bool(noted) and noted == identity_of(self._target, self._datasets)
 
     def note_written(self) -> None:
-        """Note that the datasets are written."""
         self._store.note(self._written, identity_of(self._target, self._datasets))
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -13,14 +12,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
-from errno import EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.piece_store import PieceStore, local_drafts
-from robocache_ros.formats.checksums import sha256
 from robocache_ros.formats.dataset_folder import (
     INFO,
     LISTING,
@@ -31,10 +27,12 @@ from robocache_ros.formats.dataset_folder import (
     is_entry,
     list_entries,
     listed_entries,
+    locked,
     publish,
+    sha256,
     sync_all,
 )
-from robocache_ros.storage.errors import StoreError
+from robocache_ros.storage.errors import StoreError, file_errors
 from robocache_ros.storage.object_store import ObjectStore, name_below
 from robocache_ros.storage.paths import AnyPath, is_url
 
@@ -111,11 +109,6 @@ def piece_store(out: str | AnyPath, pieces: str | AnyPath | None = None) -> Piec
 PARTIAL = ".robocache-partial-"
 APPEND = ".robocache-append-"  # the folder of an append that is not complete
 _FOREIGN = ("lost+found",)  # present in a new ext file system
-_NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems without locks
-
-
-class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
-    """Another export writes to the target."""
 
 
 @contextmanager
@@ -143,7 +136,7 @@ def new_dataset(
     with file_errors(out):
         made = _make(out, overwrite)
         try:
-            with _locked(out) as exclusive:
+            with locked(out) as exclusive:
                 notes = _clear(out, exclusive)
                 _check(out, overwrite)
                 partial = out / f"{PARTIAL}{secrets.token_hex(4)}"
@@ -210,37 +203,6 @@ def _check(out: Path, overwrite: bool) -> None:
             raise RoboCacheError(
                 f"{where}: {name} in it is a mount point and cannot be replaced; choose another folder"
             )
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[bool]:
-    """Hold the lock of a target; yield false if its file system does not support locks."""
-    path = out / LOCK
-    exclusive = True
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise TargetInUse(
-                f"{printable(out)}: another export is writing to it; wait for it, or choose another folder"
-            ) from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                os.close(handle)
-                raise
-            exclusive = False
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
-                break
-        os.close(handle)  # the previous export removed this file between open and lock
-    try:
-        yield exclusive
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(handle)
 
 
 def _clear(out: Path, exclusive: bool) -> list[str]:

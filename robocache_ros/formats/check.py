@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from robocache_ros.alignments import alignment
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.read import MALFORMED, limited_bytes, parse_json, parse_object
+from robocache_ros.formats.read import MALFORMED, TICK_COLUMNS, limited_bytes, parse_json, parse_object
 from robocache_ros.formats.statistics import Stats, by_column
 from robocache_ros.spec import TF_TYPE, FusionSpec, Layout, StreamSpec, load_spec
 from robocache_ros.units import NS_PER_S
@@ -120,6 +120,15 @@ class Findings:
         }
 
 
+@dataclass(frozen=True)
+class FormatCheck:
+    """Checks the datasets of a format, as a `Validator` does."""
+
+    title: str
+    recognizes: Callable[[Path], bool]
+    check: Callable[[Findings], None]
+
+
 def file_in(dataset: Path, name: str | Path) -> DatasetFile:
     """Return the path of a file that the dataset names; see `file_below`.
 
@@ -166,6 +175,7 @@ def read_lines(dataset: Path, name: str) -> list[dict[str, Any]]:
     return [parse_object(line, f"{name}: line {number}") for number, line in lines]
 
 
+OF_WINDOW = ("sample_age_ms", "mask")  # columns of a window, before a point and its name
 CLOCK_STARTS_NS = 3600 * NS_PER_S  # a stamp in the first hour of a clock: it is none of the time since 1970
 
 
@@ -379,6 +389,16 @@ class TickRows:
     rewards: NDArray[Any] | None = None  # (T,)
 
 
+def exported_rows(findings: Findings, name: str, *, is_own: bool) -> ExportedRows | None:
+    """Return the checks by the provenance of a dataset; None without one, which is a finding if it `is_own`."""
+    if not (findings.dataset / name).is_file():
+        findings.check(not is_own, name, "is missing; without it readers do not know the streams")
+        return None
+    with findings.reading(name):
+        return ExportedRows(findings, name, read_json(findings.dataset, name))
+    return None
+
+
 class ExportedRows:
     """Checks episodes of a dataset by what its provenance states.
 
@@ -448,6 +468,29 @@ class ExportedRows:
     def windows(self) -> list[str]:
         """The vectors with several samples in a tick."""
         return [stream.name for stream in self.spec.vectors if stream.rows]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of `tick_rows`."""
+        return [*TICK_COLUMNS, *(f"{kind}.{name}" for kind in OF_WINDOW for name in self.windows)]
+
+    def tick_rows(
+        self, columns: Mapping[str, NDArray[Any]], values: Mapping[str, NDArray[Any]], **others: Any
+    ) -> TickRows:
+        """Return the rows of an episode.
+
+        Args:
+            columns: by name, those of what is known of each tick; those of windows may be missing.
+            values: by vector stream; windows are left out.
+            others: fields of `TickRows`.
+        """
+        ticks, stamps, valid, ages = (columns[name] for name in TICK_COLUMNS)
+        ages_ms, masks = (
+            {name: columns[f"{kind}.{name}"] for name in self.windows if f"{kind}.{name}" in columns}
+            for kind in OF_WINDOW
+        )
+        vectors = {name: of_stream for name, of_stream in values.items() if name not in self.windows}
+        return TickRows(ticks.reshape(-1), stamps, valid, ages, vectors, ages_ms=ages_ms, masks=masks, **others)
 
     def labels(self, role: str) -> list[str]:
         """Return the names of the values of the vectors of a role."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from robocache_ros.alignments import NAMES, in_unit
 from robocache_ros.engine.tick_grid import period_ns
 from robocache_ros.formats.read import DatasetError, Stream, Values, check_image_bytes, refusing
+from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec.keys import keys_of
 from robocache_ros.units import NS_PER_S
 
 MAX_BYTES = 1 << 30  # of an array
@@ -116,10 +118,14 @@ class ExportedStream:
 
 @dataclass(frozen=True)
 class ExportColumns:
-    """The streams of a dataset, in the order of `valid` and `age_ns`, and the rate of its ticks."""
+    """The streams of a dataset, in the order of `valid` and `age_ns`, and the rate of its ticks.
+
+    `spec` is the spec of the export as plain values, with the options of the export as its section `dataset`.
+    """
 
     rate_hz: int
     streams: dict[str, ExportedStream]
+    spec: dict[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -262,4 +268,7 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
         rate_hz = int(layout["rate_hz"])
         if not (0 < rate_hz <= 1000 and len(streams) <= MAX_STREAMS):
             raise ValueError(f"{rate_hz} Hz, {len(streams)} streams")
-    return ExportColumns(rate_hz, streams)
+        stated, known = provenance.get("options", {}), keys_of(DatasetOptions, in_files=True)
+        options = {name: value for name, value in stated.items() if name in known and value not in ("", None, [])}
+        spec = {**layout.get("spec", {}), **({"dataset": options} if options else {})}
+    return ExportColumns(rate_hz, streams, spec)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.formats import pieces
-from robocache_ros.formats.depth import depth_stats
 from robocache_ros.formats.pictures import VIDEO, Blobs, blobs_name, samples_name, video_name
 from robocache_ros.formats.pieces import (
     ArrayInfo,
@@ -25,9 +24,9 @@ from robocache_ros.formats.pieces import (
     common,
     features_of,
 )
-from robocache_ros.formats.schema import ACTION, IMAGES, STATE
+from robocache_ros.formats.read import ACTION, IMAGES, STATE
 from robocache_ros.formats.statistics import Histogram, Stats, by_column
-from robocache_ros.formats.video import VideoPart
+from robocache_ros.formats.video import VideoPart, depth_stats
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout

@@ -1,20 +1,80 @@
-"""Moves a complete dataset to its final location, in an order that is safe for readers and for a killed process."""
+"""The folder of a dataset: its entries, its checksums, and how it is moved to its final location.
+
+The moves are in an order that is safe for readers and for a killed process. SHA256SUMS has the format of `sha256sum`,
+which also checks it: `sha256sum --check SHA256SUMS`.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from errno import EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.paths import AnyPath
+from robocache_ros.untrusted_files import given_file, open_file, read_bytes
 
 LOCK = ".robocache-lock"  # in a target, locked with flock by the exports that write to it
 LISTING = ".robocache-dataset"  # lists the entries of a dataset, which --overwrite replaces
 MOVES = "moves.json"
+_NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems without locks
 SYNC_THREADS = 8  # a flush waits for the disk, which flushes several files at once in little more time than one
 INFO = Path("meta") / "info.json"  # identifies a LeRobot dataset of another program
 _LEROBOT = ("meta", "data", "videos", "arrays", "report.html", "report.json", "SHA256SUMS")
+
+
+class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
+    """Another export writes to the target."""
+
+
+@contextmanager
+def locked(out: Path, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[bool]:
+    """Hold the lock of a target; yield false if its file system does not support locks.
+
+    Args:
+        out: the folder.
+        shared: others may hold it at the same time, if they share it too.
+        wait_s: how long to wait for others.
+
+    Errors:
+        TargetInUse: others hold it.
+    """
+    path, until, has_locks = out / LOCK, time.monotonic() + wait_s, True
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            if time.monotonic() >= until:
+                advice = "wait for it, then run this again" if shared else "wait for it, or choose another folder"
+                raise TargetInUse(f"{printable(out)}: another export is writing to it; {advice}") from None
+            time.sleep(0.01)
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(handle)
+                raise
+            has_locks = False
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        os.close(handle)  # the previous export removed this file between open and lock
+    try:
+        yield has_locks
+    finally:
+        with suppress(OSError):
+            if shared:  # the last one removes the file
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        os.close(handle)
 
 
 def list_entries(dataset: Path, others: Iterable[str] = ()) -> None:
@@ -118,3 +178,47 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+CHECKSUMS = "SHA256SUMS"
+THREADS = 2
+_BLOCK_BYTES = 1 << 20
+
+
+def files_of(dataset: Path) -> list[str]:
+    """Return the names of all files of a dataset, relative to it, in the order of SHA256SUMS and without it."""
+    files = sorted(file.relative_to(dataset).as_posix() for file in dataset.rglob("*") if file.is_file())
+    return [name for name in files if name != CHECKSUMS]
+
+
+def write_checksums(dataset: Path, digests: Mapping[str, str]) -> None:
+    """Write SHA256SUMS of files of a dataset, given their SHA-256 by their names relative to it, into it."""
+    lines = [f"{digests[name]}  {name}\n" for name in sorted(digests)]
+    (dataset / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def update_checksum(dataset: Path, name: str) -> None:
+    """Replace the checksum of a file of a dataset that has SHA256SUMS and is changed on purpose."""
+    path = dataset / CHECKSUMS
+    if path.is_file():
+        lines = [line for line in read_bytes(given_file(path)).decode().splitlines() if line[66:] != name]
+        lines.append(f"{digests_of(dataset, [name])[name]}  {name}")
+        path.write_text("".join(f"{line}\n" for line in sorted(lines, key=lambda line: line[66:])), encoding="utf-8")
+
+
+def digests_of(dataset: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of files of a dataset, in hexadecimal digits. Hard links of one file are read once."""
+    identities = [(dataset / name).stat() for name in names]
+    distinct = {(found.st_dev, found.st_ino): name for name, found in zip(names, identities, strict=True)}
+    with ThreadPoolExecutor(THREADS) as pool:
+        digests = dict(zip(distinct, pool.map(sha256, [dataset / name for name in distinct.values()]), strict=True))
+    return {name: digests[found.st_dev, found.st_ino] for name, found in zip(names, identities, strict=True)}
+
+
+def sha256(path: AnyPath) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open_file(given_file(path)) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

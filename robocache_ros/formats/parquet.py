@@ -100,7 +100,6 @@ class Table:
             self._write(rows)
 
     def _write(self, rows: Any) -> None:
-        """Write a row group."""
         if self._writer is None:
             chunk, file = divmod(self._files, self._chunk_files)
             self._file = self._folder / self._path.format(chunk_index=chunk, file_index=file)

@@ -281,11 +281,9 @@ class _SampleNumbers:
         return new
 
     def write(self, numbers: Sequence[int]) -> None:
-        """Write the numbers of the next rows."""
         self._file.write(np.array(numbers, "<i8").tobytes())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.formats.schema import ACTION, AGE, AGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
+from robocache_ros.formats.read import ACTION, AGE, AGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Histogram, Stats
 from robocache_ros.formats.video import VideoPart
 from robocache_ros.spec import StreamSpec

@@ -1,4 +1,4 @@
-"""What a reader gives: the episodes of a dataset with their streams."""
+"""What a reader gives: the episodes of a dataset with their streams; and names that several formats share."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError as DatasetError
 from robocache_ros.untrusted_files import DatasetFile, open_file
+
+STATE, ACTION = "observation.state", "action"
+IMAGES = "observation.images."  # and the name of a stream, as for all that end with a point
+# A policy may read the values. The others are not below `observation.`, so that a policy does not use them as input.
+WINDOW, MASK, AGES = "observation.window.", "robocache.mask.", "robocache.sample_age_ms."
+# What is known of each tick: its time, and by stream the stamp, how its value was made, and the age of the sample.
+TICK_COLUMNS = ("tick_ns", "stamp_ns", "valid", "age_ns")
+BY_STREAM = TICK_COLUMNS[1:]
+TICK, STAMP, VALID, AGE = (f"robocache.{name}" for name in TICK_COLUMNS)
+PROVENANCE = "robocache.json"
+
 
 MAX_EPISODES = 10_000_000
 MAX_STEPS = 1_000_000  # of an episode: five hours at 50 Hz
@@ -155,6 +166,9 @@ class SourceEpisode:
 
 class EpisodeSource(Protocol):
     """The episodes of a dataset. It can be pickled: files are opened on use, in each process.
+
+    It may have `files`, by which a change of the dataset is noticed, and `export`, the `ExportColumns` of an export of
+    this project.
 
     Errors:
         DatasetError: a file or a record is missing or damaged; the message names it.

@@ -27,31 +27,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """A format of this package: `module:name` of each of its parts, in its folder; empty if it has none."""
+    """A format of this package: `module:name` of each of its parts below `formats`; empty if it has none."""
 
     name: str
     write: str = ""  # a `DatasetFormat`
     read: str = ""  # returns an `EpisodeSource`, given the dataset and the options of the format
     check: str = ""  # a `Validator`
-    folder: str = ""  # below the folder of this module; empty: its name
 
     def load(self, part: str) -> Any:
         """Import a part."""
         module, _, name = part.partition(":")
-        return getattr(import_module(f"robocache_ros.formats.{self.folder or self.name}.{module}"), name)
+        return getattr(import_module(f"robocache_ros.formats.{module}"), name)
 
 
 _ALL = (
-    Format("lerobot", "write:LEROBOT", "read:LeRobotEpisodes", "check_v3:LEROBOT_V3"),
-    Format("lerobot21", "write:LEROBOT21", "read:LeRobotEpisodes", "check_v21:LEROBOT_V21", folder="lerobot"),
-    Format("mcap", "write:MCAP", "read:McapEpisodes", "check:FUSED_RECORDINGS_CHECK"),
-    Format("rlds", "write:RLDS", "read:open_rlds", "check:RLDS_CHECK"),
-    Format("webdataset", "write:WEBDATASET", "read:WebDatasetEpisodes", "check:WEBDATASET_CHECK"),
-    Format("robomimic", "write:ROBOMIMIC", "read:RobomimicDemos", "check:ROBOMIMIC_CHECK"),
-    Format("diffusion_policy", "write:DIFFUSION_POLICY", "read:ReplayBufferEpisodes", "check:ZARR_CHECK"),
-    Format("delta", "write:DELTA", "read:DeltaEpisodes", "check:DELTA_CHECK"),
-    Format("calvin", read="read:CalvinSteps"),
-    Format("hdf5", read="read:Hdf5Trajectories"),
+    Format("lerobot", "lerobot.write:LEROBOT", "lerobot.read:LeRobotEpisodes", "lerobot.check:LEROBOT_V3"),
+    Format("lerobot21", "lerobot.write:LEROBOT21", "lerobot.read:LeRobotEpisodes", "lerobot.check:LEROBOT_V21"),
+    Format("mcap", "mcap:MCAP", "mcap:McapEpisodes", "mcap:MCAP_CHECK"),
+    Format("rlds", "rlds.write:RLDS", "rlds.read:open_rlds", "rlds.check:RLDS_CHECK"),
+    Format("webdataset", "webdataset:WEBDATASET", "webdataset:WebDatasetEpisodes", "webdataset:WEBDATASET_CHECK"),
+    Format("robomimic", "robomimic:ROBOMIMIC", "robomimic:RobomimicDemos", "robomimic:ROBOMIMIC_CHECK"),
+    Format(
+        "diffusion_policy",
+        "diffusion_policy:DIFFUSION_POLICY",
+        "diffusion_policy:ReplayBufferEpisodes",
+        "diffusion_policy:ZARR_CHECK",
+    ),
+    Format("delta", "delta.write:DELTA", "delta.read:DeltaEpisodes", "delta.check:DELTA_CHECK"),
+    Format("calvin", read="calvin:CalvinSteps"),
+    Format("hdf5", read="hdf5:Hdf5Trajectories"),
 )
 FORMATS = {each.name: each for each in _ALL}
 WRITERS = tuple(name for name, each in FORMATS.items() if each.write)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.check import Findings, read_json
-from robocache_ros.formats.checksums import check_checksums, sha256
+from robocache_ros.formats.check import Findings, file_in, read_json
+from robocache_ros.formats.dataset_folder import CHECKSUMS, digests_of, sha256
 from robocache_ros.formats.read import MALFORMED
 from robocache_ros.formats.registry import Validator, checked_formats, validators
 from robocache_ros.storage.paths import as_path
+from robocache_ros.untrusted_files import DatasetFile, path_below, read_bytes
 
 PROVENANCE = ("meta/robocache.json", "robocache.json", "*/*/robocache.json")  # of the formats with files for it
 
@@ -95,3 +97,44 @@ def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:
     if dataset.is_dir():
         check_checksums(findings)
     return findings
+
+
+_MAX_BYTES = 256 << 20
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def check_checksums(findings: Findings) -> None:
+    """Compare the files with SHA256SUMS, if the dataset has it."""
+    dataset = findings.dataset
+    if not (dataset / CHECKSUMS).exists():
+        findings.skip(f"checksums of the files: there is no {CHECKSUMS}")
+        return
+    with findings.reading(CHECKSUMS):
+        listed = _read(file_in(dataset, CHECKSUMS))
+        present = [name for name in listed if path_below(dataset, name).exists()]
+        for name in sorted(set(listed) - set(present)):
+            findings.add(name, f"is missing; it is in {CHECKSUMS}")
+        present = [name for name in present if _is_usable(findings, name)]
+        for name, digest in digests_of(dataset, present).items():
+            findings.check(
+                digest == listed[name], name, f"its checksum is not that in {CHECKSUMS}: the file was changed"
+            )
+        findings.counted["checksums"] += len(present)
+
+
+def _is_usable(findings: Findings, name: str) -> bool:
+    with findings.reading(name):
+        return file_in(findings.dataset, name).is_file()
+    return False
+
+
+def _read(path: DatasetFile) -> dict[str, str]:
+    if path.stat().st_size > _MAX_BYTES:
+        raise RoboCacheError(f"{CHECKSUMS}: is larger than {_MAX_BYTES >> 20} MiB")
+    listed: dict[str, str] = {}
+    for number, line in enumerate(read_bytes(path).decode().splitlines(), start=1):
+        match = _LINE.fullmatch(line)
+        if match is None or ".." in Path(match[2]).parts or Path(match[2]).is_absolute():
+            raise RoboCacheError(f"{CHECKSUMS}: line {number} is not a checksum and the name of a file in the dataset")
+        listed[match[2]] = match[1]
+    return listed

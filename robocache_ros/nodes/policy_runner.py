@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,11 @@ from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.nodes.subscriptions import definitions
 from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
-from robocache_ros.policy.policies import kind_of
+from robocache_ros.policy.policies import KINDS, check_policy, identity
 from robocache_ros.policy.runner import Runner, Step
 from robocache_ros.policy.watchdog import State
 from robocache_ros.policy.worker import ProcessWorker
+from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.keys import keys_of, read_values
 from robocache_ros.spec.run import RunOptions
@@ -63,10 +65,11 @@ log = logging.getLogger(__name__)
 
 PARAMETERS = (
     Declared("spec", "", "Path of the fusion spec (YAML); its section run has the outputs and their limits."),
-    Declared("policy", "", "CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION; empty: chunks come on ~/chunk."),
+    Declared("policy", "", f"{KINDS}; empty: chunks come on ~/chunk."),
     Declared("device", "cpu", "Device of a checkpoint.", "cpu | cuda | cuda:<index>"),
     Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
     Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
+    Declared("record_run", "", "Path of a new file with all that the runner takes and sends, for `robocache replay`."),
     Declared("autostart", False, "Configure and activate at the start.", read_only=True),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
@@ -86,12 +89,17 @@ class PolicyRunner(LifecycleNode):
     Args:
         name: the node's name, before remapping.
         kwargs: arguments of rclpy's LifecycleNode.
+
+    Attributes:
+        run: None while the node is unconfigured.
+        shared_log: of the fusion node in this process, for the next run; it is not closed here.
     """
 
     def __init__(self, name: str = "policy_runner", **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self._log = process.attach(self.get_logger())
         self.run: Run | None = None
+        self.shared_log: RunLog | None = None
         for parameter in PARAMETERS:
             self.declare_parameter(parameter.name, parameter.default, parameter.descriptor())
         for option, field in OPTIONS.items():
@@ -119,7 +127,7 @@ class PolicyRunner(LifecycleNode):
         spec = load_spec(path, self.get_namespace())
         given = {name: str(value) for name in OPTIONS if (value := parameters.read(self, name)) not in ("", None)}
         options = replace(spec.run or RunOptions(), **read_values(RunOptions, given, flags=True))
-        self.run = Run(self, spec, options)
+        self.run = Run(self, spec, options, self.shared_log)
         return SUCCESS
 
     @logs_errors
@@ -202,21 +210,30 @@ class Run:
         node: owns the subscriptions and publishers.
         spec: of the robot.
         options: of the run.
+        shared_log: of the fusion node, to which the runner is logged; None: to a file of its own, if there is one.
 
     Raises:
-        RoboCacheError: an output or the policy cannot be.
+        RoboCacheError: an output, the policy or the file cannot be.
     """
 
-    def __init__(self, node: LifecycleNode, spec: FusionSpec, options: RunOptions) -> None:
+    def __init__(
+        self, node: LifecycleNode, spec: FusionSpec, options: RunOptions, shared_log: RunLog | None = None
+    ) -> None:
         self._node, self._spec = node, spec
         self.counters: Counter[str] = Counter()
         outputs = Outputs(spec, options)
         classes = {output.name: _message_class(output) for output in outputs.outputs}
-        policy = parameters.read(node, "policy")
+        policy, device = parameters.read(node, "policy"), parameters.read(node, "device")
+        with_options = replace(spec, run=options)
         if policy:
-            kind_of(policy)
-        self._worker = ProcessWorker(policy, spec, parameters.read(node, "device")) if policy else None
-        self.runner = Runner(outputs, self._worker)
+            check_policy(policy, with_options)
+        identified = identity(policy, device) if policy else {}
+        file = parameters.read(node, "record_run")
+        self._own_log = RunLog(Path(file).expanduser(), spec) if file else None
+        log = self._own_log or shared_log
+        self._run_log = log
+        self._worker = ProcessWorker(policy, with_options, device, log) if policy else None
+        self.runner = Runner(outputs, self._worker, log, identified)
         self._publishers = {
             output.name: node.create_publisher(classes[output.name], output.topic, middleware.reliable(1))
             for output in outputs.outputs
@@ -285,6 +302,8 @@ class Run:
             self._node.destroy_subscription(subscription)
         for publisher in (*self._publishers.values(), self._executed, self._columns):
             self._node.destroy_publisher(publisher)
+        if self._own_log:
+            self._own_log.close()
 
     def status(self) -> DiagnosticStatus:
         """The state, its reason and the metrics."""
@@ -294,7 +313,8 @@ class Run:
         if runner.in_takeover:
             message = f"takeover; {message}"
         values = {"state": state.value, "reason": runner.reason, "last_error": runner.last_error}
-        values |= {key: f"{value:g}" for key, value in {**runner.metrics(), **self.counters}.items()}
+        lost = {"run_log_lost": self._run_log.lost} if self._run_log else {}
+        values |= {key: f"{value:g}" for key, value in {**runner.metrics(), **self.counters, **lost}.items()}
         level = DiagnosticStatus.WARN if runner.in_takeover else LEVELS.get(state, DiagnosticStatus.WARN)
         pairs = [KeyValue(key=key, value=value) for key, value in values.items()]
         return DiagnosticStatus(level=level, name=f"{name}: run", message=message, hardware_id=name, values=pairs)
@@ -481,7 +501,14 @@ def main(args: list[str] | None = None) -> int:
 
 
 def run_policy(
-    policy: str, spec: str, device: str, fusion: str | None, given: Mapping[str, Any], *, use_sim_time: bool
+    policy: str,
+    spec: str,
+    device: str,
+    fusion: str | None,
+    given: Mapping[str, Any],
+    *,
+    use_sim_time: bool,
+    record: str = "",
 ) -> int:
     """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
 
@@ -492,20 +519,27 @@ def run_policy(
         fusion: name of a running fusion node; None: one is made in this process.
         given: options of the run that are not those of the spec.
         use_sim_time: follow /clock.
+        record: path of a new file for the log of the run; empty: none.
     """
     process.prepare()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     common = {"spec": spec, "use_sim_time": use_sim_time, "device": device}
     nodes: list[Any] = []
     if fusion is None:
-        nodes.append(FusionNode(parameter_overrides=_overrides({**common, "device": "cpu"})))
+        nodes.append(FusionNode(parameter_overrides=_overrides({**common, "device": "cpu", "record_run": record})))
     values = {**common, "policy": policy, "fusion": fusion or "fusion_node"} | {n: str(v) for n, v in given.items()}
-    nodes.append(PolicyRunner(parameter_overrides=_overrides(values)))
+    values["record_run"] = record if fusion else ""
+    runner = PolicyRunner(parameter_overrides=_overrides(values))
+    nodes.append(runner)
 
     def start() -> bool:
-        if fusion is None and not (nodes[0].trigger_configure() == nodes[0].trigger_activate() == SUCCESS):
-            return False
-        return bool(nodes[-1].autostart())
+        if fusion is None:
+            if nodes[0].trigger_configure() != SUCCESS:
+                return False
+            runner.shared_log = nodes[0].pipeline.run_log
+            if nodes[0].trigger_activate() != SUCCESS:
+                return False
+        return runner.autostart()
 
     return spin(nodes, start)
 

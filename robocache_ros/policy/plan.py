@@ -38,6 +38,18 @@ class Chunk:
     actions: Float32
 
 
+class Prefix(NamedTuple):
+    """The commands of a chunk's first ticks before it is planned, which a policy continues (real-time chunking).
+
+    Attributes:
+        rows: (P, A) float32, P >= 1: row i is the command of the tick of the chunk's row i, as sent or as planned now.
+        frozen: the first rows that are executed whatever the policy answers: the option `prefix`, at most P.
+    """
+
+    rows: Float32
+    frozen: int
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """How the rows of chunks become commands.
@@ -46,9 +58,9 @@ class PlanOptions:
         offset: tick of a chunk's first row after its observation: `action_offset` of the training labels.
         execute_from: rows at the start of each chunk that are not executed.
         blend: `none`: the row of the newest observation; `crossfade`: from the plan so far to the new chunk, over
-            `crossfade_ticks`; `ensemble`: the mean of all rows for a tick, of which older ones weigh more
-            (https://arxiv.org/abs/2304.13705).
-        crossfade_ticks: ticks until a new chunk has all of the weight.
+            `crossfade_ticks`, or the ticks that both have; `ensemble`: the mean of all rows for a tick, of which older
+            ones weigh more (https://arxiv.org/abs/2304.13705).
+        crossfade_ticks: ticks until a new chunk has all of the weight, at most.
         decay: of the weights of `ensemble`: the i-th oldest row has exp(-decay * i).
     """
 
@@ -134,11 +146,12 @@ class ActionPlan:
         if begins >= stop:
             return Outcome.LATE
         self._observed[chunk.tick] = stop - 1
+        fade = 0  # ticks over which the plan so far becomes this chunk: those that it has too, or there is a jump
+        while self.options.blend == "crossfade" and fade < self.options.crossfade_ticks and begins + fade in self._rows:
+            fade += 1
         for tick in range(begins, stop):
             # The share that this chunk has of what it is blended with.
-            share = np.float32(1)
-            if self.options.blend == "crossfade":
-                share = np.float32(min(1.0, (tick - begins + 1) / (self.options.crossfade_ticks + 1)))
+            share = np.float32(min(1.0, (tick - begins + 1) / (fade + 1)))
             rows = self._rows.setdefault(tick, [])
             rows.append(_Row(chunk.tick, actions[tick - start], share))
             rows.sort(key=lambda row: row.observed)

@@ -5,10 +5,12 @@ Nothing here knows ROS or reads a clock: ticks and times are passed in, and a ro
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +19,9 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import printable
 from robocache_ros.policy.outputs import AHEAD, MIN_POINTS, Output, Outputs
-from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, PlanOptions
+from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, PlanOptions, Prefix
 from robocache_ros.policy.watchdog import State, Stop, Watchdog
+from robocache_ros.recorder.run_log import DIGEST_BYTES, RunLog
 
 Float32: TypeAlias = "NDArray[np.float32]"
 
@@ -52,8 +55,11 @@ class Worker(Protocol):
     def dead(self) -> str:
         """Why it has ended; empty while it runs."""
 
-    def submit(self, frame: FusedFrame, tick: int) -> None:
-        """Plan from a frame; returns at once."""
+    def observe(self, frame: FusedFrame, tick: int) -> None:
+        """Note a frame that is valid; each of them, before `submit`."""
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None) -> None:
+        """Plan from a frame, and from what its chunk continues; returns at once."""
 
     def poll(self) -> list[Reply]:
         """Return the answers since the last call."""
@@ -96,13 +102,21 @@ class Runner:
     Args:
         outputs: the columns of a row, their limits, and the options of the run.
         worker: runs the policy; None: chunks come from elsewhere.
+        log: gets all that is passed in, in its order, and each step; `policy.replay` recomputes the steps from it.
+        policy: of the log: what identifies the policy.
 
     Attributes:
         counters: chunks by outcome, rows, failures of the policy, ticks that were not stepped.
         last_error: of the policy.
     """
 
-    def __init__(self, outputs: Outputs, worker: Worker | None = None) -> None:
+    def __init__(
+        self,
+        outputs: Outputs,
+        worker: Worker | None = None,
+        log: RunLog | None = None,
+        policy: Mapping[str, str] | None = None,
+    ) -> None:
         spec, options = outputs.spec, outputs.options
         offset = options.offset
         if offset is None:
@@ -124,15 +138,24 @@ class Runner:
         self._frame_tick: int | None = None  # the newest frame
         self._planned: int | None = None  # the newest frame from which a plan was requested
         self._first = -(2**62)  # chunks of earlier observations are not used
-        self._requested: int | None = None  # tick of the frame that the policy has not answered
+        self._requested: int | None = None  # tick of the frame whose plan is awaited; other answers are not used
         self._latencies_ms: deque[float] = deque(maxlen=LATENCIES)
         self._largest_seam = 0.0
         self._changed = False  # whether the plan has changed since the last step
         self._sent: Float32 | None = None  # the last row
+        self._executed: deque[tuple[int, Float32]] = deque(maxlen=MAX_HORIZON)  # the last rows, by tick
         self._points: dict[int, Float32] = {}  # of the last trajectory, by tick
         self._trajectory_tick = -(2**62)  # when it was sent
         self._takeover = False
         self._operator: dict[str, tuple[int, Float32]] = {}  # by stream: tick of arrival, values
+        self._log = log
+        self._note(
+            "begin",
+            outputs.limits.arrays(),
+            spec=replace(spec, run=options).to_dict(),
+            policy=dict(policy or {}),
+            plans=worker is not None,
+        )
 
     @property
     def state(self) -> State:
@@ -152,47 +175,69 @@ class Runner:
     def frame(self, frame: FusedFrame, tick: int) -> None:
         """Note a frame, and request a plan from it if one is due."""
         with self._lock:
+            worker = self._worker
+            busy = worker is None or worker.busy
+            valid = {name: int(frame.valid[name][-1]) for name in self._required if name in frame.valid}
+            self._note("frame", tick=tick, busy=busy, valid=valid)
             if self._frame_tick is not None and tick <= self._frame_tick:
                 if self._frame_tick - tick > self.rate_hz * tick_grid.JUMP_BACK_NS // 10**9:
-                    self._jump(f"the ticks of frames went back by {self._frame_tick - tick}")
+                    self._jump(f"the ticks of frames went back by {self._frame_tick - tick}", back=True)
                 return
             self._frame_tick = tick
-            invalid = [name for name in self._required if name in frame.valid and not frame.valid[name][-1]]
             for name in self._required:
-                self._watchdog.stream(name, valid=name not in invalid)
+                self._watchdog.stream(name, valid=bool(valid.get(name, 1)))
             is_due = self._planned is None or tick - self._planned >= self._options.replan_every
-            worker = self._worker
-            if worker is None or worker.busy or invalid or not is_due or tick < self._first:
+            if worker and all(valid.values()):
+                worker.observe(frame, tick)
+            if worker is None or busy or not all(valid.values()) or not is_due or tick < self._first:
                 return
             if self.state is State.STOP:
                 return
             self._planned = self._requested = tick
-        worker.submit(frame, tick)
+            prefix = self._prefix(tick)
+        if self._log:
+            arrays = frame.arrays() | ({"prefix": prefix.rows} if prefix else {})
+            self._log.event("plan", {"tick": tick, "frozen": prefix.frozen if prefix else 0}, arrays)
+        worker.submit(frame, tick, prefix)
 
     def add(self, chunk: Chunk) -> Outcome:
-        """Put a chunk into the plan; counts what became of it."""
+        """Put a chunk that does not come from the worker into the plan; counts what became of it."""
         with self._lock:
-            outcome = Outcome.LATE
-            if self._tick is not None and chunk.tick > self._tick + self.rate_hz:  # an observation of the future
-                outcome = Outcome.INVALID
-            elif chunk.tick >= self._first:
-                outcome = self._plan.add(chunk)
-            self.counters[f"chunks_{outcome.value}"] += 1
-            if outcome is Outcome.ACCEPTED or outcome is Outcome.LATE:
-                self.counters["rows"] += len(chunk.actions)
-            self._changed |= outcome is Outcome.ACCEPTED
-            return outcome
+            self._note("chunk", {"actions": chunk.actions}, tick=chunk.tick)
+            return self._add(chunk)
+
+    def hear(self, reply: Reply) -> None:
+        """Take an answer of the policy; `advance` takes those of its worker."""
+        with self._lock:
+            chunk = reply.chunk
+            arrays = {"actions": chunk.actions} if chunk else {}
+            observed = chunk.tick if chunk else None
+            self._note("reply", arrays, tick=reply.tick, ms=reply.inference_ms, error=reply.error, observed=observed)
+            is_awaited = self._requested == reply.tick  # else its frame is older than a jump or `arm`
+            if is_awaited:
+                self._requested = None
+            self._latencies_ms.append(reply.inference_ms)
+            if chunk is None:
+                self.counters["policy_errors"] += 1
+                self.last_error = printable(reply.error, 150)
+            elif is_awaited and self._add(chunk) is Outcome.INVALID:
+                shape = np.shape(chunk.actions)
+                self.last_error = f"a chunk of shape {shape}; give finite (H, {self.outputs.width}) float32"
 
     def advance(self, now_ns: int) -> list[Step]:
         """Return the steps of the ticks that are due: whose time less the action latency has come."""
         with self._lock:
             due = tick_grid.last_at_or_before(now_ns + self._options.action_latency_ns, self.rate_hz)
-            self._hear()
+            self._hear_worker()
             last = self._tick
-            if last is not None and due <= last:
-                if (last - due) * tick_grid.period_ns(self.rate_hz) > tick_grid.JUMP_BACK_NS:
-                    self._jump(f"the clock went back by {last - due} ticks")
-                    self._tick = due
+            back = 0 if last is None else last - due
+            jumped = back * tick_grid.period_ns(self.rate_hz) > tick_grid.JUMP_BACK_NS
+            if last is not None and back >= 0 and not jumped:
+                return []
+            self._note("advance", now_ns=now_ns)
+            if jumped:
+                self._jump(f"the clock went back by {back} ticks", back=True)
+                self._tick = due
                 return []
             if last is not None and due - last > self._options.coast_ticks + 1:
                 self.counters["ticks_not_stepped"] += due - last - 1
@@ -210,11 +255,14 @@ class Runner:
     def stop(self, reason: str) -> None:
         """Stop until `arm`."""
         with self._lock:
-            self._watchdog.stop(reason)
+            if self.state is not State.STOP:
+                self._note("stop", reason=reason)
+                self._watchdog.stop(reason)
 
     def arm(self) -> None:
         """Start again after a stop: with frames from now on, and a new policy process if it had ended."""
         with self._lock:
+            self._note("arm")
             if self._worker:
                 self._worker.restart()
             self._forget()
@@ -223,12 +271,14 @@ class Runner:
     def take_over(self, active: bool) -> None:
         """Begin or end a takeover: while it lasts, the operator's commands are sent."""
         with self._lock:
+            self._note("takeover", active=active)
             self._takeover = active
             self._operator.clear()
 
     def operator(self, stream: str, values: Float32) -> None:
         """Note the operator's command for an action stream: (D,) float32."""
         with self._lock:
+            self._note("operator", {"values": values}, stream=stream)
             if self._tick is not None:
                 self._operator[stream] = (self._tick, np.array(values, np.float32))
 
@@ -265,24 +315,31 @@ class Runner:
                     found.append((output, self._trajectory(output, points)))
             elif step.row is not None:
                 found.append((output, output.message(step.row, now_ns, period_ns)))
+        if self._log:
+            with self._lock:  # else the reason may be that of a stop that is not in the log yet
+                self._log.event("step", *described(step, self.reason, found))
         return found
 
-    def _hear(self) -> None:
-        """Take the answers of the policy."""
+    def _hear_worker(self) -> None:
+        """Take the answers of the policy, and note its end."""
         if self._worker is None:
             return
         for reply in self._worker.poll():
-            if self._requested == reply.tick:
-                self._requested = None
-            self._latencies_ms.append(reply.inference_ms)
-            if reply.chunk is None:
-                self.counters["policy_errors"] += 1
-                self.last_error = printable(reply.error, 150)
-            elif reply.tick >= self._first and self.add(reply.chunk) is Outcome.INVALID:
-                shape = np.shape(reply.chunk.actions)
-                self.last_error = f"a chunk of shape {shape}; give finite (H, {self.outputs.width}) float32"
+            self.hear(reply)
         if self._worker.dead:
-            self._watchdog.stop(f"policy: {self._worker.dead}")
+            self.stop(f"policy: {self._worker.dead}")
+
+    def _add(self, chunk: Chunk) -> Outcome:
+        outcome = Outcome.LATE
+        if self._tick is not None and chunk.tick > self._tick + self.rate_hz:  # an observation of the future
+            outcome = Outcome.INVALID
+        elif chunk.tick >= self._first:
+            outcome = self._plan.add(chunk)
+        self.counters[f"chunks_{outcome.value}"] += 1
+        if outcome is Outcome.ACCEPTED or outcome is Outcome.LATE:
+            self.counters["rows"] += len(chunk.actions)
+        self._changed |= outcome is Outcome.ACCEPTED
+        return outcome
 
     def _step(self, tick: int) -> Step:
         self._tick = tick
@@ -309,7 +366,18 @@ class Runner:
             self._largest_seam = max(self._largest_seam, seam)
         if row is not None:
             self._sent = row
+            self._executed.append((tick, row))
         return Step(tick, row, origin, command, self.state, seam, ahead, zero)
+
+    def _prefix(self, tick: int) -> Prefix | None:
+        """Return what a chunk of an observation continues; None if nothing is sent or planned at its first tick."""
+        if not self._options.prefix:
+            return None
+        rows = dict(self._executed) | {command.tick: command.row for command in self._plan.ahead(MAX_HORIZON)}
+        found: list[Float32] = []
+        while (row := rows.get(tick + self._plan.options.offset + len(found))) is not None:
+            found.append(row)
+        return Prefix(np.stack(found), min(self._options.prefix, len(found))) if found else None
 
     def _stopped(self) -> tuple[Float32 | None, bool]:
         """Return what is sent after a stop: the row, and whether velocities are zero."""
@@ -374,14 +442,45 @@ class Runner:
         offsets = [tick_grid.tick_ns(first + i, self.rate_hz) - stamp_ns for i in range(len(rows))]
         return output.trajectory(np.stack(rows), stamp_ns - self._options.action_latency_ns, offsets)
 
-    def _jump(self, reason: str) -> None:
+    def _jump(self, reason: str, *, back: bool = False) -> None:
         if self.state is not State.WARMUP:  # nothing moves yet
             self._watchdog.stop(reason)
         self._forget()
+        if back:
+            self._first = -(2**62)  # the ticks of the frames until now come again
 
     def _forget(self) -> None:
         """Drop the plan; chunks from frames until now are not used."""
         self._plan.clear()
+        self._executed.clear()
         self._requested = self._planned = None
         self._first = -(2**62) if self._frame_tick is None else self._frame_tick + 1
         self._frame_tick = None
+
+    def _note(self, event: str, arrays: Mapping[str, NDArray[Any]] | None = None, **facts: Any) -> None:
+        if self._log:
+            self._log.event(event, facts, arrays or {}, facts.get("now_ns"))
+
+
+def described(
+    step: Step, reason: str, messages: list[tuple[Output, bytes]]
+) -> tuple[dict[str, Any], dict[str, Float32]]:
+    """Return what a run log has of a step: facts, and `row` if something was sent.
+
+    Args:
+        step: at a tick.
+        reason: of the last stop.
+        messages: of the step; a digest of each is logged.
+    """
+    facts = {
+        "tick": step.tick,
+        "state": step.state.value,
+        "reason": reason,
+        "origin": step.origin,
+        "sources": list(step.command.sources) if step.command else [],  # observed tick and weight of each chunk
+        "seam_step": step.seam_step,
+        "messages": {
+            output.name: hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest() for output, data in messages
+        },
+    }
+    return facts, {} if step.row is None else {"row": step.row}

@@ -50,6 +50,11 @@ class Limits:
     coast_ticks: int = RunOptions.coast_ticks
     invalid_ticks: int = RunOptions.invalid_ticks
 
+    def arrays(self) -> dict[str, Float32]:
+        """Return the limits of the columns that there are, by name."""
+        found = {"lower": self.lower, "upper": self.upper, "max_step": self.max_step}
+        return {name: values for name, values in found.items() if values is not None}
+
     def __post_init__(self) -> None:
         for name, value in (("coast_ticks", self.coast_ticks), ("invalid_ticks", self.invalid_ticks)):
             if value < 0:

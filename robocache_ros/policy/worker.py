@@ -6,17 +6,19 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from robocache_ros.engine.frames import FusedFrame
+from robocache_ros.engine.frames import FusedFrame, frame_of_arrays
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.policy.plan import Chunk
-from robocache_ros.policy.policies import open_policy
+from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.policies import RunnablePolicy, observed_ticks, open_policy
 from robocache_ros.policy.runner import Reply
+from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 
@@ -28,13 +30,17 @@ class ProcessWorker:
 
     Args:
         policy: as on the command line.
-        spec: of the frames.
+        spec: of the frames; its section `run` has the options of the policy.
         device: of the policy.
+        log: notes each process that has opened the policy.
     """
 
-    def __init__(self, policy: str, spec: FusionSpec, device: str = "cpu") -> None:
+    def __init__(self, policy: str, spec: FusionSpec, device: str = "cpu", log: RunLog | None = None) -> None:
         self._arguments = (policy, spec, device)
+        self._log = log
         self._lock = threading.Lock()
+        self._observed_ticks = observed_ticks(policy)
+        self._observed: deque[tuple[int, dict[str, Any]]] = deque(maxlen=self._observed_ticks)
         self._busy, self._dead = True, ""
         self._start()
 
@@ -53,13 +59,29 @@ class ProcessWorker:
         """The id of the process."""
         return self._process.pid
 
-    def submit(self, frame: FusedFrame, tick: int) -> None:
+    def observe(self, frame: FusedFrame, tick: int) -> None:
+        """Copy a frame for the next plans, if the policy observes several ticks."""
+        if self._observed_ticks > 1:
+            arrays = {name: value.copy() for name, value in frame.arrays().items()}
+            self._observed.append((tick, arrays))
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
         """Plan from a frame; it is copied."""
         self._busy = True
         try:
-            self._connection.send((tick, _packed(frame)))
+            arrays = frame.arrays()  # copied: torch would share their memory
+            self._connection.send((tick, arrays, prefix, self._frames_before(tick)))
         except OSError:
             self._set_dead()
+
+    def _frames_before(self, tick: int) -> list[dict[str, Any]]:
+        """Return the frames of the ticks before, oldest first; a missing one is that after it, as in the training."""
+        known = dict(self._observed)
+        found: list[dict[str, Any]] = []
+        for back in range(1, self._observed_ticks):
+            if (packed := known.get(tick - back, found[0] if found else None)) is not None:
+                found.insert(0, packed)
+        return found
 
     def poll(self) -> list[Reply]:
         """Return the answers since the last call; notes when the process has ended."""
@@ -75,6 +97,8 @@ class ProcessWorker:
                 self._busy = False
                 if kind == "reply":
                     found.append(value)
+                elif self._log:
+                    self._log.event("ready", value)
         except (EOFError, OSError):
             self._set_dead()
         finally:
@@ -119,48 +143,41 @@ def _serve(connection: Connection, policy: str, spec: FusionSpec, device: str) -
     """Open the policy, and answer frames until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runner, which then closes the connection
     try:
-        opened = open_policy(policy, device)
+        opened = open_policy(policy, spec, device)
     except Exception as error:
         text = str(error) if isinstance(error, RoboCacheError) else repr(error)
         connection.send(("failed", printable(text.removeprefix("policy: "), 150)))
         return
     layout = Layout(spec)
-    connection.send(("ready", None))
+    connection.send(("ready", environment()))
     try:
         while True:
-            tick, packed = connection.recv()
-            connection.send(("reply", _answer(opened.plan, _unpacked(packed, layout), tick)))
+            tick, arrays, prefix, before = connection.recv()
+            earlier = [frame_of_arrays(each, layout) for each in before]
+            connection.send(("reply", answer(opened, frame_of_arrays(arrays, layout), tick, prefix, earlier)))
     except (EOFError, OSError):  # the runner has ended
         opened.close()
 
 
-def _answer(plan: Callable[[FusedFrame, int], Chunk], frame: FusedFrame, tick: int) -> Reply:
+def environment() -> dict[str, Any]:
+    """What the bits of a policy on the CPU depend on, besides its observation."""
+    cpu = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "cpu": cpu}
+
+
+def answer(
+    policy: RunnablePolicy,
+    frame: FusedFrame,
+    tick: int,
+    prefix: Prefix | None = None,
+    earlier: Sequence[FusedFrame] = (),
+) -> Reply:
+    """Plan from a frame; an error of the policy is part of the answer."""
     start = time.perf_counter()
-    chunk, error = None, ""
+    chunk: Chunk | None = None
+    error = ""
     try:
-        chunk = plan(frame, tick)
+        chunk = policy.plan(frame, tick, prefix, earlier)
     except Exception as raised:  # of the policy: the next frame may be better
         error = str(raised) if isinstance(raised, RoboCacheError) else repr(raised)
     return Reply(tick, chunk, (time.perf_counter() - start) * 1e3, printable(error, 200))
-
-
-def _packed(frame: FusedFrame) -> dict[str, Any]:
-    """Return a frame as NumPy arrays, which are copied into the pipe; torch would share their memory."""
-    parts = {name: getattr(frame, name) for name in ("tensors", "valid", "age_ns", "sample_age_ms")}
-    arrays = {name: {key: value.cpu().numpy() for key, value in part.items()} for name, part in parts.items()}
-    return {**arrays, "tick_ns": frame.tick_ns, "ticks_ns": frame.ticks_ns.cpu().numpy()}
-
-
-def _unpacked(packed: dict[str, Any], layout: Layout) -> FusedFrame:
-    def tensors(name: str) -> dict[str, torch.Tensor]:
-        return {key: torch.from_numpy(value) for key, value in packed[name].items()}
-
-    return FusedFrame(
-        packed["tick_ns"],
-        torch.from_numpy(packed["ticks_ns"]),
-        tensors("tensors"),
-        tensors("valid"),
-        tensors("age_ns"),
-        tensors("sample_age_ms"),
-        layout,
-    )

@@ -1,46 +1,54 @@
-"""Run logs: all that the engine of a node took, in its order, and what it computed; replayed to the bit.
+"""Run logs: all that the engine of a node and the runner of a policy took, in their order, and what they computed.
 
 A run log is an MCAP file. Its topics have the messages with their arrivals as log times. `/robocache/engine` has the
 calls of the engine: after a head (now_ns, limit, kind), each computed tick with its time, its row (float32), and a
-digest of each image and grid. The order of the file is that of the engine.
+digest of each image and grid. `/robocache/policy` has the events of a runner: a length, a JSON object of that many
+bytes, and the arrays that it lists. Log times are those of the clock of the run; the publish time of an event is the
+wall clock. The order of the file is that of the engine and of the runner.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 import threading
+import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.storage.codecs import MAX_BYTES
 from robocache_ros.engine import Frames, FusionEngine, Ingest, tick_grid
-from robocache_ros.engine.offline import reach_ns
-from robocache_ros.errors import RoboCacheError, number_of, printable
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.recorder.episodes import EpisodeWriter, Message, RecordedTopic
-from robocache_ros.recorder.mcap import McapWriter, definition_text, read_metadata
+from robocache_ros.recorder.mcap import definition_text, read_metadata
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.downloads import StoredFile
-from robocache_ros.storage.paths import AnyPath, any_path
-from robocache_ros.units import NS_PER_S
 
 RUN, RUN_END = "robocache_run", "robocache_run_end"  # names of the metadata
 CALLS = RecordedTopic("/robocache/engine", "robocache/engine", encoding="robocache_engine")
+EVENTS = RecordedTopic("/robocache/policy", "robocache/policy", encoding="robocache_policy")
 _HEAD = struct.Struct("<qqB")  # now_ns, limit (-1: none), kind
 _ADVANCED, _RESET, _UNCHECKED = 0, 1, 2  # kinds; unchecked: advanced, without the ticks that were computed
 _TICK = struct.Struct("<q")
 DIGEST_BYTES = 16
 MAX_NOTES = 20
+MAX_RECENT = 1024  # ticks with which the observations of a policy are compared, besides those of its window
+_LENGTH = struct.Struct("<I")
+_DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")  # of an event's arrays
+_MAX_DIMENSIONS = 8
 
 
 class RunLog:
@@ -48,8 +56,8 @@ class RunLog:
 
     Args:
         path: of the new file.
-        spec: of the engine.
-        definitions: of the message types, by name.
+        spec: of the engine and the runner.
+        definitions: of the message types, by name; None: there is no engine, and the file has the events of a runner.
         options: of the engine, such as `normalized`, for the metadata.
 
     Errors:
@@ -57,12 +65,36 @@ class RunLog:
     """
 
     def __init__(
-        self, path: Path, spec: FusionSpec, definitions: Mapping[str, str], options: Mapping[str, Any]
+        self,
+        path: Path,
+        spec: FusionSpec,
+        definitions: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         from robocache_ros import __version__
 
         self._layout = Layout(spec)
-        self._topics: dict[str, RecordedTopic] = {TF_STATIC: RecordedTopic(TF_STATIC, TF_TYPE, latched=True)}
+        self._topics: dict[str, RecordedTopic] = {}
+        if definitions is not None:
+            self._topics = self._topics_of(spec, definitions)
+        metadata = {
+            "robocache_ros": __version__,
+            "spec": json.dumps(spec.to_dict()),
+            "options": json.dumps(options or {}),
+        }
+        declared = (*self._topics.values(), *([] if definitions is None else [CALLS]), EVENTS)
+        try:
+            self._file = EpisodeWriter(path, metadata, declared, kind=RUN)
+        except OSError as error:
+            raise RoboCacheError(
+                f"{printable(path)}: cannot be written ({error.strerror}); give another file"
+            ) from None
+        self._lock = threading.Lock()  # static transforms and events come from other threads
+        self._newest_ns = 0
+
+    @staticmethod
+    def _topics_of(spec: FusionSpec, definitions: Mapping[str, str]) -> dict[str, RecordedTopic]:
+        topics = {TF_STATIC: RecordedTopic(TF_STATIC, TF_TYPE, latched=True)}
         qos: dict[str, Any] = {}
         for feed in spec.feeds:
             if qos.setdefault(feed.topic, (feed.qos, feed.type)) != (feed.qos, feed.type):
@@ -71,16 +103,8 @@ class RunLog:
                     "a run is recorded if both are equal"
                 )
             text = definition_text(feed.type, definitions) if feed.type in definitions else ""
-            self._topics[feed.topic] = RecordedTopic(feed.topic, feed.type, text)
-        metadata = {"robocache_ros": __version__, "spec": json.dumps(spec.to_dict()), "options": json.dumps(options)}
-        try:
-            self._file = EpisodeWriter(path, metadata, (*self._topics.values(), CALLS), kind=RUN)
-        except OSError as error:
-            raise RoboCacheError(
-                f"{printable(path)}: cannot be written ({error.strerror}); give another file"
-            ) from None
-        self._lock = threading.Lock()  # static transforms come from another thread
-        self._newest_ns = 0
+            topics[feed.topic] = RecordedTopic(feed.topic, feed.type, text)
+        return topics
 
     @property
     def lost(self) -> int:
@@ -93,7 +117,7 @@ class RunLog:
 
     def static_transforms(self, data: bytes) -> None:
         """Log a message of /tf_static that the engine takes next."""
-        self._put(self._topics[TF_STATIC], self._newest_ns, bytes(data))
+        self._put(self._topics[TF_STATIC], None, bytes(data))
 
     def advanced(self, now_ns: int, limit: int | None, frames: Frames) -> None:
         """Log a call of `advance` and the ticks that it gave."""
@@ -102,16 +126,70 @@ class RunLog:
 
     def reset(self) -> None:
         """Log that the engine is reset next."""
-        self._put(CALLS, self._newest_ns, _HEAD.pack(0, -1, _RESET))
+        self._put(CALLS, None, _HEAD.pack(0, -1, _RESET))
+
+    def event(
+        self,
+        name: str,
+        facts: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        now_ns: int | None = None,
+    ) -> None:
+        """Log an event of a runner.
+
+        Args:
+            name: what happens.
+            facts: values of JSON by name.
+            arrays: of numbers, by name; they are copied.
+            now_ns: time of the run's clock, if it is known.
+        """
+        self._put(EVENTS, now_ns, pack_event(Event(name, facts, arrays or {})))
 
     def close(self) -> None:
         """End the file."""
         self._file.end("success")
 
-    def _put(self, topic: RecordedTopic, log_ns: int, data: bytes) -> None:
+    def _put(self, topic: RecordedTopic, log_ns: int | None, data: bytes) -> None:
         with self._lock:
-            self._newest_ns = log_ns
-            self._file.put(Message(topic, log_ns, log_ns, data))
+            self._newest_ns = self._newest_ns if log_ns is None else log_ns
+            publish_ns = time.time_ns() if topic is EVENTS else self._newest_ns
+            self._file.put(Message(topic, self._newest_ns, publish_ns, data))
+
+
+class Event(NamedTuple):
+    """An event of a runner: its name, and what it has; see `policy.runner`."""
+
+    name: str
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+def pack_event(event: Event) -> bytes:
+    """Return an event as bytes."""
+    listed = [(name, array.dtype.str, array.shape) for name, array in event.arrays.items()]
+    head = json.dumps({"event": event.name, "facts": event.facts, "arrays": listed}).encode()
+    return b"".join((_LENGTH.pack(len(head)), head, *(array.tobytes() for array in event.arrays.values())))
+
+
+def read_event(data: bytes) -> Event:
+    """Return the event of some bytes.
+
+    Errors:
+        ValueError, KeyError, TypeError, struct.error, RecursionError: they are damaged.
+    """
+    (length,) = _LENGTH.unpack_from(data)
+    at = _LENGTH.size + length
+    head = json.loads(data[_LENGTH.size : at])
+    arrays = {}
+    for name, dtype, shape in head["arrays"]:
+        if dtype not in _DTYPES or len(shape) > _MAX_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
+            raise ValueError("an array of another type or shape")
+        array = np.frombuffer(data, dtype, math.prod(shape), at) if math.prod(shape) else np.empty(0, dtype)
+        arrays[str(name)] = array.reshape(shape).copy()  # aligned, and writable as torch wants it
+        at += array.nbytes
+    if at != len(data):
+        raise ValueError("an event of another length")
+    return Event(str(head["event"]), dict(head["facts"]), arrays)
 
 
 class LoggedEngine(FusionEngine):
@@ -133,9 +211,14 @@ def _ticks(layout: Layout, frames: Frames) -> Iterator[bytes]:
     for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
         yield _TICK.pack(tick_ns) + rows[index].astype("<f4", copy=False).tobytes()
         for stream in layout.spec.media:
-            value = frames.media[stream.name][index].contiguous().cpu().numpy()
-            head = repr((value.shape, value.dtype.str)).encode()
-            yield hashlib.blake2b(head + value.tobytes(), digest_size=DIGEST_BYTES).digest()
+            yield media_digest(frames.media[stream.name][index])
+
+
+def media_digest(value: Tensor) -> bytes:
+    """The digest of an image or a grid."""
+    array = value.contiguous().cpu().numpy()
+    head = repr((array.shape, array.dtype.str)).encode()
+    return hashlib.blake2b(head + array.tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
 class Tick(NamedTuple):
@@ -152,7 +235,7 @@ class Difference:
 
     Attributes:
         tick: index on the tick grid.
-        stream, column: what differs; column is `image` or `voxels` for media, and empty if a tick is missing.
+        stream, column: what differs; column is `image` or `voxels` for media, and empty if something is missing.
         recorded, computed: the values, or what is missing.
     """
 
@@ -168,43 +251,32 @@ class Difference:
         return f"tick {self.tick} ({self.tick_ns} ns), {what}: recorded {self.recorded}, computed {self.computed}"
 
 
-@dataclass
-class Verification:
-    """What a replay found.
+class Record(NamedTuple):
+    """A message of a run log."""
 
-    Attributes:
-        ticks: number of compared ticks; messages: number of replayed messages.
-        first: where it first differs; None: nowhere.
-        different: number of ticks that differ.
-        first_tick, last_tick: index of the first and the last compared tick.
-        notes: on damage and losses of the file, one line each.
-    """
-
-    ticks: int = 0
-    messages: int = 0
-    first: Difference | None = None
-    different: int = 0
-    first_tick: int | None = None
-    last_tick: int | None = None
-    notes: list[str] = field(default_factory=list)
-
-
-class _Record(NamedTuple):
     topic: str
     log_ns: int
+    publish_ns: int
     data: bytes
 
 
-def spec_of_run(path: AnyPath) -> FusionSpec | None:
-    """Return the spec of a run log; None for a file of another kind. RoboCacheError: it cannot be read."""
-    return _Run(path).spec if RUN in read_metadata(path) else None
+class RunReader:
+    """Reads a run log.
 
+    Args:
+        path: of the file.
 
-class _Run:
-    """An open run log."""
+    Attributes:
+        spec, options: of the engine.
+        definitions: of the message types, by name, as far as the file has been read.
+        notes: on damage and losses, one line each.
 
-    def __init__(self, path: str | AnyPath) -> None:
-        self.path = any_path(path, "recordings")
+    Errors:
+        RoboCacheError: not a run log, or it cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
         found = read_metadata(self.path)
         head = found.get(RUN)
         if head is None:
@@ -228,7 +300,7 @@ class _Run:
             self.notes.append(f"not everything was recorded, because of the disk: {printable(ending['lost'], 100)}")
         self.definitions: dict[str, str] = {}
 
-    def records(self) -> Iterator[_Record]:
+    def records(self) -> Iterator[Record]:
         """Yield messages and calls in the order of the file; damage is noted, and what can be read is used."""
         names: dict[int, str] = {}
         with closing(StoredFile(self.path)) as file:
@@ -246,7 +318,7 @@ class _Run:
                     elif op == mcap.DATA_END:
                         break
 
-    def _chunk(self, file: StoredFile, start: int, stop: int, names: Mapping[int, str]) -> Iterator[_Record]:
+    def _chunk(self, file: StoredFile, start: int, stop: int, names: Mapping[int, str]) -> Iterator[Record]:
         if stop - start > MAX_BYTES:
             raise RoboCacheError(f"{printable(self.path, 60)}: a chunk of {stop - start:,} bytes; copy the file again")
         body = file.exact(start, stop)
@@ -255,12 +327,12 @@ class _Run:
         if head.compression:
             raise RoboCacheError(f"{printable(self.path, 60)}: it is compressed; decompress it")
         if zlib.crc32(content) != head.checksum:
-            self._note(f"the checksum of the chunk at byte {start:,} does not match: it was altered or is damaged")
+            self.note(f"the checksum of the chunk at byte {start:,} does not match: it was altered or is damaged")
         for op, at, end in mcap.records(content):
             if op == mcap.MESSAGE and end - at >= mcap.MESSAGE_HEAD.size:
-                key, _, log_ns, _ = mcap.MESSAGE_HEAD.unpack_from(content, at)
+                key, _, log_ns, publish_ns = mcap.MESSAGE_HEAD.unpack_from(content, at)
                 if key in names:
-                    yield _Record(names[key], log_ns, content[at + mcap.MESSAGE_HEAD.size : end])
+                    yield Record(names[key], log_ns, publish_ns, content[at + mcap.MESSAGE_HEAD.size : end])
 
     def ticks(self, data: bytes) -> list[Tick]:
         """The ticks of a call; struct.error if it is damaged."""
@@ -278,165 +350,127 @@ class _Run:
             found.append(Tick(tick_ns, row, tuple(data[place : place + DIGEST_BYTES] for place in places)))
         return found
 
-    def _note(self, text: str) -> None:
+    def events(self) -> Iterator[Event]:
+        """Yield the events of the runner in their order; damaged ones are noted and left out."""
+        for record in self.records():
+            if record.topic == EVENTS.name and (event := self.event(record.data)):
+                yield event
+
+    def event(self, data: bytes) -> Event | None:
+        """The event of some bytes; None if they are damaged, which is noted."""
+        try:
+            return read_event(data)
+        except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+            self.note(f"an event of the policy is damaged and was left out ({printable(error, 60)})")
+            return None
+
+    def tick_of(self, tick_ns: int) -> int:
+        """The index of a tick on the tick grid."""
+        return tick_grid.first_at_or_after(tick_ns, self.spec.rate_hz)
+
+    def note(self, text: str) -> None:
+        """Add a note, if it is not one of many."""
         if len(self.notes) < MAX_NOTES:
             self.notes.append(text)
 
 
-def verify(path: str | Path) -> Verification:
-    """Replay a run on the CPU, and compare every tick with the recorded one, bit for bit.
+def spec_of_run(path: Path) -> FusionSpec | None:
+    """Return the spec of a run log; None for a file of another kind. RoboCacheError: it cannot be read."""
+    return RunReader(path).spec if RUN in read_metadata(path) else None
 
-    Errors:
-        RoboCacheError: not a run log, or it cannot be read.
+
+class Call(NamedTuple):
+    """A call of `advance`: the ticks that the run logged (None: they are not compared), and those of the replay."""
+
+    recorded: list[Tick] | None
+    computed: list[Tick]
+
+
+def unchecked_call(data: bytes) -> bytes:
+    """Return a call of `advance` without the ticks that the run logged; other calls as they are."""
+    now_ns, limit, kind = _HEAD.unpack_from(data)
+    return _HEAD.pack(now_ns, limit, _UNCHECKED) if kind == _ADVANCED else data
+
+
+class EngineReplay:
+    """Recomputes the ticks of a run on the CPU.
+
+    Attributes:
+        messages: number of replayed messages.
+        ticks: the newest computed ticks that are compared, by their index on the tick grid.
     """
-    run = _Run(path)
-    found = Verification(notes=run.notes)
-    if run.options.get("jpeg") == "gpu":
-        run.notes.append("jpeg images were decoded on the GPU, which differs by a few counts")
-    for record, recorded, computed in _replayed(run, found):
-        if recorded is None:
-            continue
-        for index in range(max(len(recorded), len(computed))):
-            one = recorded[index] if index < len(recorded) else None
-            other = computed[index] if index < len(computed) else None
-            different = _difference(run.layout, one, other)
-            tick_ns = (one or other or Tick(record.log_ns, np.empty(0, np.float32), ())).tick_ns
-            tick = tick_grid.first_at_or_after(tick_ns, run.spec.rate_hz)
-            found.ticks += 1
-            found.first_tick = tick if found.first_tick is None else found.first_tick
-            found.last_tick = tick
-            found.different += different is not None
-            found.first = found.first or different
-    return found
 
+    def __init__(self, run: RunReader) -> None:
+        self.messages = 0
+        self.ticks: OrderedDict[int, Tick] = OrderedDict()
+        self._run = run
+        self._engine: FusionEngine | None = None
+        self._feeds: dict[str, list[str]] = {}
+        for feed in run.spec.feeds:
+            self._feeds.setdefault(feed.topic, []).append(feed.name)
 
-def cut(path: str | Path, out: str | Path, first: int, last: int) -> Verification:
-    """Write the part of a run that recomputes some of its ticks as the whole run does: a file for a bug report.
-
-    Args:
-        path: of the run log.
-        out: the new file.
-        first: index of the first tick on the tick grid.
-        last: index of the last tick.
-
-    Returns:
-        The verification of the new file.
-
-    Errors:
-        RoboCacheError: the run has not all of these ticks, or the new file exists or cannot be written.
-    """
-    run = _Run(path)
-    wanted: dict[int, Tick] = {}
-    for _, _, computed in _replayed(run, Verification()):
-        index = {tick_grid.first_at_or_after(tick.tick_ns, run.spec.rate_hz): tick for tick in computed}
-        wanted |= {number: tick for number, tick in index.items() if first <= number <= last}
-        if last in wanted:
-            break
-    if not first <= last or len(wanted) != last - first + 1:
-        raise RoboCacheError(
-            f"{printable(path, 60)}: ticks {first} to {last}: the run has {number_of(len(wanted), 'of them', '')}; "
-            "give ticks that --verify names"
-        )
-    reach = reach_ns(FusionEngine(run.spec, "cpu")) + NS_PER_S
-    for history_ns in (reach, 8 * reach, None):
-        _write_cut(_Run(path), Path(out), first, last, history_ns)
-        checked = _Run(out)
-        got = {
-            tick_grid.first_at_or_after(tick.tick_ns, run.spec.rate_hz): tick
-            for _, _, computed in _replayed(checked, Verification())
-            for tick in computed
-        }
-        same = [not _difference(run.layout, tick, got.get(number)) for number, tick in wanted.items()]
-        if all(same) or history_ns is None:
-            break
-        Path(out).unlink()
-    return verify(out)
-
-
-def _write_cut(run: _Run, out: Path, first: int, last: int, history_ns: int | None) -> None:
-    """Write the records from some time before a tick to the last one."""
-    rate_hz = run.spec.rate_hz
-    start_ns = 0 if history_ns is None else tick_grid.tick_ns(first, rate_hz) - history_ns
-    metadata = {**run.metadata, "cut": json.dumps({"first": first, "last": last, "of": run.path.name})}
-    try:
-        file = McapWriter(out, {RUN: metadata})
-    except OSError as error:
-        raise RoboCacheError(f"{printable(out)}: cannot be written ({error.strerror}); give another file") from None
-    try:
-        channels: dict[str, int] = {}
-        types = {feed.topic: feed.type for feed in run.spec.feeds} | {TF_STATIC: TF_TYPE, CALLS.name: CALLS.type}
-        for record in run.records():
-            data, done = record.data, False
-            if record.log_ns < start_ns and record.topic != TF_STATIC:
-                continue
-            if record.topic == CALLS.name and data[_HEAD.size - 1] == _ADVANCED:
-                numbers = [tick_grid.first_at_or_after(tick.tick_ns, rate_hz) for tick in run.ticks(data)]
-                if not numbers or min(numbers) < first:
-                    now_ns, limit, _ = _HEAD.unpack_from(data)
-                    data = _HEAD.pack(now_ns, limit, _UNCHECKED)
-                done = bool(numbers) and max(numbers) >= last
-            if record.topic not in channels:
-                kind = types.get(record.topic, "")
-                encoding = CALLS.encoding if record.topic == CALLS.name else "cdr"
-                text = run.definitions.get(kind, "")
-                channels[record.topic] = file.add_channel(record.topic, kind, text, encoding=encoding)
-            file.write(channels[record.topic], record.log_ns, record.log_ns, data)
-            if done:
-                break
-        file.add_metadata(RUN_END, {"outcome": "success", "lost": "{}"})
-        file.close()
-    except OSError as error:
-        raise RoboCacheError(f"{printable(out)}: cannot be written ({error.strerror}); free space") from None
-    finally:
-        file.abandon()
-
-
-def _replayed(run: _Run, found: Verification) -> Iterator[tuple[_Record, list[Tick] | None, list[Tick]]]:
-    """Replay a run; yield each call of `advance` with the recorded ticks (None: not recorded) and the computed ones."""
-    engine: FusionEngine | None = None
-    feeds: dict[str, list[str]] = {}
-    for feed in run.spec.feeds:
-        feeds.setdefault(feed.topic, []).append(feed.name)
-    for record in run.records():
-        if engine is None:  # the definitions are complete now
-            engine = FusionEngine(run.spec, "cpu", normalized=bool(run.options.get("normalized")))
-            ingest = Ingest(run.spec, engine, run.definitions)
+    def take(self, record: Record) -> Call | None:
+        """Replay a record of the run, in the order of the file; returns what a call of `advance` has computed."""
+        run = self._run
+        if self._engine is None:  # the definitions are complete now
+            self._engine = FusionEngine(run.spec, "cpu", normalized=bool(run.options.get("normalized")))
+            self._ingest = Ingest(run.spec, self._engine, run.definitions)
         if record.topic == CALLS.name:
-            try:
-                now_ns, limit, kind = _HEAD.unpack_from(record.data)
-                recorded = None if kind == _UNCHECKED else run.ticks(record.data)
-            except struct.error:
-                run._note("a call of the engine is damaged and was left out")
-                continue
-            if kind == _RESET:
-                engine.reset("as in the run")
-                continue
-            frames = engine.advance(now_ns, None if limit < 0 else limit)
-            computed = run.ticks(bytes(_HEAD.size) + b"".join(_ticks(run.layout, frames)))
-            yield record, recorded, computed
-            continue
-        found.messages += 1
-        if record.topic == TF_STATIC and TF_STATIC not in feeds:
-            ingest.static_transforms(record.data)
-        for name in feeds.get(record.topic, ()):
-            ingest.serialized(name, record.data, record.log_ns)
+            return self._call(self._engine, record)
+        self.messages += 1
+        if record.topic == TF_STATIC and TF_STATIC not in self._feeds:
+            self._ingest.static_transforms(record.data)
+        for name in self._feeds.get(record.topic, ()):
+            self._ingest.serialized(name, record.data, record.log_ns)
+        return None
+
+    def _call(self, engine: FusionEngine, record: Record) -> Call | None:
+        run = self._run
+        try:
+            now_ns, limit, kind = _HEAD.unpack_from(record.data)
+            recorded = None if kind == _UNCHECKED else run.ticks(record.data)
+        except struct.error:
+            run.note("a call of the engine is damaged and was left out")
+            return None
+        if kind == _RESET:
+            engine.reset("as in the run")
+            self.ticks.clear()
+            return None
+        frames = engine.advance(now_ns, None if limit < 0 else limit)
+        computed = run.ticks(bytes(_HEAD.size) + b"".join(_ticks(run.layout, frames)))
+        for tick in computed if recorded is not None else ():
+            index = run.tick_of(tick.tick_ns)
+            if self.ticks and index <= next(reversed(self.ticks)):
+                self.ticks.clear()  # the clock went back
+            self.ticks[index] = tick
+            if len(self.ticks) > run.spec.horizon + MAX_RECENT:
+                self.ticks.popitem(last=False)
+        return Call(recorded, computed)
 
 
-def _difference(layout: Layout, recorded: Tick | None, computed: Tick | None) -> Difference | None:
+def tick_difference(layout: Layout, recorded: Tick | None, computed: Tick | None) -> Difference | None:
     """The first difference of two ticks."""
-    rate_hz = layout.spec.rate_hz
     there = recorded or computed
     assert there
-    where = tick_grid.first_at_or_after(there.tick_ns, rate_hz), there.tick_ns
+    where = tick_grid.first_at_or_after(there.tick_ns, layout.spec.rate_hz), there.tick_ns
     if recorded is None or computed is None or recorded.tick_ns != computed.tick_ns:
-        shown = [f"tick {each.tick_ns} ns" if each else "no tick" for each in (recorded, computed)]
-        return Difference(*where, "the tick", "", shown[0], shown[1])
+        words = [f"tick {each.tick_ns} ns" if each else "no tick" for each in (recorded, computed)]
+        return Difference(*where, "the tick", "", *words)
     wrong = np.flatnonzero(recorded.row.view("<u4") != computed.row.view("<u4"))
     if len(wrong):
         column = layout.columns[wrong[0]]
-        values = (repr(float(tick.row[wrong[0]])) for tick in (recorded, computed))
-        return Difference(*where, column.stream, column.name, *values)
+        return Difference(*where, column.stream, column.name, *shown(recorded.row[wrong[0]], computed.row[wrong[0]]))
     for stream, one, other in zip(layout.spec.media, recorded.digests, computed.digests, strict=True):
         if one != other:
             return Difference(*where, stream.name, stream.kind, one.hex(), other.hex())
     return None
+
+
+def shown(*values: np.float32) -> list[str]:
+    """Return numbers as text, with their bits if the text is the same."""
+    texts = [repr(float(value)) for value in values]
+    return (
+        texts
+        if len(set(texts)) > 1
+        else [f"{text} (0x{value.tobytes()[::-1].hex()})" for text, value in zip(texts, values, strict=True)]
+    )

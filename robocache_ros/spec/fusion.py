@@ -116,6 +116,12 @@ class FusionSpec:
                     f"run.outputs.{printable(output.name, 40)}", "is not a stream with role: action; name one"
                 )
 
+        for name, streams in self.run.observation if self.run else ():
+            for given in streams:
+                if not any(s.name == given and s.role == "observation" for s in self.streams):
+                    text = f"{show_value(given)} is not a stream with role: observation; name one"
+                    raise SpecError([Problem(("run", "observation", name), text)])
+
     def _check_delta(self, stream: StreamSpec) -> None:
         at = f"streams.{stream.name}.delta_from"
         found = next((s for s in self.vectors if s.name == stream.delta_from and s.role == "observation"), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robocache_ros.spec import keys
+from robocache_ros.spec.dataset import line
 from robocache_ros.spec.keys import (
     TOPIC,
     Flag,
@@ -32,6 +33,7 @@ from robocache_ros.units import NS_PER_MS
 MAX_TICKS = 4096  # rows of a chunk, and ticks of an option
 BLENDS = ("none", "crossfade", "ensemble")
 PLAN, STOPPING = "Plan", "Stop"
+MAX_SERVER_KEYS = 64  # of an observation
 
 _limits = converted(
     either(number(-1e9, 1e9), many(number(-1e9, 1e9))),
@@ -100,6 +102,35 @@ _outputs_by_stream = KeyType(
 )
 
 
+_server_key = text("a key of the server, such as observation/joint_position")
+_streams = either(text("a stream"), many(text("a stream"), unique=True))
+
+
+def _observation(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if isinstance(raw, tuple):
+        raw = dict(raw)
+    if not isinstance(raw, Mapping) or not 1 <= len(raw) <= MAX_SERVER_KEYS:
+        raise keys.refuse(f"expected up to {MAX_SERVER_KEYS} keys, got {show_value(raw)}; write `KEY: STREAM` lines")
+    found: list[tuple[str, tuple[str, ...]]] = []
+    problems: list[Problem] = []
+    for name, given in raw.items():
+        try:
+            streams = _streams.read(given)
+            found.append((_server_key.read(name), (streams,) if isinstance(streams, str) else streams))
+        except SpecError as error:
+            problems += below((name,), error)
+    if problems:
+        raise SpecError(problems)
+    return tuple(found)
+
+
+_streams_by_key = KeyType(
+    "a stream, or a list of streams, by key",
+    _observation,
+    {"type": "object", "minProperties": 1, "maxProperties": MAX_SERVER_KEYS, "additionalProperties": _streams.schema},
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What `robocache run` does with the actions of a policy."""
@@ -122,6 +153,13 @@ class RunOptions:
         default=0,
         flag=Flag(PLAN, "Rows at the start of a chunk that are skipped.", metavar="ROWS"),
     )
+    prefix: int = key(
+        integer(0, MAX_TICKS),
+        "rows at the start of each chunk that are certain to be executed as planned before: a policy that takes a "
+        "prefix gets them, and the rows planned after them; 0: it gets none",
+        default=0,
+        flag=Flag(PLAN, "Rows that a policy continues (real-time chunking).", metavar="ROWS"),
+    )
     blend: str = key(
         choice(*BLENDS),
         "where chunks overlap. none: the row of the newest observation; crossfade: from the plan so far to the new "
@@ -131,7 +169,7 @@ class RunOptions:
     )
     crossfade_ticks: int = key(
         integer(1, MAX_TICKS),
-        "of crossfade: ticks until a new chunk has all of the weight",
+        "of crossfade: ticks until a new chunk has all of the weight, at most",
         default=8,
         flag=Flag(PLAN, "Ticks until a new chunk has all of the weight.", metavar="TICKS"),
     )
@@ -147,6 +185,33 @@ class RunOptions:
         default=0.0,
         unit="ms",
         flag=Flag(PLAN, "Send a command this long before its tick.", metavar="MS"),
+    )
+    task: str = key(
+        line("say in words what the robot does"),
+        "instruction of a policy that takes one, else `task` of the section `dataset`",
+        default="",
+        flag=Flag(PLAN, "Instruction of the policy.", metavar="TEXT", shown="that of the dataset"),
+    )
+    observation: tuple[tuple[str, tuple[str, ...]], ...] = key(
+        _streams_by_key,
+        "what a policy server gets: streams by the server's keys; vectors in a list are joined. Else every vector and "
+        "image: as `observation/<stream>` for openpi, as `<stream>` for GR00T",
+        default=(),
+    )
+    task_key: str = key(
+        _server_key, "the server's key of the task; else `prompt` for openpi, and what GR00T asks for", default=""
+    )
+    action_keys: tuple[str, ...] = key(
+        many(_server_key, unique=True),
+        "the server's keys of the actions, joined in this order into the columns of the action streams; else `actions` "
+        "for openpi, the names of the action streams for GR00T",
+        default=(),
+    )
+    timeout_s: float = key(
+        number(0.05, 600),
+        "a policy server that has not answered by then has failed; the next plan connects again",
+        default=5.0,
+        unit="s",
     )
     stop: str = key(
         choice("hold", "none", "zero-velocity"),
@@ -188,4 +253,6 @@ class RunOptions:
         raw: dict[str, Any] = keys.write(self)
         if self.outputs:
             raw["outputs"] = {each.name: keys.write(each) for each in self.outputs}
+        if self.observation:
+            raw["observation"] = {name: list(streams) for name, streams in self.observation}
         return raw

@@ -247,8 +247,6 @@ def cache_folder(kind: str) -> Path:
 
 
 class _Total:
-    """The bytes of all files."""
-
     def __init__(self, value: int) -> None:
         self.value = value
 

@@ -214,7 +214,6 @@ class _Holding:
         self._thread = threading.Thread(target=self._run, name="download", daemon=True)
 
     def opened(self) -> LocalFile:
-        """Return the file for a reader."""
         self._started.wait()
         if self._error:
             raise self._error

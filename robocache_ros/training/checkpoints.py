@@ -173,7 +173,8 @@ def resume(path: str | Path, trainer: Trainer, info: DataInfo) -> None:
     for what, before, here in (("dataset", found.data, info), ("policy", found.policy, trainer.policy.config)):
         for field in sorted(fields(here), key=lambda field: field.name == "statistics"):  # the others explain these
             old, new = getattr(before, field.name), getattr(here, field.name)
-            if field.name == "images" and not old:  # of an earlier version
+            is_optional = field.default is not MISSING or field.default_factory is not MISSING
+            if field.name == "samples" or (is_optional and old in ({}, None)):  # as decoded here; of an earlier version
                 continue
             if not _alike(old, new):
                 change = "differ" if isinstance(old, dict) else f"was {printable(old, 20)}, is {printable(new, 20)}"

@@ -28,13 +28,16 @@ class TrainedPolicy:
     Attributes:
         policy: its weights are those of the average, if there is one.
         info: of the data that it was trained on.
+        device: of the policy.
     """
 
     def __init__(self, policy: Policy, info: DataInfo) -> None:
         check_fit(policy.config, info)
         self.policy, self.info = policy.eval(), info
-        device = next(policy.parameters()).device
-        scale = {key: torch.tensor([each["mean"], each["std"]]).to(device) for key, each in info.statistics.items()}
+        self.device = next(policy.parameters()).device
+        scale = {
+            key: torch.tensor([each["mean"], each["std"]]).to(self.device) for key, each in info.statistics.items()
+        }
         self._proprio, self._actions = scale["proprio"], scale["actions"]
         self._widths = torch.tensor(list(info.streams.values()))
 

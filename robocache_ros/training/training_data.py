@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from robocache_ros.datasets import (
@@ -41,6 +42,8 @@ CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, an
 LARGEST_FLOAT, SMALLEST_STD = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
 NORMALIZED_IMAGES = LoaderOptions(image_dtype=torch.float32, image_normalize="imagenet")  # what policies are given
 Statistics = dict[str, dict[str, list[float]]]
+RANGES = ("min", "max", "q01", "q99")  # of each column, beside the mean and std by which it is normalised
+SAMPLES = 32  # that `data_info` looks at, for what it knows of the validity and the images of streams
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,16 @@ class DataInfo:
         statistics: mean and std of `proprio` and `actions`.
         rate_hz: of the ticks.
         images: the names of the images of each key of `cameras`, in their order, as a spec names their streams.
+
+    What `robocache doctor` compares with a robot; empty or None in a checkpoint of an earlier version:
+
+    Attributes:
+        columns: names of the columns of each stream of `proprio` and `actions`, in their order.
+        ranges: `RANGES` of `proprio` and `actions`.
+        samples: by stream, of a few samples: `valid`, the share with a value, and the median `age_ms`; of images also
+            `size`, and `mean` and `std` of the channels in 0..1.
+        action_offset: ticks from an observation to its first action, without that of the labels of the dataset.
+        spec: the spec of an export of this project, with its section `dataset`.
     """
 
     streams: dict[str, int]
@@ -62,6 +75,11 @@ class DataInfo:
     statistics: Statistics
     rate_hz: int
     images: dict[str, list[str]] = field(default_factory=dict)
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    ranges: Statistics = field(default_factory=dict)
+    samples: dict[str, dict[str, Any]] = field(default_factory=dict)
+    action_offset: int | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_sizes("data: streams", self.streams)
@@ -73,7 +91,10 @@ class DataInfo:
         if not isinstance(self.statistics, dict) or set(self.statistics) != set(columns):
             raise RoboCacheError("data: statistics are not those of proprio and actions; give both")
         for key, count in columns.items():
-            _check_scale(f"data: statistics of {key}", self.statistics[key], count)
+            _check_scale(f"data: statistics of {key}", self.statistics[key], ("mean", "std"), count)
+            if self.ranges:
+                _check_scale(f"data: ranges of {key}", self.ranges.get(key), RANGES, count)
+        _check_details(self)
 
     @property
     def proprio(self) -> int:
@@ -94,10 +115,26 @@ def _check_images(cameras: Mapping[str, int], images: object) -> None:
             )
 
 
-def _check_scale(where: str, scale: object, columns: int) -> None:
-    """Refuse what is not the mean and std of some columns, as float32 has them."""
-    if not isinstance(scale, dict) or set(scale) != {"mean", "std"}:
-        raise RoboCacheError(f"{where} are not mean and std; give both")
+def _check_details(info: DataInfo) -> None:
+    """Refuse what is not of the types that are stated."""
+    names = info.columns.values() if isinstance(info.columns, dict) else [None]
+    if not all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in names):
+        raise RoboCacheError("data: columns are not names by stream; give a list for each")
+    for name, about in info.samples.items() if isinstance(info.samples, dict) else [("samples", None)]:
+        values = about.values() if isinstance(about, dict) else [None]
+        flat = [number for value in values for number in (value if isinstance(value, list) else [value])]
+        if not all(type(number) in (int, float) for number in flat):
+            raise RoboCacheError(f"data: samples: {printable(name, 40)} has no numbers by name; give them")
+    if info.action_offset is not None and type(info.action_offset) is not int:
+        raise RoboCacheError(f"data: action_offset is {printable(info.action_offset, 30)}; give a number of ticks")
+    if not isinstance(info.spec, dict):
+        raise RoboCacheError(f"data: spec: a {type(info.spec).__name__}; give the keys of a spec")
+
+
+def _check_scale(where: str, scale: object, wanted: tuple[str, ...], columns: int) -> None:
+    """Refuse what is not such numbers of some columns, as float32 has them."""
+    if not isinstance(scale, dict) or set(scale) != set(wanted):
+        raise RoboCacheError(f"{where} are not {', '.join(wanted[:-1])} and {wanted[-1]}; give them")
     for name, values in scale.items():
         if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
             raise RoboCacheError(f"{where}: {name} is not a list of numbers; give one")
@@ -198,10 +235,12 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
     streams = list(dataset.streams_of(dataset.place(0)[0]).streams.values())
     cameras = {key: value.shape[1] if key == "vision" else 1 for key, value in sample.items() if _is_vision(key)}
     names = [stream.name.partition("/")[2] for stream in streams if stream.is_image and _is_vision(stream.name)]
+    found = dataset_statistics(dataset)
     statistics = {
-        key: {"mean": found["mean"], "std": [1.0 if std < CONSTANT else std for std in found["std"]]}
-        for key, found in dataset_statistics(dataset).items()
+        key: {"mean": each["mean"], "std": [1.0 if std < CONSTANT else std for std in each["std"]]}
+        for key, each in found.items()
     }
+    export = getattr(dataset.source, "export", None)
     return DataInfo(
         {s.name: int(s.values.shape[1]) for s in streams if s.role == "observation" and not s.is_image},  # type: ignore[union-attr]
         sample["actions"].shape[1],
@@ -209,7 +248,33 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
         statistics,
         dataset.rate_hz,
         {key: names if key == "vision" else [key.partition("/")[2]] for key in cameras},
+        columns={s.name: list(s.columns) for s in streams if s.role in ("observation", "action") and s.columns},
+        ranges={key: {name: found[key][name] for name in RANGES} for key in statistics},
+        samples=_samples(dataset, names),
+        action_offset=dataset.window.action_offset if dataset.window else None,
+        spec=export.spec if export else {},
     )
+
+
+def _samples(dataset: TimelineDataset, images: list[str]) -> dict[str, dict[str, Any]]:
+    """Return what some samples, evenly spaced, show of each stream that is observed."""
+    chosen = [dataset[index] for index in np.unique(np.linspace(0, len(dataset) - 1, SAMPLES).astype(int)).tolist()]
+    valid, age_ms = (np.concatenate([sample[key].numpy() for sample in chosen]) for key in ("valid", "age_ms"))
+    found: dict[str, dict[str, Any]] = {}
+    for index, stream in enumerate(dataset.streams_of(dataset.place(0)[0]).streams.values()):
+        if stream.role == "observation":
+            there = valid[:, index] > 0
+            age = float(np.median(age_ms[there, index])) if there.any() else 0.0
+            name = stream.name.partition("/")[2] if _is_vision(stream.name) else stream.name
+            found[name] = {"valid": float(there.mean()), "age_ms": age}
+    for index, name in enumerate(images):
+        one = f"vision/{name}"
+        shown = [sample[one][-1] if one in sample else sample["vision"][-1, index] for sample in chosen]
+        mean, std = torch.stack([torch.stack([p.mean((0, 1)), p.std((0, 1))]) for p in (s / 255 for s in shown)]).mean(
+            0
+        )
+        found[name] |= {"size": list(shown[0].shape[:2]), "mean": mean.tolist(), "std": std.tolist()}
+    return found
 
 
 def training_loader(

@@ -241,7 +241,7 @@ def test_counters_say_what_became_of_the_messages(make_bag: Callable[..., Path])
     assert run.counters["command"]["received"] == 40
 
 
-def test_a_spec_of_images_alone_has_nothing_left_without_them() -> None:
+def test_a_spec_of_images_only_has_nothing_left_without_them() -> None:
     image = {"topic": "/image", "type": "sensor_msgs/msg/Image"}
     with pytest.raises(RoboCacheError, match="all of them are images"):
         load_spec({"robocache": 1, "streams": {"front": image}}).without_cameras()

@@ -107,7 +107,7 @@ def test_messages_can_be_chosen_by_topic_and_time(make_bag: Callable[..., Path])
 
 
 @pytest.mark.parametrize("options", [{"storage": "mcap"}, {"storage": "sqlite3"}, {"compression": "file"}])
-def test_topics_that_were_kept_for_later_subscribers_are_told(
+def test_topics_that_were_kept_for_later_subscribers_are_reported(
     make_bag: Callable[..., Path], options: dict[str, str]
 ) -> None:
     with Bag(make_bag(latched=["/arm/pose"], **options)) as bag:

@@ -194,7 +194,7 @@ def test_the_sensors_place_comes_from_tf_static_wherever_it_stands(record: Calla
     assert all(grid.sum() > 5 for grid in grids.values())
 
 
-def test_a_frame_that_does_not_lead_to_the_sensor_is_told_with_the_count(record: Callable[..., Path]) -> None:
+def test_a_frame_that_does_not_lead_to_the_sensor_is_reported_with_the_count(record: Callable[..., Path]) -> None:
     path = record(frames=(MAST,))
     with pytest.raises(RoboCacheError, match=rf"rgbd: dropped:no_transform \({FRAMES}\)"):
         fused(path, spec(voxels={**GRID, "frame": "base_link"}))

@@ -73,7 +73,7 @@ def test_consumer_has_frames_without_a_copy(found: dict[str, Any]) -> None:
 
 
 @COMPLETE
-def test_peer_is_measured_beside_it(found: dict[str, Any]) -> None:
+def test_peer_is_measured_next_to_it(found: dict[str, Any]) -> None:
     assert found["naive"]["streams"]["joints"]["received"] > 0
     assert found["naive"]["jitter_ms"]["count"] > 0
 

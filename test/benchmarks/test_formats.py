@@ -109,7 +109,7 @@ def measured(loaders: Any, load: bench.Load = bench.QUICK) -> dict[bench.Case, R
 
 
 @pytest.mark.slow
-def test_a_set_that_cannot_be_read_fails_alone(sets: dict[str, Path]) -> None:
+def test_a_set_that_cannot_be_read_fails_on_its_own(sets: dict[str, Path]) -> None:
     with closing(MeasuredLoaders({"rlds": sets["hdf5"], "hdf5": sets["hdf5"]}, 0, torch.device("cpu"))) as loaders:
         rows = measured(loaders)
 

@@ -154,8 +154,8 @@ def test_the_program_of_a_part_exists(part: Part) -> None:
 
 
 def test_the_limits_of_the_parts_are_within_the_budget() -> None:
-    alone = [part.limit_s for name, part in PARTS.items() if name != "scaling"]  # which a machine with one GPU lacks
-    assert sum(alone) <= suite.BUDGET_S
+    separate = [part.limit_s for name, part in PARTS.items() if name != "scaling"]  # which a machine with one GPU lacks
+    assert sum(separate) <= suite.BUDGET_S
 
 
 def test_the_command_names_what_a_part_needs(

@@ -36,18 +36,18 @@ def test_info_shows_a_line_for_each_of_several_recordings(robocache: Callable[..
     for name in ("lift_10", "lift_9"):
         shutil.copytree(BAG, tmp_path / name)
     (tmp_path / "cut.mcap").write_bytes(b"\x89MCAP0\r\n")
-    text, told = robocache("info", tmp_path), document(robocache("info", tmp_path, "--json"), 1)
+    text, reported = robocache("info", tmp_path), document(robocache("info", tmp_path, "--json"), 1)
     assert text.code == 1
     assert "3 recordings" in text.out
     assert text.out.index("lift_9") < text.out.index("lift_10")
     assert "cut.mcap" in text.err
-    assert [Path(recording["path"]).name for recording in told["recordings"]] == ["cut.mcap", "lift_9", "lift_10"]
+    assert [Path(recording["path"]).name for recording in reported["recordings"]] == ["cut.mcap", "lift_9", "lift_10"]
 
 
 def test_check_states_the_spec_and_the_validity_to_expect(robocache: Callable[..., Finished]) -> None:
-    told = document(robocache("check", SPEC, BAG, "--json"))
-    (recording,) = told["recordings"]
-    assert told["spec"]["rate_hz"] == 50
+    reported = document(robocache("check", SPEC, BAG, "--json"))
+    (recording,) = reported["recordings"]
+    assert reported["spec"]["rate_hz"] == 50
     assert recording["matches"] is True
     assert recording["expected"]["frames"] == 444
     assert len(recording["expected"]["episodes"]) == 2
@@ -64,11 +64,11 @@ def test_check_names_what_does_not_match(robocache: Callable[..., Finished], tmp
     text = Path(SPEC).read_text(encoding="utf-8")
     wrong.write_text(text.replace("/panda/command", "/panda/comand").replace("panda_joint3", "panda_jiont3"))
     result = robocache("check", wrong, BAG)
-    told = document(robocache("check", wrong, BAG, "--json"), 1)
+    reported = document(robocache("check", wrong, BAG, "--json"), 1)
     assert result.code == 1
     assert "streams.action: no topic /panda/comand; did you mean '/panda/command'?" in result.err
     assert "streams.joint_position: names: no joint panda_jiont3; did you mean 'panda_joint3'?" in result.err
-    assert told["recordings"][0]["streams"]["gripper"]["problems"] == []
+    assert reported["recordings"][0]["streams"]["gripper"]["problems"] == []
 
 
 def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished], tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished
         ("lift", None),
     ]
     assert (made["frames"], made["episodes"]) == (99, 2)
-    told = document(robocache("report", BAG, "-s", SPEC, "-o", tmp_path / "report.html", "--json"))
-    assert told["recordings"][0]["ticks"] == 450
+    reported = document(robocache("report", BAG, "-s", SPEC, "-o", tmp_path / "report.html", "--json"))
+    assert reported["recordings"][0]["ticks"] == 450
     written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert written.items() <= told.items()
+    assert written.items() <= reported.items()
 
 
 @pytest.mark.parametrize(

@@ -91,18 +91,18 @@ def test_the_error_for_a_type_without_definition_names_the_option(
     robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
 ) -> None:
     for command in (["check", spec, recording], ["export", recording, "-s", spec, "--out", tmp_path / "out"]):
-        told = robocache(*command)
-        assert told.code == 2 - (command[0] == "check")
-        assert "no definition of arm_msgs/msg/State; give its .msg file with --msg-path DIR" in told.err
+        reported = robocache(*command)
+        assert reported.code == 2 - (command[0] == "check")
+        assert "no definition of arm_msgs/msg/State; give its .msg file with --msg-path DIR" in reported.err
 
 
 def test_definitions_from_a_folder_give_a_first_spec_and_a_dataset(
     robocache: Callable[..., Finished], recording: Path, packages: Path, spec: Path, tmp_path: Path
 ) -> None:
     first = tmp_path / "first.yaml"
-    told = robocache("info", recording, "--msg-path", packages, "--write-spec", first)
-    assert "arm_msgs/msg/State: not defined in the recording; read with" in told.out
-    assert shlex.split(told.out)[-2:] == ["--msg-path", str(packages)]
+    reported = robocache("info", recording, "--msg-path", packages, "--write-spec", first)
+    assert "arm_msgs/msg/State: not defined in the recording; read with" in reported.out
+    assert shlex.split(reported.out)[-2:] == ["--msg-path", str(packages)]
     assert "/state" in {stream.topic for stream in load_spec(first).streams}
     assert robocache("check", spec, recording, "--msg-path", packages).code == 0
 
@@ -134,9 +134,9 @@ def test_a_msg_path_that_is_no_folder_is_one_line(
     robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
 ) -> None:
     for command in (["info", recording], ["check", spec, recording], ["export", recording, "-s", spec, "--out", "x"]):
-        told = robocache(*command, "--msg-path", tmp_path / "missing")
-        assert (told.code, len(told.err.splitlines())) == (2, 1)
-        assert "missing is not a folder; give one with ROS packages, <package>/msg/<Type>.msg" in told.err
+        reported = robocache(*command, "--msg-path", tmp_path / "missing")
+        assert (reported.code, len(reported.err.splitlines())) == (2, 1)
+        assert "missing is not a folder; give one with ROS packages, <package>/msg/<Type>.msg" in reported.err
 
 
 def test_the_log_of_a_real_recording_is_exported_with_its_definition(

@@ -125,15 +125,15 @@ def test_samples_that_are_dropped_are_in_the_report(
     robocache("report", bag, "--spec", written(align="hold"), "--out", tmp_path / "report.html")
 
     assert "effort: 4 messages dropped (4 not_finite)." in (tmp_path / "report.html").read_text()
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert told["recordings"][0]["streams"]["effort"]["messages"]["dropped:not_finite"] == 4
+    reported = json.loads((tmp_path / "report.json").read_text())
+    assert reported["recordings"][0]["streams"]["effort"]["messages"]["dropped:not_finite"] == 4
 
 
 def test_info_names_the_fields_with_nan(robocache: Callable[..., Finished], bag: Path) -> None:
-    text, told = robocache("info", bag), json.loads(robocache("info", bag, "--json").out)
+    text, reported = robocache("info", bag), json.loads(robocache("info", bag, "--json").out)
 
     assert "/joints: NaN or infinite in effort of 8 of 8 messages" in " ".join(text.out.split())
-    assert told["recordings"][0]["topics"][0]["not_finite"] == {"effort": 8}
+    assert reported["recordings"][0]["topics"][0]["not_finite"] == {"effort": 8}
 
 
 @pytest.mark.parametrize("keys", [{"align": "linear"}, {"align": "window", "samples": 3, "reduce": "mean"}])

@@ -204,9 +204,9 @@ def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[.
     (recording,) = json.loads(result.out)["recordings"]
     assert {episode["frames"] for episode in recording["episodes"][:3]} == {38}
     assert recording["left_out"]["reasons"]["without their action"] == 2 * len(recording["episodes"])
-    told = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text())
-    assert (told["spec"]["rate_hz"], told["options"]["action_offset"]) == (20, "100ms")
-    assert "delta_action.0" in {column["name"] for column in told["layout"]["columns"]}
+    reported = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text())
+    assert (reported["spec"]["rate_hz"], reported["options"]["action_offset"]) == (20, "100ms")
+    assert "delta_action.0" in {column["name"] for column in reported["layout"]["columns"]}
 
 
 @pytest.mark.parametrize(

@@ -95,27 +95,29 @@ def shard(robocache: Run, tmp_path: Path) -> Run:
     manifest.write_text(f"recording,from,to\n{BAG},0,2\nother,2,4\n")
 
     def run(which: str, *more: object) -> Finished:
-        told = ("--manifest", manifest, "-s", SPEC, "-o", tmp_path / "set", "--media", "none", "--jobs", 1)
-        return robocache("export", *told, "--pieces", tmp_path / "pieces", "--shard", which, *more)
+        reported = ("--manifest", manifest, "-s", SPEC, "-o", tmp_path / "set", "--media", "none", "--jobs", 1)
+        return robocache("export", *reported, "--pieces", tmp_path / "pieces", "--shard", which, *more)
 
     return run
 
 
 def test_shards_say_how_far_the_export_is(shard: Run, tmp_path: Path) -> None:
-    told = shard("0/2")
-    assert (told.code, told.out) == (0, "1 of 2 recordings are converted; the last shard writes the dataset\n")
-    told = shard("1/2")
-    assert told.code == 0
-    assert told.out.startswith("2 of 2 recordings are converted\n")
-    assert f"wrote {tmp_path / 'set'}" in told.out
-    told = shard("1/2")
-    assert (told.code, told.out.startswith("2 of 2 recordings are converted; ")) == (0, True)
-    assert told.out.endswith("set is complete\n")
+    reported = shard("0/2")
+    assert (reported.code, reported.out) == (0, "1 of 2 recordings are converted; the last shard writes the dataset\n")
+    reported = shard("1/2")
+    assert reported.code == 0
+    assert reported.out.startswith("2 of 2 recordings are converted\n")
+    assert f"wrote {tmp_path / 'set'}" in reported.out
+    reported = shard("1/2")
+    assert (reported.code, reported.out.startswith("2 of 2 recordings are converted; ")) == (0, True)
+    assert reported.out.endswith("set is complete\n")
 
 
 def test_a_shard_prints_one_document(shard: Run) -> None:
-    told = json.loads(shard("0/2", "--json").out)
-    assert {name: told[name] for name in ("exit_code", "shard", "own", "converted", "failed", "total", "written")} == {
+    reported = json.loads(shard("0/2", "--json").out)
+    assert {
+        name: reported[name] for name in ("exit_code", "shard", "own", "converted", "failed", "total", "written")
+    } == {
         "exit_code": 0,
         "shard": "0/2",
         "own": 1,
@@ -131,11 +133,11 @@ def test_a_shard_that_leaves_out_a_recording_ends_with_1(shard: Run, tmp_path: P
     with (tmp_path / "lifts.csv").open("a") as manifest:
         manifest.write("damaged.mcap,,\n")
     (tmp_path / "damaged.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(100))
-    told = [shard(f"{index}/3", "--on-error", "skip") for index in (2, 1, 0)]
-    assert [finished.code for finished in told] == [1, 0, 1]
-    assert "note failed: " in told[0].out
-    assert "0 of 3 recordings are converted, 1 failed; the last shard writes the dataset" in told[0].out
-    assert "not in the dataset: " in told[2].out
+    reported = [shard(f"{index}/3", "--on-error", "skip") for index in (2, 1, 0)]
+    assert [finished.code for finished in reported] == [1, 0, 1]
+    assert "note failed: " in reported[0].out
+    assert "0 of 3 recordings are converted, 1 failed; the last shard writes the dataset" in reported[0].out
+    assert "not in the dataset: " in reported[2].out
 
 
 @pytest.mark.parametrize(
@@ -146,23 +148,23 @@ def test_a_shard_that_leaves_out_a_recording_ends_with_1(shard: Run, tmp_path: P
     ],
 )
 def test_a_shard_that_cannot_be_is_one_line(shard: Run, which: str, more: tuple[str, ...], reason: str) -> None:
-    told = shard(which, *more)
-    assert (told.code, told.out, len(told.err.splitlines())) == (2, "", 1)
-    assert reason in told.err
+    reported = shard(which, *more)
+    assert (reported.code, reported.out, len(reported.err.splitlines())) == (2, "", 1)
+    assert reason in reported.err
 
 
 def test_a_shard_needs_a_folder_of_pieces(robocache: Run, tmp_path: Path) -> None:
-    told = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "set", "--shard", "0/2")
-    assert (told.code, told.out) == (2, "")
-    assert "add --pieces DIR" in told.err
+    reported = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "set", "--shard", "0/2")
+    assert (reported.code, reported.out) == (2, "")
+    assert "add --pieces DIR" in reported.err
 
 
 def test_a_shard_says_that_recordings_of_others_failed(shard: Run, tmp_path: Path) -> None:
     (tmp_path / "lifts.csv").write_text(f"recording\n{BAG}\ndamaged.mcap\n")
     (tmp_path / "damaged.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(100))
-    told = shard("1/2")
-    assert (told.code, told.out) == (2, "")
-    assert "no dataset, because 1 of 1 recording of shard 1/2 failed" in told.err
-    told = shard("0/2")
+    reported = shard("1/2")
+    assert (reported.code, reported.out) == (2, "")
+    assert "no dataset, because 1 of 1 recording of shard 1/2 failed" in reported.err
+    reported = shard("0/2")
     line = "1 of 2 recordings are converted, 1 failed; repair those and run their shards again, or all with"
-    assert (told.code, told.out) == (0, f"{line} --on-error skip\n")
+    assert (reported.code, reported.out) == (0, f"{line} --on-error skip\n")

@@ -33,12 +33,12 @@ def export(robocache: Run, tmp_path: Path) -> Run:
 
 def test_each_spec_at_each_rate_is_a_dataset(export: Run, robocache: Run, arm: Path, tmp_path: Path) -> None:
     done = export("--spec", arm, "--rate-hz", 20, "--rate-hz", 10, "--json")
-    told = json.loads(done.out)
+    reported = json.loads(done.out)
     names = ["panda_lift-20hz", "panda_lift-10hz", "arm-20hz", "arm-10hz"]
-    assert [dataset["dataset"] for dataset in told["datasets"]] == names
-    assert [Path(dataset["report"]).exists() for dataset in told["datasets"]] == [True] * 4
-    assert [dataset["frames"] // 100 for dataset in told["datasets"]] == [1, 0, 1, 0]
-    assert told["exit_code"] == robocache("validate", tmp_path / "sets").code == 0
+    assert [dataset["dataset"] for dataset in reported["datasets"]] == names
+    assert [Path(dataset["report"]).exists() for dataset in reported["datasets"]] == [True] * 4
+    assert [dataset["frames"] // 100 for dataset in reported["datasets"]] == [1, 0, 1, 0]
+    assert reported["exit_code"] == robocache("validate", tmp_path / "sets").code == 0
 
 
 def test_the_output_shows_each_dataset(export: Run, tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_dry_run_shows_each_dataset(export: Run, arm: Path, tmp_path: Path) ->
     assert done.code == 0
     for text in ("panda_lift-50hz:", "arm-50hz:", "2 datasets: about "):
         assert text in done.out
-    told = json.loads(export("--spec", arm, "--dry-run", "--json").out)
-    assert [dataset["dataset"] for dataset in told["datasets"]] == ["panda_lift-50hz", "arm-50hz"]
+    reported = json.loads(export("--spec", arm, "--dry-run", "--json").out)
+    assert [dataset["dataset"] for dataset in reported["datasets"]] == ["panda_lift-50hz", "arm-50hz"]
     assert not (tmp_path / "sets").exists()
 
 

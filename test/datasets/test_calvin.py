@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robocache_ros.datasets import CALVINDataset, DatasetError
-from robocache_ros.formats.calvin.read import load_arrays
+from robocache_ros.formats.calvin import load_arrays
 from test.datasets.conftest import write_calvin
 
 ANNOTATIONS = {
@@ -151,8 +151,8 @@ RECONSTRUCT = np.zeros(1).__reduce__()[0]
 )
 def test_annotations_with_more_than_plain_values_are_refused(ranges: Any, reason: str, tmp_path: Path) -> None:
     folder = write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
-    told = {**ANNOTATIONS, "info": {"indx": ranges}}
-    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", np.array(told, object), allow_pickle=True)
+    reported = {**ANNOTATIONS, "info": {"indx": ranges}}
+    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", np.array(reported, object), allow_pickle=True)
 
     with pytest.raises(DatasetError, match=f"refused .*{reason}"):
         CALVINDataset(tmp_path)
@@ -162,11 +162,11 @@ def test_annotations_with_more_than_plain_values_are_refused(ranges: Any, reason
 def test_annotations_that_any_numpy_saved_are_read(module: str, tmp_path: Path) -> None:
     folder = write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
     numbers = np.array([[101, 103], [107, 111]])
-    told = {
+    reported = {
         "language": {**ANNOTATIONS["language"], "task": np.array(["open_drawer", "push_block"], object)},
         "info": {"episodes": [], "indx": [tuple(row) for row in numbers]},  # numbers of NumPy
     }
-    data, here = pickle.dumps(np.array(told, object), protocol=3), np.zeros(1).__reduce__()[0].__module__
+    data, here = pickle.dumps(np.array(reported, object), protocol=3), np.zeros(1).__reduce__()[0].__module__
     assert f"c{here}\n".encode() in data
     with (folder / "lang_annotations" / "auto_lang_ann.npy").open("wb") as file:  # as np.save does it
         np.lib.format.write_array_header_1_0(file, {"descr": "|O", "fortran_order": False, "shape": ()})

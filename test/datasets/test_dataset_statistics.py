@@ -198,13 +198,13 @@ def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) ->
     nan = episode(3)
     nan["observation/state"][1, 0] = np.nan
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), nan]))
-    alone = RTXDataset(write_tfds(tmp_path / "e", STEPS, [episode(3)]))
+    separate = RTXDataset(write_tfds(tmp_path / "e", STEPS, [episode(3)]))
 
     with pytest.raises(DatasetError, match=r"record 1: .* not finite"):
         dataset_statistics(dataset)
     with pytest.warns(UserWarning, match=r"statistics: without 1 episodes that cannot be read, the first: .*record 1"):
         found = dataset_statistics(dataset, on_error="skip")
-    assert found == dataset_statistics(alone)
+    assert found == dataset_statistics(separate)
 
 
 def test_a_loader_normalises_by_the_statistics_of_its_dataset(tmp_path: Path) -> None:

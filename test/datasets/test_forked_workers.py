@@ -41,7 +41,7 @@ def test_forked_workers_read_what_the_parent_has_read(name: str, exported: Calla
     assert_workers_read(open_dataset(name, exported("video") / name, **options))
 
 
-def test_forked_workers_read_a_compressed_file_that_the_parent_has_begun(tmp_path: Path) -> None:
+def test_forked_workers_read_a_compressed_file_that_the_parent_has_started(tmp_path: Path) -> None:
     write_rlds(tmp_path / "d", compressed=True)
 
     assert_workers_read(open_dataset("rlds", tmp_path / "d"))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import DatasetError
-from robocache_ros.formats import video_frames
-from robocache_ros.formats.video_frames import VideoFrames
+from robocache_ros.formats import images
+from robocache_ros.formats.images import VideoFrames
 
 FRAMES, FPS = 90, 30
 
@@ -37,28 +37,26 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=str,
 )
 def test_frames_are_the_same_in_any_order_of_reads(video: Path, reads: list[list[int]]) -> None:
-    video_frames._opened.cache_clear()
+    images._opened.cache_clear()
     frames = VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES)
     whole = VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES).frames(np.arange(FRAMES))
-    video_frames._opened.cache_clear()
+    images._opened.cache_clear()
 
     for rows in reads:
         assert np.array_equal(frames.frames(np.array(rows)), whole[rows])
 
 
 def test_reads_of_neighbouring_frames_neither_open_nor_seek_again(video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    video_frames._opened.cache_clear()
+    images._opened.cache_clear()
     sought: list[float] = []
-    plain = video_frames.OpenVideo._seek
-    monkeypatch.setattr(
-        video_frames.OpenVideo, "_seek", lambda self, time_s: sought.append(time_s) or plain(self, time_s)
-    )
+    plain = images.OpenVideo._seek
+    monkeypatch.setattr(images.OpenVideo, "_seek", lambda self, time_s: sought.append(time_s) or plain(self, time_s))
 
     for row in range(20):
         VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES).frames(np.array([row, row + 1, row + 2]))
 
     assert len(sought) == 1
-    assert video_frames._opened.cache_info().misses == 1
+    assert images._opened.cache_info().misses == 1
 
 
 def test_a_file_that_was_replaced_is_opened_again(video: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from robocache_ros.datasets import DatasetError, RTXDataset, Window
 from robocache_ros.decode.images import decode_compressed
 from robocache_ros.decode.payloads import ImagePayload
-from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from test.datasets.conftest import STEPS, episode, features_dict, picture, tensor, write_tfds
 
 

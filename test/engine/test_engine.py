@@ -55,7 +55,7 @@ def test_a_tick_goes_out_at_its_time_plus_the_delay_and_not_before():
     assert engine.next_due_ns == T0 + 40 * MS
 
 
-def test_a_tick_asked_for_late_sees_only_what_had_arrived_in_time():
+def test_a_tick_requested_late_sees_only_what_had_arrived_in_time():
     engine = FusionEngine(spec(v=STAMPED))
     advance(engine, 0)
     push(engine, "v", -1, 0, 1.0)
@@ -156,7 +156,7 @@ def test_the_age_of_an_interpolated_value_is_that_of_the_sample_before_it(align)
     assert (frames.valid[0, 0], frames.age_ns[0, 0]) == (1, 19 * MS)
 
 
-def test_no_tick_is_skipped_however_seldom_it_is_asked():
+def test_no_tick_is_skipped_however_seldom_it_advances():
     engine = FusionEngine(spec(v=STAMPED))
     advance(engine, 0)
     assert np.diff(advance(engine, 5000).ticks_ns).tolist() == [20 * MS] * 249
@@ -173,7 +173,7 @@ def test_a_clock_that_jumps_back_drops_all_samples_and_starts_anew():
     assert engine.clock_jumps == 1
 
 
-def test_a_sample_of_the_clock_that_jumped_back_starts_anew_before_the_next_tick_is_asked_for():
+def test_a_sample_of_the_clock_that_jumped_back_starts_anew_before_the_next_tick_is_requested():
     engine = FusionEngine(spec(v=STAMPED))
     advance(engine, 10_000)
     push(engine, "v", 0, 0, 4.0)

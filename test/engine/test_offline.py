@@ -170,3 +170,12 @@ def test_frame_without_tensors_is_true() -> None:
 def test_row_for_lerobot_needs_the_layout() -> None:
     with pytest.raises(RoboCacheError, match=r"frame\.lerobot: the layout is not known"):
         FusedFrame(TICK_NS, torch.zeros(1), {}, {}, {}).lerobot()
+
+
+def test_a_grey_image_has_three_channels_in_a_row_for_lerobot_as_in_a_dataset() -> None:
+    spec = load_spec({"robocache": 1, "streams": {"front": {"topic": "/front", "type": "sensor_msgs/msg/Image"}}})
+    image = torch.tensor([[[0, 255]]], dtype=torch.uint8)
+    row = FusedFrame(TICK_NS, torch.zeros(1), {"front": image}, {}, {}, {}, Layout(spec)).lerobot()
+    found = row["observation.images.front"]
+    assert isinstance(found, torch.Tensor)
+    assert found.tolist() == [[[0, 1]]] * 3

@@ -60,13 +60,13 @@ def outcome(ingest, until_ms):
 
 
 def same_both_ways(messages, arrivals):
-    alone, together = target(), target()
+    separate, together = target(), target()
     for stream in STREAMS:
         for data, arrival_ns in zip(messages, arrivals, strict=True):
-            alone.serialized(stream, data, arrival_ns)
+            separate.serialized(stream, data, arrival_ns)
         together.serialized_run(stream, messages, arrivals)
     until_ms = (max(arrivals) - T0) // MS + 100
-    assert outcome(together, until_ms) == outcome(alone, until_ms)
+    assert outcome(together, until_ms) == outcome(separate, until_ms)
     return together
 
 
@@ -88,7 +88,7 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("at", [0, 150, 299])
-def test_an_odd_message_among_others_is_read_as_alone(odd, at):
+def test_an_odd_message_among_others_is_read_as_a_single_one(odd, at):
     arrivals = [T0 + 2 * MS * i for i in range(300)]
     messages = [
         joint_state(t - MS, **(ODD[odd] if i == at else {"values": (i / 7, -i)})) for i, t in enumerate(arrivals)
@@ -116,16 +116,16 @@ def test_quaternions_have_the_same_bits_together_as_one_by_one():
     messages = [joint_state(t, "abcd", values) for t, values in zip(arrivals, rotations.tolist(), strict=True)]
     turn = {**JOINTS, "names": list("abcd"), "align": "slerp", "max_gap_ms": 1000}
     fusion = load_spec({"robocache": 1, "delay_ms": 10, "streams": {"turn": turn}})
-    alone, together = (Ingest(fusion, FusionEngine(fusion, unbounded=True)) for _ in range(2))
+    separate, together = (Ingest(fusion, FusionEngine(fusion, unbounded=True)) for _ in range(2))
     for data, arrival_ns in zip(messages, arrivals, strict=True):
-        alone.serialized("turn", data, arrival_ns)
+        separate.serialized("turn", data, arrival_ns)
     together.serialized_run("turn", messages, arrivals)
 
-    assert together.counters == alone.counters
+    assert together.counters == separate.counters
     assert together.counters["turn"]["dropped:not_unit"] == 1
     ticks = np.array(arrivals)  # each of them at a sample, except one
     values = together.engine.resolve(ticks).fused
-    assert values.numpy().tobytes() == alone.engine.resolve(ticks).fused.numpy().tobytes()
+    assert values.numpy().tobytes() == separate.engine.resolve(ticks).fused.numpy().tobytes()
     assert abs(values.double().norm(dim=1) - 1).max() < 1e-6
     assert values[::3].numpy().tobytes() == rotations[::3].astype(np.float32).tobytes()  # untouched
 

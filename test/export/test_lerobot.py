@@ -162,7 +162,7 @@ def test_image_statistics_lie_in_0_to_1_a_channel(made: Made) -> None:
     assert np.all(np.array(stats["q10"]) <= np.array(stats["q90"]))
 
 
-def test_voxels_are_kept_beside_the_tables_bit_for_bit(made: Made, frames: list[Any]) -> None:
+def test_voxels_are_kept_next_to_the_tables_bit_for_bit(made: Made, frames: list[Any]) -> None:
     described = meta(made("image"), "robocache.json")["arrays"]["voxels"]
     assert described == {
         "path": "arrays/voxels/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
@@ -207,12 +207,12 @@ def test_depth_images_are_kept_as_the_numbers_they_are(tmp_path: Path) -> None:
 def test_a_dataset_says_how_to_make_it_again(made: Made, bags: list[Path], spec: FusionSpec) -> None:
     import hashlib
 
-    told = meta(made("video"), "robocache.json")
-    assert load_spec(told["spec"]) == spec
-    assert told["options"]["visibility"] == "ideal"
-    assert [recording["bag"] for recording in told["recordings"]] == [str(bag) for bag in bags]
+    reported = meta(made("video"), "robocache.json")
+    assert load_spec(reported["spec"]) == spec
+    assert reported["options"]["visibility"] == "ideal"
+    assert [recording["bag"] for recording in reported["recordings"]] == [str(bag) for bag in bags]
     file = next(bags[0].glob("*.mcap"))
-    assert told["recordings"][0]["files"] == [
+    assert reported["recordings"][0]["files"] == [
         {"name": file.name, "size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     ]
 

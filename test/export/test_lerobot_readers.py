@@ -47,12 +47,12 @@ def table(result: ExportResult) -> dict[str, Any]:
 def test_lerobot_opens_it(
     made: Callable[[str], ExportResult], read: Callable[[str], dict[str, Any]], media: str
 ) -> None:
-    told = read(media)
+    reported = read(media)
     episodes = sum(len(recording.episodes) for recording in made(media).recordings)
-    assert (told["frames"], told["episodes"], told["fps"]) == (made(media).frames, episodes, 50)
-    assert told["robot_type"] == "panda"
+    assert (reported["frames"], reported["episodes"], reported["fps"]) == (made(media).frames, episodes, 50)
+    assert reported["robot_type"] == "panda"
     wanted = [] if media == "none" else ["observation.images.front", "observation.images.wrist"]
-    assert sorted(told["cameras"]) == wanted
+    assert sorted(reported["cameras"]) == wanted
 
 
 @pytest.mark.parametrize("media", KINDS)
@@ -80,11 +80,11 @@ def test_its_images_are_the_engines(read: Callable[[str], dict[str, Any]], media
 
 @pytest.mark.parametrize("media", KINDS)
 def test_it_gives_windows_by_delta_timestamps(read: Callable[[str], dict[str, Any]], media: str) -> None:
-    told = read(media)
-    window = told["windows"]["20"]
+    reported = read(media)
+    window = reported["windows"]["20"]
     assert window["action"]["shape"] == [3, 7]
     assert window["observation.state"]["shape"] == [2, 23]
-    assert window["observation.state"]["value"][1] == told["items"]["20"]["observation.state"]["value"]
+    assert window["observation.state"]["value"][1] == reported["items"]["20"]["observation.state"]["value"]
     if media != "none":
         assert window["observation.images.front"]["shape"] == [2, 3, 224, 224]
 
@@ -126,6 +126,6 @@ def test_lerobot_reads_a_dataset_of_several_files_the_same(
     assert len(list((tmp_path / "set").glob("data/*/*.parquet"))) == episodes
     assert len(list((tmp_path / "set").glob("videos/*/*/*.mp4"))) == 2 * episodes  # two cameras
     home = tmp_path / "home"
-    told = probe("lerobot", home, tmp_path / "set", *ROWS, **ffmpeg("lerobot", home))
-    assert told["items"] == read("video")["items"]
-    assert told["windows"] == read("video")["windows"]
+    reported = probe("lerobot", home, tmp_path / "set", *ROWS, **ffmpeg("lerobot", home))
+    assert reported["items"] == read("video")["items"]
+    assert reported["windows"] == read("video")["windows"]

@@ -13,9 +13,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter import report as page
 from robocache_ros.exporter.job import ExportResult, summarize
-from robocache_ros.exporter.report import page
-from robocache_ros.exporter.report.page import write_report
+from robocache_ros.exporter.report import write_report
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec
 
@@ -61,7 +61,7 @@ def complete(spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Chec
     return parsed(out)
 
 
-def test_a_dataset_has_its_report_beside_it(made: Callable[[str], ExportResult]) -> None:
+def test_a_dataset_has_its_report_next_to_it(made: Callable[[str], ExportResult]) -> None:
     text = " ".join(parsed(made("video").out / "report.html").words)
     assert "Dataset quality" in text
     assert "0 · lift" in text
@@ -121,7 +121,7 @@ def test_equal_values_make_a_histogram_of_one_bar() -> None:
     assert page.histogram(np.full(10, 20.0), unit="ms").count("<rect") == 1
 
 
-def test_a_report_is_replaced_only_where_that_is_asked_for(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:
+def test_a_report_is_replaced_only_on_request(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     out.write_text("mine")
     episode = summarize(bags[0], spec)

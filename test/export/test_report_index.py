@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robocache_ros.exporter import report as page
 from robocache_ros.exporter.boundaries import QualityLimit
 from robocache_ros.exporter.job import ExportResult, export, summarize
-from robocache_ros.exporter.report import page
-from robocache_ros.exporter.report.page import write_report
+from robocache_ros.exporter.report import write_report
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -30,7 +30,9 @@ def recordings(spec: FusionSpec, bags: list[Path]) -> list[ExportedRecording]:
 
 
 @pytest.fixture(scope="module")
-def told(recordings: list[ExportedRecording], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+def reported(
+    recordings: list[ExportedRecording], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, Any]]:
     """The text of their report, and its document."""
     out = tmp_path_factory.mktemp("report") / "report.html"
     document = write_report(recordings, out, dataset="lifts")
@@ -38,38 +40,38 @@ def told(recordings: list[ExportedRecording], tmp_path_factory: pytest.TempPathF
     return out.read_text(encoding="utf-8"), document
 
 
-def test_every_link_leads_to_a_place_in_the_report(told: tuple[str, dict[str, Any]]) -> None:
-    links = re.findall(r'href="#([^"]+)"', told[0])
+def test_every_link_leads_to_a_place_in_the_report(reported: tuple[str, dict[str, Any]]) -> None:
+    links = re.findall(r'href="#([^"]+)"', reported[0])
     assert len(links) > 3
-    assert set(links) <= set(re.findall(r'id="([^"]+)"', told[0]))
+    assert set(links) <= set(re.findall(r'id="([^"]+)"', reported[0]))
 
 
-def test_the_worst_moment_is_the_gap(told: tuple[str, dict[str, Any]]) -> None:
-    worst = told[1]["worst_moments"][0]
+def test_the_worst_moment_is_the_gap(reported: tuple[str, dict[str, Any]]) -> None:
+    worst = reported[1]["worst_moments"][0]
     assert (worst["recording"], worst["stream"]) == (0, "joint_position")
     assert "/panda/joint_states was silent for 152 ms" in worst["cause"]
-    assert f'href="#recording-0-joint_position-{worst["tick_ns"]}"' in told[0]
+    assert f'href="#recording-0-joint_position-{worst["tick_ns"]}"' in reported[0]
 
 
-def test_moments_are_sorted_by_their_length(told: tuple[str, dict[str, Any]]) -> None:
-    lengths = [moment["length_ms"] for moment in told[1]["worst_moments"]]
+def test_moments_are_sorted_by_their_length(reported: tuple[str, dict[str, Any]]) -> None:
+    lengths = [moment["length_ms"] for moment in reported[1]["worst_moments"]]
     assert lengths == sorted(lengths, reverse=True)
-    assert told[1]["interruptions"] == len(lengths)
+    assert reported[1]["interruptions"] == len(lengths)
 
 
-def test_the_index_names_the_worst_stream(told: tuple[str, dict[str, Any]]) -> None:
-    first = told[1]["recordings"][0]
+def test_the_index_names_the_worst_stream(reported: tuple[str, dict[str, Any]]) -> None:
+    first = reported[1]["recordings"][0]
     assert first["worst_stream"] == "joint_position"
     assert first["longest_interruption"]["length_ms"] == 160
     assert sum(first["shares"].values()) == pytest.approx(1)
 
 
-def test_limits_that_are_near_or_exceeded_are_listed(told: tuple[str, dict[str, Any]]) -> None:
-    states = {(one["stream"], one["name"]): one["state"] for one in told[1]["recordings"][0]["limits"]}
+def test_limits_that_are_near_or_exceeded_are_listed(reported: tuple[str, dict[str, Any]]) -> None:
+    states = {(one["stream"], one["name"]): one["state"] for one in reported[1]["recordings"][0]["limits"]}
     assert states["joint_position", "max_invalid"] == "exceeded"
     assert states["joint_position", "max_gap_ms"] == "near"
     assert states["front", "min_rate_hz"] == "met"
-    assert "exceeded: an export refuses it" in told[0]
+    assert "exceeded: an export refuses it" in reported[0]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +91,12 @@ def test_a_value_within_a_fifth_of_a_limit_is_near(name: str, value: float, limi
     assert ("exceeded" if of.exceeded else "near" if of.near else "met") == state
 
 
-def test_ideal_is_beside_deployed(told: tuple[str, dict[str, Any]], spec: FusionSpec) -> None:
-    compared = told[1]["visibility_comparison"]
+def test_ideal_is_next_to_deployed(reported: tuple[str, dict[str, Any]], spec: FusionSpec) -> None:
+    compared = reported[1]["visibility_comparison"]
     assert list(compared) == ["ideal", "deployed"]
     assert list(compared["ideal"]) == [stream.name for stream in spec.streams]
     assert compared["ideal"]["wrist"]["mean_age_ms"] > 0
-    assert "What latency costs" in told[0]
+    assert "What latency costs" in reported[0]
 
 
 def test_a_short_delay_costs_values(spec: FusionSpec, bags: list[Path]) -> None:
@@ -103,7 +105,7 @@ def test_a_short_delay_costs_values(spec: FusionSpec, bags: list[Path]) -> None:
     assert found["deployed"]["age_ms"][row] > found["ideal"]["age_ms"][row]
 
 
-def test_nothing_is_compared_unless_it_is_asked_for(made: Callable[[str], ExportResult]) -> None:
+def test_nothing_is_compared_without_a_request(made: Callable[[str], ExportResult]) -> None:
     document = json.loads((made("video").out / "report.json").read_text(encoding="utf-8"))
     assert document["visibility_comparison"] is None
     assert [one["first_episode"] for one in document["recordings"]] == [0, 2]

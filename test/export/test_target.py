@@ -66,7 +66,7 @@ def test_nothing_is_left_after_an_exception(tmp_path: Path, error: type[BaseExce
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dataset_is_left_alone_without_overwrite(tmp_path: Path) -> None:
+def test_a_dataset_is_unchanged_without_overwrite(tmp_path: Path) -> None:
     out = dataset(tmp_path / "out")
     with pytest.raises(RoboCacheError, match=r"exists; choose another folder, or replace it with --overwrite"):
         new_dataset(out).__enter__()

@@ -12,13 +12,13 @@ import pytest
 
 from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.executors import LocalProcesses
 from robocache_ros.exporter.fleet import FleetTarget, State
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import RecordingTask
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BUCKET_APPENDS
-from robocache_ros.formats.delta.append import DatasetPlace, append_dataset
+from robocache_ros.formats.delta.log import append_dataset, storage_options
 from robocache_ros.storage.object_store import Listed, ObjectStore
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
@@ -31,7 +31,7 @@ deltalake = pytest.importorskip("deltalake")
 
 def rows(url: str, name: str) -> Any:
     """A table in a bucket."""
-    return deltalake.DeltaTable(f"{url}/{name}", storage_options=DatasetPlace(url).storage).to_pyarrow_table()
+    return deltalake.DeltaTable(f"{url}/{name}", storage_options=storage_options(url)).to_pyarrow_table()
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_what_stopped_appends_leave_in_the_bucket_is_removed(s3: Bucket, tmp_pat
     assert s3.keys("a/") == []
 
 
-def test_tables_of_appends_alone_are_a_dataset_that_an_export_may_replace(s3: Bucket, tmp_path: Path) -> None:
+def test_tables_of_appends_only_are_a_dataset_that_an_export_may_replace(s3: Bucket, tmp_path: Path) -> None:
     recording = sensor_recording(tmp_path / "recording", 0, 0.3)
     export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True)
 
@@ -170,7 +170,7 @@ def test_appends_lose_nothing_while_some_requests_fail(
     faults.share = 0.0
     local = deltalake.DeltaTable  # of the server, past the proxy
     found = {
-        name: local(f"{url}/{name}", storage_options={**DatasetPlace(url).storage, "aws_endpoint_url": s3_server})
+        name: local(f"{url}/{name}", storage_options={**storage_options(url), "aws_endpoint_url": s3_server})
         for name in ("ticks", "episodes")
     }
     assert_complete(found["ticks"].to_pyarrow_table(), found["episodes"].to_pyarrow_table(), datasets)

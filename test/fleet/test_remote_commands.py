@@ -99,8 +99,8 @@ def test_export_takes_a_manifest_at_a_url(raw: str, tmp_path: Path) -> None:
 
     assert run("export", "--spec", f"{raw}/specs/arm.yaml", *arguments) == 0
 
-    told = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text())
-    assert f"{raw}/raw/lift_2" in json.dumps(told)
+    reported = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text())
+    assert f"{raw}/raw/lift_2" in json.dumps(reported)
 
 
 def test_a_spec_that_is_not_there_is_one_line(raw: str, capsys: pytest.CaptureFixture[str]) -> None:

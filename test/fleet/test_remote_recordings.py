@@ -91,10 +91,10 @@ def test_an_export_of_a_url_has_the_frames_of_the_local_one(
 
     export([local], spec, tmp_path / "local")
     assert contents(tmp_path / "remote") == contents(tmp_path / "local")
-    told = (tmp_path / "remote" / "meta" / "robocache.json").read_text()
+    reported = (tmp_path / "remote" / "meta" / "robocache.json").read_text()
     (file,) = [local] if local.is_file() else [file for file in local.iterdir() if file.suffix != ".yaml"]
-    assert f'"{url}"' in told
-    assert hashlib.sha256(file.read_bytes()).hexdigest() in told
+    assert f'"{url}"' in reported
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in reported
 
 
 def test_the_configuration_of_fsspec_names_the_server(

@@ -1,4 +1,4 @@
-"""A format is one folder: a schema that its writer, its reader and its check share, and nothing of another format."""
+"""A format is one module or folder. Its check uses nothing of its writer, and no format uses another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import robocache_ros.formats
 from robocache_ros.formats.registry import FORMATS
 
 FOLDER = Path(robocache_ros.formats.__file__).parent
-PARTS = ("write", "read", "check", "append")  # and what begins so, as check_v3
-# Writes what a dataset of Delta Lake consists of, and then adds it to another one.
-ALLOWED = {("delta.append", "delta.write")}
 
 
 @cache
@@ -41,42 +38,68 @@ def _imported(path: Path, known: set[str]) -> Iterator[str]:
                 yield whole if whole in known else module
 
 
-def part(module: str) -> str:
-    """Which part of its format a module is; empty: what the parts share."""
-    last = module.rpartition(".")[2].partition("_")[0]
-    return last if "." in module and last in PARTS else ""
+def modules_of(part: str) -> set[str]:
+    """The modules that are only this part of a format."""
+    return {getattr(each, part).partition(":")[0] for each in FORMATS.values() if "." in getattr(each, part)}
+
+
+def reached(path: Path, name: str) -> set[str]:
+    """What a function or constant of a module uses of this module."""
+    defined: dict[str, set[str]] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node]
+        used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        defined |= {getattr(each, "name", getattr(each, "id", "")): used for each in targets}
+    seen, left = set[str](), {name}
+    while left:
+        seen |= left
+        left = {used for each in left for used in defined[each] if used in defined} - seen
+    return seen
 
 
 def test_no_format_imports_another_and_what_they_share_imports_none() -> None:
+    names = {each.write.partition(":")[0] or each.read.partition(":")[0] for each in FORMATS.values()}
+    own = {name.partition(".")[0] for name in names}
     for path in parts():
-        folder = name_of(path).rpartition(".")[0]
-        others = {module for module in imported(path) if module.rpartition(".")[0] not in ("", folder)}
+        format_name = name_of(path).partition(".")[0]
+        others = {module for module in imported(path) if module.partition(".")[0] in own - {format_name}}
         assert not others, name_of(path)
 
 
-def test_writers_readers_and_checks_share_the_schema_and_not_each_other() -> None:
+def test_checks_use_nothing_of_writers() -> None:
+    checks, writers = modules_of("check"), modules_of("write")
+    assert {"lerobot.check", "rlds.check", "delta.check"} == checks
     for path in parts():
-        for module in imported(path):
-            name = name_of(path)
-            if part(name) and part(module) != part(name):
-                assert not part(module) or (name, module) in ALLOWED, f"{name} imports {module}"
-            if name.endswith("schema"):
-                assert not part(module), f"{name} imports {module}"
+        if name_of(path) in checks:
+            assert not writers.intersection(imported(path)), name_of(path)
+        elif name_of(path) in writers:
+            assert not checks.intersection(imported(path)), name_of(path)
+    for each in FORMATS.values():
+        module, _, check = each.check.partition(":")
+        if check and "." not in module:
+            path = FOLDER / f"{module}.py"
+            shared = reached(path, check) & reached(path, each.write.partition(":")[2])
+            writing = {name for name in shared if re.search(r"Write|Dataset$|Format$", name)}
+            assert not writing, module
 
 
 def test_every_folder_is_registered() -> None:
     folders = {path.parent.name for path in parts() if path.parent != FOLDER}
-    assert {each.folder or each.name for each in FORMATS.values()} == folders
+    assert {each.write.partition(".")[0] for each in FORMATS.values() if "." in each.write} == folders
 
 
 def test_readers_and_checks_decode_and_hash_through_the_modules_with_limits() -> None:
-    # `file_limits` refuses parquet that claims too much, `checksums` reads hard links once.
+    # `file_limits` refuses parquet that claims too much, `dataset_folder` reads hard links once.
     direct = re.compile(
         r"parquet\W.*\.(?:ParquetFile|read_metadata|read_table|ParquetDataset)\b|hashlib|import pickle$", re.M
     )
+    own = {
+        getattr(each, part).partition(":")[0]
+        for each in FORMATS.values()
+        for part in ("read", "check")
+        if getattr(each, part)
+    }
     found = {
-        name_of(path)
-        for path in parts()
-        if part(name_of(path)) in ("read", "check") and direct.search(path.read_text(encoding="utf-8"))
+        name_of(path) for path in parts() if name_of(path) in own and direct.search(path.read_text(encoding="utf-8"))
     }
     assert found == {"delta.check"}  # compares the log of a table with the statistics in a footer

@@ -25,7 +25,7 @@ def test_every_registered_reader_has_a_dataset_that_is_damaged() -> None:
 
 
 def test_a_format_that_is_registered_is_damaged_without_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, "another", replace(FORMATS["mcap"], name="another", folder="mcap"))
+    monkeypatch.setitem(FORMATS, "another", replace(FORMATS["mcap"], name="another"))
 
     assert "export: another" in run_path(str(Path(__file__).with_name("datasets.py")))["DAMAGED"]
 

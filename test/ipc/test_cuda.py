@@ -114,7 +114,7 @@ def test_killed_and_restarted_node_is_mapped_anew(spawn: Spawn, path: Path) -> N
     assert lease.tensors["fused"].unique().tolist() == [2]
 
 
-def test_process_that_sees_no_gpu_is_told_so(writer: ipc.Writer, spawn: Spawn) -> None:
+def test_process_that_sees_no_gpu_gets_an_error(writer: ipc.Writer, spawn: Spawn) -> None:
     consumer = spawn("reader", CUDA_VISIBLE_DEVICES="")
 
     assert "this process sees none" in consumer.hello["refused"]

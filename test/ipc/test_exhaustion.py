@@ -151,7 +151,7 @@ def test_reader_that_sends_something_is_sent_away(
     connection.close()
 
 
-def test_lock_file_is_the_users_alone(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
+def test_lock_file_is_only_for_the_user(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
     make_writer(FIELDS)
 
     assert stat.S_IMODE(path.with_suffix(".lock").stat().st_mode) == 0o600

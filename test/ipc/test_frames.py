@@ -139,7 +139,7 @@ def test_ring_of_another_layout_is_refused(path: Path) -> None:
         FrameReader(reader, LAYOUT)
 
 
-def test_blocks_of_a_slot_are_told_to_torch_by_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_a_slot_are_known_to_torch_by_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch keeps of a block for ever is then no more with each frame."""
     runtime = SimpleNamespace(
         deviceGetByPCIBusId=lambda bus: 0,

@@ -25,7 +25,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_folder_is_the_users_alone(runtime: Path) -> None:
+def test_folder_is_only_for_the_user(runtime: Path) -> None:
     assert socket_path("/fusion").parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -93,7 +93,7 @@ def writer(make_writer: Callable[..., ipc.Writer], peer_frames: dict[str, Any]) 
     return make_writer(peer_frames["FIELDS"], slots=3)
 
 
-def test_socket_is_the_users_alone(writer: ipc.Writer, path: Path) -> None:
+def test_socket_is_only_for_the_user(writer: ipc.Writer, path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

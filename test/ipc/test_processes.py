@@ -58,7 +58,7 @@ def test_slot_leased_by_another_process_is_kept(writer: ipc.Writer, spawn: Spawn
     assert writer.overwritten == 0
 
 
-def test_another_process_is_told_that_it_was_overwritten(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
+def test_another_process_learns_that_it_was_overwritten(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
     consumer = spawn("reader")
     writer.publish(1, values(1))
     consumer.ask("latest")

@@ -84,7 +84,7 @@ def test_writer_goes_on_when_every_slot_is_leased(writer: ipc.Writer, reader: ip
     assert [one.overwritten for one in leases] == [True, False, False]  # the oldest is overwritten
 
 
-def test_overwritten_reader_is_told_on_leaving(writer: ipc.Writer, reader: ipc.Reader) -> None:
+def test_overwritten_reader_is_an_error_on_leaving(writer: ipc.Writer, reader: ipc.Reader) -> None:
     writer.publish(1, frame(1))
     others = []
 

@@ -141,7 +141,7 @@ def test_signal_ends_a_wait_for_messages(rig: Any) -> None:
     signal.destroy()
 
 
-def test_images_of_any_size_are_received_beside_the_ticks(rig: Any, wait: Callable[..., Any]) -> None:
+def test_images_of_any_size_are_received_next_to_the_ticks(rig: Any, wait: Callable[..., Any]) -> None:
     node = rig.fusion(SPEC, ring_slots=0)
     node.autostart()
     images = rig.publisher(Image, "/front")

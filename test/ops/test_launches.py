@@ -35,7 +35,7 @@ def inputs():
     return [Stream(data, times), Stream(data.half(), times[0], "hold", lengths, 5, 6)], torch.arange(20)
 
 
-def test_a_launch_is_told_where_everything_is(launches):
+def test_a_launch_gets_all_addresses(launches):
     streams, targets = inputs()
     values, valid, age = run(streams, targets)
     assert (values.shape, values.dtype) == ((2, 20, 8), torch.float32)

@@ -123,7 +123,7 @@ def test_what_it_cannot_be_is_refused_by_name(call, name):
 
 
 @pytest.mark.parametrize("value", [np.zeros((2, 10, 4), np.float32), [[[0.0]]], None], ids=["array", "list", "None"])
-def test_an_array_in_place_of_a_tensor_is_told_what_makes_one(value):
+def test_an_array_in_place_of_a_tensor_is_an_error_that_names_the_conversion(value):
     message = "source: expected a tensor, got .*; convert an array or a list with torch.as_tensor"
     with pytest.raises(RoboCacheError, match=message):
         resample_trajectories(value, TIMES, TIMES)

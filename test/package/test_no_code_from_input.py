@@ -56,7 +56,7 @@ def test_nothing_runs_code_by_a_name_that_is_not_a_constant() -> None:
     assert found <= KNOWN.keys()
 
 
-def test_libraries_are_asked_for_by_constants() -> None:
+def test_libraries_are_requested_by_constants() -> None:
     names = [ast.unparse(call.args[0]) for file, _, call in calls({"need"}) if file != "extras.py"]
     assert names
     assert {name for name in names if not name.startswith(("'", '"'))} <= {"_ZSTD", "library"}
@@ -76,7 +76,7 @@ IMPORT = (
 
 
 @pytest.mark.ros
-def test_message_types_of_a_recording_do_not_import_what_is_beside_it(tmp_path: Path) -> None:
+def test_message_types_of_a_recording_do_not_import_what_is_next_to_it(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(EVIL)
     (tmp_path / "evil_msgs").mkdir()
     (tmp_path / "evil_msgs" / "__init__.py").write_text(EVIL)

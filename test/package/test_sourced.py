@@ -41,7 +41,7 @@ def test_own_command_starts_over_with_the_sourced_libraries(ros: Path) -> None:
     assert start("/ws/lib/robocache_ros/fusion_node", ros).stdout.strip() == "/opt/first:/opt/second"
 
 
-def test_other_process_is_told_how_to_start(ros: Path) -> None:
+def test_other_process_gets_how_to_start(ros: Path) -> None:
     done = start("policy.py", ros)
 
     assert done.returncode == 1
@@ -49,7 +49,7 @@ def test_other_process_is_told_how_to_start(ros: Path) -> None:
     assert "export _ROS_WHEELS_BOOTSTRAP_COMPLETE=1" in done.stderr
 
 
-def test_wheels_alone_are_left_as_they_are() -> None:
+def test_wheels_only_are_left_as_they_are() -> None:
     pytest.importorskip("rclpy")
 
     assert start("fusion_node", "").stdout.strip() == os.pathsep.join(("/opt/first", WHEELS, "/opt/second"))

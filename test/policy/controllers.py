@@ -74,9 +74,9 @@ class TrajectoryController:
         return self._at(now_ns)
 
     def _at(self, now_ns: int) -> np.ndarray:
-        after = int(np.searchsorted(self._times, now_ns))
+        after = int(np.searchsorted(self._times, now_ns, side="right"))  # a point holds at its time, to the bit
         if after == 0 or after == len(self._times):
-            return self._points[min(after, len(self._times) - 1)]
+            return self._points[max(after - 1, 0)]
         begin, end = self._times[after - 1 : after + 1]
         share = float(now_ns - begin) / float(end - begin)
         return self._points[after - 1] + share * (self._points[after] - self._points[after - 1])

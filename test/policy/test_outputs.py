@@ -75,7 +75,7 @@ def test_another_library_reads_the_messages(name: str) -> None:
         assert (message.twist.linear.x, message.twist.angular.z, message.twist.linear.y) == (1, 2, 0)
 
 
-def test_a_trajectory_begins_a_tick_after_its_stamp_and_has_positions_alone() -> None:
+def test_a_trajectory_begins_a_tick_after_its_stamp_and_has_positions_only() -> None:
     stream = STREAMS["joints"]
     outputs = outputs_of(stream, type="trajectory_msgs/msg/JointTrajectory")
     rows = np.array([[1, 2], [3, 4]], np.float32)

@@ -76,6 +76,18 @@ def test_a_crossfade_steps_by_no_more_than_the_chunks_and_its_share_of_their_dis
     assert rows[14:].tolist() == [t + 5.0 for t in range(14, 20)]
 
 
+def test_a_crossfade_ends_with_the_plan_that_it_leaves() -> None:
+    plan = ActionPlan(["linear"], PlanOptions(blend="crossfade", crossfade_ticks=8))
+    plan.add(chunk(0, rows=13))
+    executed(plan, range(10))
+    plan.add(chunk(8, rows=20, at=8.0))
+
+    rows = executed(plan, range(10, 20))
+
+    assert rows[:4] == [10 + 2.0, 11 + 4.0, 12 + 6.0, 13 + 8.0]  # quarters of the distance, as three ticks are left
+    assert rows[4:] == [t + 8.0 for t in range(14, 20)]
+
+
 def test_an_ensemble_is_the_weighted_mean_of_all_rows_of_a_tick() -> None:
     plan = ActionPlan(["linear"], PlanOptions(blend="ensemble", decay=0.5))
     for tick, at in ((0, 0.0), (2, 1.0), (4, 5.0)):

@@ -12,7 +12,7 @@ import torch
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.policy.outputs import Outputs
-from robocache_ros.policy.plan import Chunk, Outcome
+from robocache_ros.policy.plan import Chunk, Outcome, Prefix
 from robocache_ros.policy.runner import Reply, Runner, Step
 from robocache_ros.policy.watchdog import State
 from robocache_ros.spec import load_spec
@@ -30,6 +30,8 @@ class FakeWorker:
         self.requests: list[int] = []
         self.replies: list[Reply] = []
         self.dead = ""
+        self.prefix: Prefix | None = None
+        self.observed: list[int] = []
         self.restarts = 0
         self._rows, self._f, self._width = rows, f, width
 
@@ -37,8 +39,12 @@ class FakeWorker:
     def busy(self) -> bool:
         return bool(self.requests)
 
-    def submit(self, frame: FusedFrame, tick: int) -> None:
+    def observe(self, frame: FusedFrame, tick: int) -> None:
+        self.observed.append(tick)
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None) -> None:
         self.requests.append(tick)
+        self.prefix = prefix
 
     def answer(self) -> None:
         tick = self.requests.pop()
@@ -198,7 +204,7 @@ def test_a_dead_policy_stops_the_run_and_arming_starts_another() -> None:
 def test_what_is_sent_after_a_stop_is_what_the_options_say(stop: str, row: bool, zero: bool) -> None:
     robot = Robot(stop=stop)
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     step = robot.step()
     assert (step.row is not None, step.zero) == (row, zero)
 
@@ -206,7 +212,7 @@ def test_what_is_sent_after_a_stop_is_what_the_options_say(stop: str, row: bool,
 def test_a_velocity_is_zero_after_a_stop_also_with_hold() -> None:
     robot = Robot({"accept_no_timeout": True}, {"unit": "m/s"})
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
 
     ((_, data),) = robot.runner.messages(robot.step(), robot.now_ns)
 
@@ -218,7 +224,7 @@ def test_a_velocity_is_zero_after_a_stop_also_with_hold() -> None:
 def test_a_stop_before_the_first_row_sends_nothing() -> None:
     robot = Robot(delay=1000)
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     assert values(robot.steps(3)) == [None] * 3
 
 
@@ -270,6 +276,21 @@ def test_a_jump_of_the_clock_before_the_first_row_stops_nothing() -> None:
     assert [step.state for step in robot.runner.advance(robot.now_ns)] == [State.WARMUP]
 
 
+def test_a_clock_that_goes_back_before_the_first_row_plans_again_and_does_not_use_the_earlier_plan() -> None:
+    robot = Robot(delay=10)
+    robot.steps(5)
+    robot.tick -= 200
+    (earlier,) = robot.worker.requests
+    robot.runner.advance(robot.now_ns)
+    robot.tick += 1
+    robot.worker.answer()  # with rows for ticks that are in the future now
+
+    found = robot.steps(20)
+
+    assert earlier == START
+    assert values(found) == [None] * 10 + [float(START - 194 + at) for at in range(10, 20)]
+
+
 def test_ticks_that_were_missed_are_stepped_in_order() -> None:
     robot = Robot()
     robot.steps(2)
@@ -280,7 +301,7 @@ def test_ticks_that_were_missed_are_stepped_in_order() -> None:
 def test_chunks_of_frames_before_arming_are_not_used() -> None:
     robot = Robot()
     robot.steps(2)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     robot.runner.arm()
     assert robot.runner.add(Chunk(START + 1, np.zeros((30, 2), np.float32))) is Outcome.LATE
     assert robot.runner.add(Chunk(START + 1000, np.zeros((30, 2), np.float32))) is Outcome.INVALID
@@ -307,7 +328,7 @@ def test_an_operator_wins_while_a_takeover_lasts_and_the_policy_goes_on_planning
 def test_an_operator_may_move_a_robot_that_has_stopped() -> None:
     robot = Robot()
     robot.steps(3)
-    robot.runner.stop("asked")
+    robot.runner.stop("a call of stop")
     robot.runner.take_over(True)
     robot.runner.operator("action", np.array([7, 8], np.float32))
     assert values([robot.step()]) == [7]
@@ -315,13 +336,18 @@ def test_an_operator_may_move_a_robot_that_has_stopped() -> None:
     assert (values([robot.step()]), robot.runner.state) == ([7], State.STOP)
 
 
-def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once() -> None:
-    robot = Robot()
+def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    robot = Robot(replan_every=1)
     robot.steps(2)
-    robot.worker.replies.append(Reply(START + 1, None, error="no image has arrived"))
-    robot.worker.replies.append(Reply(START + 2, Chunk(START + 2, np.zeros((3, 5), np.float32))))
+    bad = [(None, "no image has arrived"), (Chunk(START + 3, np.zeros((3, 5), np.float32)), "")]
 
-    assert robot.step().state is State.RUN
+    def answer() -> None:
+        chunk, error = bad.pop(0)
+        robot.worker.replies.append(Reply(robot.worker.requests.pop(), chunk, error=error))
+
+    monkeypatch.setattr(robot.worker, "answer", answer)
+
+    assert [step.state for step in robot.steps(2)] == [State.RUN] * 2
     assert robot.runner.counters["policy_errors"] == 1
     assert "a chunk of shape (3, 5)" in robot.runner.last_error
 
@@ -342,31 +368,28 @@ def traffic(seed: int) -> tuple[list[tuple[int, Chunk]], int]:
     return sorted(sent, key=lambda each: each[0]), ticks
 
 
-def oracle(sent: list[tuple[int, Chunk]], ticks: int, blend: str) -> dict[int, np.ndarray]:
-    """The row of each tick, computed from all chunks that arrived by then."""
-    expected = {}
-    for tick in range(START, START + ticks):
-        known: dict[int, tuple[int, Chunk]] = {}
-        for arrival, chunk in sent:
-            if arrival <= tick and chunk.tick not in known and chunk.tick + 40 > arrival:
-                known[chunk.tick] = (arrival, chunk)
-        rows = [each for _, each in sorted(known.items()) if each[1].tick <= tick < each[1].tick + 40]
-        if not rows:
-            continue
-        row = None
-        for index, (arrival, chunk) in enumerate(rows):
-            new = chunk.actions[tick - chunk.tick]
-            if blend == "crossfade":
-                weight = np.float32(min(1.0, (tick - max(chunk.tick, arrival) + 1) / 9))
-            elif blend == "ensemble":
-                weights = np.exp(-0.01 * np.arange(index + 1))
-                weight = np.float32(weights[-1] / sum(weights))
-            else:
-                weight = np.float32(1)
-            row = new if row is None or blend == "none" else row + weight * (new - row)
-        assert row is not None
-        expected[tick] = row
-    return expected
+def oracle_row(sent: list[tuple[int, Chunk]], tick: int, now: int, blend: str) -> np.ndarray | None:
+    """The row of a tick, computed from all chunks that arrived by another tick; None: no chunk has one."""
+    known: dict[int, tuple[int, int, Chunk]] = {}  # by tick: first row that is not past, length of the crossfade
+    for arrival, chunk in sent:
+        if arrival <= now and chunk.tick not in known and chunk.tick + 40 > arrival:
+            begins, fade = max(chunk.tick, arrival), 0
+            while fade < 8 and any(other <= begins + fade < other + 40 for other in known):
+                fade += 1
+            known[chunk.tick] = (begins, fade, chunk)
+    row = None
+    rows = [each for observed, each in sorted(known.items()) if observed <= tick < observed + 40]
+    for index, (begins, fade, chunk) in enumerate(rows):
+        new = chunk.actions[tick - chunk.tick]
+        if blend == "crossfade":
+            weight = np.float32(min(1.0, (tick - begins + 1) / (fade + 1)))
+        elif blend == "ensemble":
+            weights = np.exp(-0.01 * np.arange(index + 1))
+            weight = np.float32(weights[-1] / sum(weights))
+        else:
+            weight = np.float32(1)
+        row = new if row is None or blend == "none" else row + weight * (new - row)
+    return row
 
 
 @pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
@@ -388,25 +411,129 @@ def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(seed
             found[tick] = step.row
             assert controller.commands[-1] == step.command.row.astype(np.float64).tolist()
 
-    expected = oracle(sent, ticks, blend)
-    assert found.keys() == expected.keys()
-    for tick, row in expected.items():
-        assert found[tick].tobytes() == row.tobytes()
+    for tick in range(START, START + ticks):
+        row = oracle_row(sent, tick, tick, blend)
+        assert (row is None) == (tick not in found)
+        assert row is None or found[tick].tobytes() == row.tobytes()
 
 
-def test_a_crossfade_steps_at_a_seam_by_no_more_than_the_chunks_and_its_share_of_their_distance() -> None:
-    for seed in range(5):
-        sent, ticks = traffic(seed)
-        robot = Robot(blend="crossfade", coast_ticks=50)
-        robot.runner = Runner(robot.outputs)
-        chunks_step = max(np.abs(np.diff(chunk.actions, axis=0)).max() for _, chunk in sent)
-        apart = 2 * 0.05 * 4  # of two chunks: four standard deviations of their phases each
-        for tick in range(START, START + ticks):
-            for arrival, chunk in sent:
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("back", [30, 150])
+def test_after_the_clock_has_gone_back_the_commands_are_those_of_the_oracle_for_the_chunks_since(
+    back: int, blend: str
+) -> None:
+    (sent, ticks), (again, _) = traffic(7), traffic(8)
+    again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
+    robot = Robot(blend=blend, coast_ticks=50)
+    robot.runner = Runner(robot.outputs)
+    controller = ForwardController()
+
+    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> list[Step]:
+        found = []
+        robot.tick = first
+        for tick in range(first, first + count):
+            for arrival, chunk in chunks:
                 if arrival == tick:
                     robot.runner.add(chunk)
-            robot.step(frame=None)
-        assert 0 < robot.runner.metrics()["seam_step_max"] <= chunks_step + apart / 9
+            for step in robot.runner.advance(robot.now_ns):
+                found.append(step)
+                for _, data in robot.runner.messages(step, robot.now_ns):
+                    controller.receive(data)
+            robot.tick += 1
+        return found
+
+    before = run(sent, START, 60)
+    stopped = run([], START + 60 - back, 5)  # the first call notes the jump
+    robot.runner.arm()
+    first = START + 65 - back
+    after = run(again, first, ticks - 70)
+
+    assert before[-1].row is not None
+    assert [step.state for step in stopped] == [State.STOP] * 4
+    assert all(step.row is not None and step.row.tobytes() == before[-1].row.tobytes() for step in stopped)
+    since = [each for each in again if each[0] >= first]
+    for step in after:
+        row = oracle_row(since, step.tick, step.tick, blend)
+        if row is not None:
+            assert step.row is not None
+            assert step.row.tobytes() == row.tobytes()
+    assert sum(step.origin == "policy" for step in after) > 100
+
+
+@pytest.mark.parametrize(("blend", "share"), [("none", 1.0), ("crossfade", 1 / 9), ("ensemble", 1 / 1.99)])
+@pytest.mark.parametrize("late", [0, 1, 12])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_step_at_a_seam_is_that_of_the_plan_and_the_share_of_its_distance_to_the_new_chunk(
+    seed: int, late: int, blend: str, share: float
+) -> None:
+    generator = np.random.default_rng(seed)
+    walk = lambda: generator.normal(0, 0.1, (40, 2)).cumsum(0).astype(np.float32)  # noqa: E731
+    one, other, seam = Chunk(START, walk()), Chunk(START + 8, walk()), START + 8 + late
+    robot = Robot(blend=blend)
+    robot.runner = Runner(robot.outputs)
+    robot.runner.add(one)
+    for tick in range(START, seam + 1):
+        if tick == seam:
+            robot.runner.add(other)
+        step = robot.step(frame=None)
+
+    at = seam - START
+    old_step = np.abs(one.actions[at] - one.actions[at - 1])
+    apart = np.abs(other.actions[at - 8] - one.actions[at])
+    assert step.command is not None
+    assert step.command.is_seam
+    assert 0 < step.seam_step <= (old_step + share * apart).max() + 1e-6
+
+
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("seed", range(4))
+def test_chunks_that_agree_at_a_seam_step_by_no_more_than_the_larger_of_their_own_steps(seed: int, blend: str) -> None:
+    generator = np.random.default_rng(seed)
+    one, other = (generator.normal(0, 0.1, (40, 2)).cumsum(0).astype(np.float32) for _ in range(2))
+    other += one[9] - other[1]  # at the tick before the seam
+    robot = Robot(blend=blend)
+    robot.runner = Runner(robot.outputs)
+    robot.runner.add(Chunk(START, one))
+    for tick in range(START, START + 11):
+        if tick == START + 10:
+            robot.runner.add(Chunk(START + 8, other))
+        step = robot.step(frame=None)
+
+    assert step.command is not None
+    assert step.command.is_seam
+    larger = np.maximum(np.abs(one[10] - one[9]), np.abs(other[2] - other[1])).max()
+    assert step.seam_step <= larger + 1e-6
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("latency_ms", [0, 60])
+def test_a_trajectory_controller_of_each_generation_executes_the_rows_of_the_oracle_to_the_bit(
+    generation: str, blend: str, latency_ms: float
+) -> None:
+    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
+    sent, ticks = traffic(1)
+    robot = Robot(output, blend=blend, coast_ticks=50, action_latency_ms=latency_ms)
+    robot.runner = Runner(robot.outputs)
+    controller = TrajectoryController(generation, np.zeros(2))
+    sends: list[int] = []  # the ticks at which trajectories were sent; the first row of each is that of the third tick
+    compared = 0
+    for tick in range(START, START + ticks):
+        for arrival, chunk in sent:
+            if arrival == tick:
+                robot.runner.add(chunk)
+        now_ns = tick_grid.tick_ns(tick, RATE_HZ) - round(latency_ms * 1e6)
+        (step,) = robot.runner.advance(now_ns)
+        for _, data in robot.runner.messages(step, now_ns):
+            controller.receive(data, now_ns)
+            sends.append(tick)
+        begun = [each for each in sends if each + 3 <= tick]
+        is_ramp = generation == "at once" and sends and tick < sends[-1] + 3  # it has dropped the one before
+        row = oracle_row(sent, tick, begun[-1], blend) if begun and not is_ramp else None
+        if row is not None:
+            assert controller.command(now_ns).tobytes() == row.astype(np.float64).tobytes()
+            compared += 1
+    assert compared > (30 if generation == "at once" else 150)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -440,7 +567,7 @@ def test_a_trajectory_controller_holds_after_a_stop_where_it_was_going(generatio
     trace = []
     for index in range(40):
         if index == 12:
-            robot.runner.stop("asked")
+            robot.runner.stop("a call of stop")
         step = robot.step()
         now_ns = tick_grid.tick_ns(step.tick, RATE_HZ)
         for _, data in robot.runner.messages(step, now_ns):
@@ -455,3 +582,66 @@ def test_trajectories_are_sent_no_more_often_than_a_controller_that_waits_for_th
     robot = Robot(output, replan_every=1)
     sent = [robot.tick for _ in range(20) if robot.runner.messages(robot.step(), 0)]
     assert np.diff(sent).min() >= 3
+
+
+def test_a_prefix_has_the_rows_that_were_sent_and_are_planned_from_the_first_tick_of_the_chunk() -> None:
+    robot = Robot(prefix=6, replan_every=10, delay=4, rows=30, offset=2)
+    robot.steps(11)  # the second frame is that of tick START + 10
+
+    prefix = robot.worker.prefix
+
+    assert prefix is not None
+    # Row i of a chunk of tick k is k + i, at tick k + i + 2; the first chunk has rows until START + 31.
+    assert prefix.rows[:, 0].tolist() == [START + 10 + i for i in range(20)]
+    assert (prefix.rows.dtype, prefix.frozen) == (np.float32, 6)
+
+
+def test_a_prefix_begins_with_the_rows_that_were_sent_while_the_observation_came() -> None:
+    robot = Robot(prefix=6, replan_every=10, rows=30)
+    robot.steps(12, frame=None)
+    late = START + 5
+
+    robot.tick = late  # its frame comes 7 ticks after it
+    robot.frame()
+    robot.worker.answer()
+    robot.tick = START + 12
+    robot.steps(10, frame=None)
+    robot.tick = late + 10
+    robot.frame()
+
+    prefix = robot.worker.prefix
+    assert prefix is not None
+    assert prefix.rows[:, 0].tolist() == [float(tick) for tick in range(late + 10, late + 30)]
+
+
+def test_there_is_no_prefix_without_the_option_before_the_first_command_or_after_a_stop() -> None:
+    without = Robot(replan_every=5)
+    without.steps(8)
+    assert without.worker.prefix is None
+
+    robot = Robot(prefix=3, replan_every=5, delay=100)
+    robot.steps(2)
+    assert robot.worker.prefix is None
+    robot.delay = 0
+    robot.worker.answer()
+    robot.steps(20)
+    assert robot.worker.prefix is not None
+    robot.runner.stop("a test")
+    robot.runner.arm()
+    robot.steps(1)
+    assert robot.worker.prefix is None
+
+
+def test_no_more_rows_are_frozen_than_there_are() -> None:
+    robot = Robot(prefix=9, replan_every=10, rows=14)
+    robot.steps(11)
+    assert robot.worker.prefix is not None
+    assert (len(robot.worker.prefix.rows), robot.worker.prefix.frozen) == (4, 4)
+
+
+def test_a_policy_of_several_observations_sees_each_valid_frame() -> None:
+    robot = Robot(replan_every=10)
+    robot.steps(3)
+    robot.steps(1, frame=False)
+    robot.steps(2)
+    assert robot.worker.observed == [START, START + 1, START + 2, START + 4, START + 5]

@@ -17,11 +17,12 @@ import torch
 
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.policy.plan import Chunk
+from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies import kind_of, open_policy
 from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
+from robocache_ros.spec.run import RunOptions
 
 SPEC = load_spec(
     {"robocache": 1, "streams": {"x": {"topic": "/x", "type": "std_msgs/msg/Float32MultiArray", "dim": 2}}}
@@ -30,7 +31,9 @@ CODE = """
 import numpy as np, torch
 from robocache_ros.policy.plan import Chunk
 
-def held(frame):
+def held(frame, prefix=None):
+    if prefix:
+        return prefix.rows + prefix.frozen
     if frame["x"][0, 0] < 0:
         raise ValueError("a negative value")
     return frame["x"][-1:].expand(3, 2)
@@ -107,17 +110,29 @@ def test_a_policy_that_cannot_be_opened_says_why(file: Path) -> None:
     assert "has no function absent" in worker.dead
 
 
+def test_a_function_with_a_prefix_gets_what_its_chunk_continues(worker: ProcessWorker) -> None:
+    ready(worker)
+    worker.submit(frame(0), 2, Prefix(np.ones((4, 2), np.float32), 3))
+    (reply,) = wait_for(worker.poll)
+    assert reply.chunk.actions.tolist() == [[4, 4]] * 4
+
+
+def test_a_prefix_for_a_policy_that_takes_none_is_refused(file: Path) -> None:
+    with pytest.raises(RoboCacheError, match=r"run\.prefix: .*chunk takes no prefix; remove the option"):
+        open_policy(f"{file}:chunk", replace(SPEC, run=RunOptions(prefix=3)))
+
+
 def test_a_function_may_return_a_chunk_of_another_tick(file: Path) -> None:
-    found = open_policy(f"{file}:chunk").plan(frame(0), 9)
+    found = open_policy(f"{file}:chunk", SPEC).plan(frame(0), 9)
     assert (found.tick, found.actions.dtype, found.actions.shape) == (7, np.float32, (2, 2))
 
 
 def test_a_function_of_a_module_is_called() -> None:
-    assert isinstance(open_policy("robocache_ros.policy.plan:Chunk"), object)
+    assert isinstance(open_policy("robocache_ros.policy.plan:Chunk", SPEC), object)
     with pytest.raises(RoboCacheError, match="no module absent"):
-        open_policy("absent.module:function")
+        open_policy("absent.module:function", SPEC)
     with pytest.raises(RoboCacheError, match="does not exist"):
-        open_policy("absent.py:function")
+        open_policy("absent.py:function", SPEC)
 
 
 @pytest.mark.parametrize("text", ["policy", "http://host", "a:b c", ""])
@@ -131,8 +146,9 @@ def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot() -> None:
 
     class Trained:
         info = SimpleNamespace(rate_hz=50)
+        device = torch.device("cpu")
 
-        def act(self, frame: FusedFrame) -> torch.Tensor:
+        def act(self, frame: FusedFrame, generator: torch.Generator) -> torch.Tensor:
             return frame["x"][None].expand(1, 4, 2)
 
     found = CheckpointPolicy(Trained()).plan(frame(3), 5)  # type: ignore[arg-type]

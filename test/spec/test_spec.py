@@ -240,11 +240,11 @@ def test_relative_topics_are_in_the_namespace() -> None:
         },
     }
 
-    robot, alone = load_spec(given, "/robot1"), load_spec(given)
+    robot, separate = load_spec(given, "/robot1"), load_spec(given)
 
     assert [s.topic for s in robot.streams] == ["/robot1/joint_states", "/odom", "/robot1/depth/image"]
     assert robot.stream("depth").camera_info == "/robot1/depth/info"
-    assert [s.topic for s in alone.streams] == ["/joint_states", "/odom", "/depth/image"]
+    assert [s.topic for s in separate.streams] == ["/joint_states", "/odom", "/depth/image"]
     assert load_spec(robot.to_dict()) == robot
 
 

@@ -130,6 +130,28 @@ def test_other_processes_write_nothing(tmp_path: Path, info: DataInfo) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_checkpoint_of_an_earlier_version_continues(tmp_path: Path, info: DataInfo) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", trainer(), info)
+    known = replace(info, columns={"position": ["x"], "square": ["y"]}, action_offset=1, spec={"rate_hz": 50})
+
+    resume(tmp_path / "checkpoint.pt", trainer(), known)  # what it does not know is not compared
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"columns": {"position": "x"}}, "columns are not names by stream"),
+        ({"samples": {"position": {"valid": "often"}}}, "samples: position has no numbers by name"),
+        ({"ranges": {"proprio": {"min": [0.0, 0.0]}}}, "ranges of proprio are not min, max, q01 and q99"),
+        ({"action_offset": 1.5}, "action_offset is 1.5"),
+        ({"spec": []}, "spec: a list"),
+    ],
+)
+def test_damaged_facts_of_the_data_are_refused(info: DataInfo, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RoboCacheError, match=message):
+        replace(info, **change)
+
+
 def test_a_checkpoint_of_another_policy_is_refused(tmp_path: Path, info: DataInfo) -> None:
     save_checkpoint(tmp_path / "checkpoint.pt", trainer(), info)
 

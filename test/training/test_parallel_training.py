@@ -40,9 +40,9 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 def test_processes_train_as_one_with_their_joined_batches(results: list[dict[str, Any]]) -> None:
-    alone = trainer(batch_size=4 * PROCESSES, **JOINED)
+    separate = trainer(batch_size=4 * PROCESSES, **JOINED)
 
-    expected = losses(alone, STEPS)
+    expected = losses(separate, STEPS)
 
     means = torch.tensor([each["joined"]["losses"] for each in results]).mean(0).tolist()
     # Sums of float32 in another order. Weights differ more: some gradients are rounding alone, which Adam scales up.

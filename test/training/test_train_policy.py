@@ -103,9 +103,11 @@ def test_a_run_that_is_resumed_has_its_arguments_and_names_those_that_change(
 
     train([str(panda), f"--out={tmp_path}", "--resume", "--steps=2", "--learning-rate=0.01", "--no-bf16"])
 
-    told = capsys.readouterr().out.splitlines()
-    assert told[1] == "continues at step 1 with steps 2 (was 1), learning_rate 0.01 (was 0.003), bf16 False (was True)"
-    assert told[-1].endswith("step 2 of 2")
+    reported = capsys.readouterr().out.splitlines()
+    assert (
+        reported[1] == "continues at step 1 with steps 2 (was 1), learning_rate 0.01 (was 0.003), bf16 False (was True)"
+    )
+    assert reported[-1].endswith("step 2 of 2")
     found = read_checkpoint(tmp_path / "checkpoint.pt").arguments
     assert (found["policy"], found["batch_size"], found["learning_rate"]) == ("tiny", 16, 0.01)
 
@@ -186,8 +188,8 @@ def test_a_users_mistake_is_one_line(
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(EXAMPLE), run_name="__main__")
 
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert ended.value.code == 2
-    assert told.startswith("train_policy: ")
-    assert told.endswith("export a recording first\n")
-    assert told.count("\n") == 1
+    assert reported.startswith("train_policy: ")
+    assert reported.endswith("export a recording first\n")
+    assert reported.count("\n") == 1

@@ -149,13 +149,13 @@ def process_group() -> Iterator[None]:
 
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_norm": 0.0}], ids=str)
-def test_a_group_of_one_process_has_the_losses_of_one_alone(options: dict[str, Any]) -> None:
+def test_a_group_of_one_process_has_the_losses_of_a_single_process(options: dict[str, Any]) -> None:
     exchanged = losses(trainer(**options), 4)
     torch.distributed.destroy_process_group()
-    alone = losses(trainer(**options), 4)
+    separate = losses(trainer(**options), 4)
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
-    assert exchanged == alone
+    assert exchanged == separate
 
 
 def test_a_graph_refuses_a_batch_of_another_shape() -> None:

@@ -12,6 +12,7 @@ import torch
 from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
+from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
@@ -53,6 +54,23 @@ def test_batches_are_normalised_and_constant_columns_stay() -> None:
     assert torch.equal(proprio[..., 0], torch.zeros(8, 1))  # 2.5 - 2.5, over 1
     assert proprio[..., 1].mean().abs() < 1e-6
     assert proprio[..., 1].std(correction=0) == pytest.approx(1)
+
+
+def test_what_is_known_of_an_export_is_stored(reach: Reach) -> None:
+    info = data_info(open_for_training(reach.dataset, window=Window(2, 4, 1)))
+
+    assert info.columns == {
+        "joints": ["shoulder", "elbow", "wrist"],
+        "goal": ["x", "y", "z"],
+        "command": ["0", "1", "2"],
+    }
+    assert load_spec(info.spec).streams == reach.spec.streams
+    assert info.spec["dataset"]["task"] == "reach the goal"
+    assert info.action_offset == 1
+    assert list(info.samples) == ["joints", "goal"]
+    assert info.samples["joints"]["valid"] == 1.0
+    ranges = np.array([info.ranges["proprio"][name] for name in ("min", "q01", "q99", "max")])
+    assert (np.diff(ranges, axis=0) >= 0).all()
 
 
 @pytest.mark.parametrize(("roles", "missing"), [(("action",), "proprio"), (("observation",), "actions")])

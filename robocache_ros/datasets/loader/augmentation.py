@@ -118,7 +118,6 @@ class Augmentation:
 
 
 def _uniform(seed: int, epoch: int, purpose: int, sample: int, count: int) -> Any:
-    """(count,) float64 numbers in [0, 1) of a sample."""
     return (philox(seed, epoch, purpose, sample).random_raw(count) >> np.uint64(11)) * 2.0**-53
 
 

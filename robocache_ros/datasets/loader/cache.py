@@ -17,7 +17,7 @@ from robocache_ros.datasets.loader.order import Request, Samples
 from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS, is_time
 from robocache_ros.datasets.loader.prefetch import Prefetcher
 from robocache_ros.datasets.loader.reading import CHUNKS, Sample
-from robocache_ros.datasets.window import Window
+from robocache_ros.datasets.timeline_dataset import Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ipc.shared_memory import available_bytes
 

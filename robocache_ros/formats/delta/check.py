@@ -21,6 +21,7 @@ from robocache_ros.file_limits import open_table, read_table, values_of
 from robocache_ros.formats.check import (
     ExportedRows,
     Findings,
+    FormatCheck,
     TickRows,
     check_finite,
     check_ticks,
@@ -28,9 +29,21 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
-from robocache_ros.formats.checksums import sha256
-from robocache_ros.formats.delta.log import LOG, RANGE_EPISODES, check_log, indexed_columns, reached
-from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, SHARES, TICKS, recording_key
+from robocache_ros.formats.dataset_folder import sha256
+from robocache_ros.formats.delta.log import (
+    APPENDS,
+    EPISODES,
+    LAYOUT,
+    LOG,
+    RANGE,
+    RANGE_EPISODES,
+    SHARES,
+    TICKS,
+    check_log,
+    indexed_columns,
+    reached,
+    recording_key,
+)
 from robocache_ros.untrusted_files import DatasetFile, open_container, path_below
 
 STATES = 3  # 0 none, 1 aligned, 2 held
@@ -211,7 +224,6 @@ class TickRowChecks:
                 self._last[name] = max(self._last.get(name, 0), int(rows.max(initial=0)))
 
     def _frames(self, name: str, path: DatasetFile) -> int:
-        """Return the number of frames of a video."""
         self._findings.counted["videos"] += 1
         with open_container(path) as container:
             count = sum(bool(packet.size) for packet in container.demux(video=0))
@@ -248,38 +260,30 @@ _EPISODE = (
 )
 
 
-class DeltaCheck:
-    """Reads the newest version of both tables, and the files that rows of ticks name."""
+def _recognizes(dataset: Path) -> bool:
+    """Return whether the folder has both tables."""
+    return all((dataset / name / LOG).is_dir() for name in (TICKS, EPISODES))
 
-    title = "Delta Lake tables of ticks and episodes"
 
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether the folder has both tables."""
-        return all((dataset / name / LOG).is_dir() for name in (TICKS, EPISODES))
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: a table cannot be opened, or is not an export of this project.
-        """
-        tables = {name: _opened(findings.dataset, name) for name in (EPISODES, TICKS)}
-        files = {name: _files(findings, name, table) for name, table in tables.items()}
-        rows = _layout_rows(findings, tables[TICKS])
-        listed: list[dict[str, Any]] = []
-        for name in files[EPISODES]:
-            with findings.reading(name):
-                read = read_table(file_in(findings.dataset, name), name, _EPISODE, distinct=True)
-                values = zip(*map(values_of, read.columns), strict=True)
-                listed += [dict(zip(_EPISODE, row, strict=True), file=name) for row in values]
-        appends = _Appends(findings)
-        rows.exported = {row["episode"]: found for row in listed if (found := appends.of(row)) is not None}
-        for name in files[TICKS]:
-            with findings.reading(name):
-                for episode, table in _by_episode(file_in(findings.dataset, name)):
-                    rows.check(name, episode, table)
-        _check_episodes(findings, listed, rows)
-        rows.check_files()
+def _check(findings: Findings) -> None:
+    """Read the newest version of both tables, and the files that rows of ticks name."""
+    tables = {name: _opened(findings.dataset, name) for name in (EPISODES, TICKS)}
+    files = {name: _files(findings, name, table) for name, table in tables.items()}
+    rows = _layout_rows(findings, tables[TICKS])
+    listed: list[dict[str, Any]] = []
+    for name in files[EPISODES]:
+        with findings.reading(name):
+            read = read_table(file_in(findings.dataset, name), name, _EPISODE, distinct=True)
+            values = zip(*map(values_of, read.columns), strict=True)
+            listed += [dict(zip(_EPISODE, row, strict=True), file=name) for row in values]
+    appends = _Appends(findings)
+    rows.exported = {row["episode"]: found for row in listed if (found := appends.of(row)) is not None}
+    for name in files[TICKS]:
+        with findings.reading(name):
+            for episode, table in _by_episode(file_in(findings.dataset, name)):
+                rows.check(name, episode, table)
+    _check_episodes(findings, listed, rows)
+    rows.check_files()
 
 
 def _opened(dataset: Path, name: str) -> Any:
@@ -394,7 +398,6 @@ def _by_episode(path: DatasetFile) -> Iterator[tuple[int, Any]]:
 
 
 def _check_episodes(findings: Findings, listed: list[dict[str, Any]], rows: TickRowChecks) -> None:
-    """Compare the rows of episodes with those of ticks."""
     counts = Counter(row["episode"] for row in listed)
     for row in listed:
         where = f"{row['file']}, episode {row['episode']}"
@@ -443,4 +446,4 @@ def _check_episode(
             findings.check(found is not None and abs(found - wanted) < 1e-9, where, text)
 
 
-DELTA_CHECK = DeltaCheck()
+DELTA_CHECK = FormatCheck("Delta Lake tables of ticks and episodes", _recognizes, _check)

@@ -16,8 +16,8 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import values_of
 from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
-from robocache_ros.formats.delta.log import check_log, reached, storage_options
-from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT, TICKS
+from robocache_ros.formats.delta.log import ARRAY, EPISODES, LAYOUT, TICKS, check_log, reached, storage_options
+from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.parquet import read_parquet, row_group
 from robocache_ros.formats.read import (
     MALFORMED,
@@ -28,7 +28,6 @@ from robocache_ros.formats.read import (
     numbers,
     refusing,
 )
-from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
 
@@ -179,7 +178,7 @@ class DeltaEpisodes:
         self.folder = as_path(path)
         self.name = self.folder.name
         tables = read_tables(self.folder, version)
-        self._columns = export_columns({"layout": tables.layout}, printable(self.folder))
+        self.export = export_columns({"layout": tables.layout}, printable(self.folder))
         self._episodes, self._files, self._arrays = tables.episodes, tables.files, tables.arrays
 
     @property
@@ -203,7 +202,7 @@ class DeltaEpisodes:
         with refusing(where, advice="export it again", errors=errors):
             ticks = table["tick_ns"].to_numpy()
             valid, age_ns = (self._by_stream(table[name].combine_chunks()) for name in ("valid", "age_ns"))
-            for name, about in self._columns.streams.items():
+            for name, about in self.export.streams.items():
                 if about.kind == "vector" and about.role in ("observation", "action"):
                     found[name] = numbers(_vector(table[name].combine_chunks(), about), f"{where}: {name}")
                 elif about.kind != "vector" and name in table.column_names:
@@ -211,8 +210,8 @@ class DeltaEpisodes:
                     (arrays if name in self._arrays else found)[name] = self._media(name, column, where)
             rewards = table[REWARD].combine_chunks()
         known = None if rewards.null_count else rewards.to_numpy()
-        marks = read_marks(self._columns, valid, age_ns, where)
-        streams = self._columns.episode_streams(ticks, marks, found, arrays, known, where)
+        marks = read_marks(self.export, valid, age_ns, where)
+        streams = self.export.episode_streams(ticks, marks, found, arrays, known, where)
         return SourceEpisode(streams, episode.task, self.name, where, episode.success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -224,7 +223,7 @@ class DeltaEpisodes:
 
     def _by_stream(self, column: Any) -> NDArray[Any]:
         """(T, N) fields of a struct in the order of the streams, 0 where they are null."""
-        return np.stack([column.field(name).fill_null(0).to_numpy() for name in self._columns.names], axis=1)
+        return np.stack([column.field(name).fill_null(0).to_numpy() for name in self.export.names], axis=1)
 
     def _media(self, name: str, column: Any, where: str) -> Any:
         """Return the images or arrays of a stream, given the file and the row of each tick."""
@@ -239,11 +238,11 @@ class DeltaEpisodes:
             first = int(rows[0])
             if not np.array_equal(rows, first + np.arange(len(rows))):
                 raise ValueError(f"{name} has not a frame per tick")
-            rate_hz = self._columns.rate_hz
+            rate_hz = self.export.rate_hz
             return VideoFrames(self.folder, paths[0], first / rate_hz, rate_hz, len(rows))
         if name in self._arrays:
             stated = self._arrays[name]
-            shape, kind = tuple(map(int, stated["shape"])), self._columns.streams[name].kind
+            shape, kind = tuple(map(int, stated["shape"])), self.export.streams[name].kind
             read = partial(_array, path, rows, shape, str(stated["dtype"]), kind)
             return ArrayRows(len(rows), read, f"{where}: {name}")
         return _ImageRows(path, rows)

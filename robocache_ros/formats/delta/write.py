@@ -19,33 +19,31 @@ from robocache_ros.extras import need
 from robocache_ros.formats import recording as recording_file
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.delta.log import (
-    EPISODES_NUMBERED,
-    DataFile,
-    TransactionLog,
-    make_repeatable,
-    write_data_files,
-)
-from robocache_ros.formats.delta.schema import (
     APPENDS,
     DELAYS,
     EPISODES,
+    EPISODES_NUMBERED,
     SHARES,
     TICKS,
+    DataFile,
+    TransactionLog,
     check_names,
     done,
     episode_schema,
     field_names,
     is_number,
+    make_repeatable,
     place_type,
     recording_key,
     tick_schema,
     undescribed,
     vector_type,
+    write_data_files,
 )
 from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, Table, column
 from robocache_ros.formats.pictures import VIDEO, video_or_png
 from robocache_ros.formats.pieces import runs
-from robocache_ros.formats.schema import IMAGES
+from robocache_ros.formats.read import IMAGES
 from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo
 from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec

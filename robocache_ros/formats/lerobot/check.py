@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,27 +16,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.file_limits import open_table
+from robocache_ros.extras import need
+from robocache_ros.file_limits import group_starts, open_table, read_table, task_texts, values_of
 from robocache_ros.formats.check import (
     ColumnFiles,
     ExportedRows,
     Findings,
+    FormatCheck,
     TickRows,
     check_finite,
     check_image_statistics,
     compare,
+    compare_images,
+    exported_rows,
     file_in,
     files_in,
     image_size,
     read_json,
+    read_lines,
 )
 from robocache_ros.formats.lerobot import schema
-from robocache_ros.formats.parquet import column_array
-from robocache_ros.formats.schema import ACTION, AGE, AGES, IMAGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
+from robocache_ros.formats.parquet import column_array, column_names
+from robocache_ros.formats.read import ACTION, AGE, IMAGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Stats
-from robocache_ros.untrusted_files import filled, open_container
+from robocache_ros.untrusted_files import DatasetFile, filled, open_container
 
 ROLES = {STATE: "observation", ACTION: "action"}  # of the streams in a feature
+OWN = "robocache."  # before the names of the columns that this package adds
 MAX_FEATURES = 500
 MAX_VALUES = 1 << 24  # of one feature
 
@@ -178,18 +187,15 @@ class LeRobotRows:
         self.findings, self.info = findings, read_info(findings.dataset)
         self.tasks: list[str] = []
         self.starts = [0]
-        self.exported: ExportedRows | None = None
         self._last: TickRows | None = None  # of the last episode
         self._columns = ColumnFiles()
         self._usable: set[str] | None = None  # columns that every file has, with the shape of their feature
         _check_standard_features(findings, self.info)
-        if self.info.own:
+        is_own = any(key.startswith(OWN) for key in self.info.features)
+        self.exported = exported_rows(findings, schema.PROVENANCE, is_own=is_own)
+        if self.exported is not None:
             with findings.reading(schema.PROVENANCE):
-                raw = read_json(findings.dataset, schema.PROVENANCE)
-                self.exported = ExportedRows(findings, schema.PROVENANCE, raw)
-                self._check_info(self.exported, raw)
-        elif any(key.startswith("robocache.") for key in self.info.features):
-            findings.add(schema.PROVENANCE, "is missing; without it readers do not know the streams and their stamps")
+                self._check_info(self.exported, read_json(findings.dataset, schema.PROVENANCE))
 
     @property
     def rows(self) -> int:
@@ -293,7 +299,6 @@ class LeRobotRows:
                 self.findings.add(where, text)
 
     def _check_tasks(self, where: str, values: dict[str, NDArray[Any]], episode: int, tasks: Any) -> None:
-        """Compare the tasks of the rows with those of the episode."""
         if "task_index" not in values or not isinstance(tasks, list) or not len(values["task_index"]):
             return
         indices = values["task_index"].reshape(-1)
@@ -385,22 +390,11 @@ class LeRobotRows:
         if exported is None or not {TICK, STAMP, VALID, AGE} <= set(values):
             self._last = None
             return missing
-        stamps, valid, ages = (values[key].reshape(len(values[key]), -1) for key in (STAMP, VALID, AGE))
-        ages_ms, masks = (
-            {key.removeprefix(prefix): of.reshape(len(of), -1) for key, of in values.items() if key.startswith(prefix)}
-            for prefix in (AGES, MASK)
-        )
+        own = {name: values[OWN + name] for name in exported.columns if OWN + name in values}
+        columns = {name: of_name.reshape(len(of_name), -1) for name, of_name in own.items()}
         tables = {role: values.get(key) for key, role in ROLES.items()}
-        rows = self._last = TickRows(
-            values[TICK].reshape(-1),
-            stamps,
-            valid,
-            ages,
-            exported.split(tables),
-            ages_ms=ages_ms,
-            masks=masks,
-            rewards=values.get(schema.REWARD),
-        )
+        rows = exported.tick_rows(columns, exported.split(tables), rewards=values.get(schema.REWARD))
+        self._last = rows
         if exported.check_episode(where, episode, rows):
             with_nan = exported.with_nan(rows, tables)
             missing.update({key: with_nan[role] for key, role in ROLES.items() if role in with_nan})
@@ -432,29 +426,13 @@ class LeRobotRows:
                 _check_arrays(self.findings, exported, self.starts, self._columns.table(STAMP))
 
 
-@dataclass(frozen=True)
-class LeRobotCheck:
-    """Reads every file of a LeRobot dataset of one version."""
-
-    title: str
-    version: str  # with which codebase_version begins
-    run: Callable[[Findings], None]
-
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether the folder is a dataset of this format."""
-        try:
-            raw = read_json(dataset, schema.INFO)
-        except (RoboCacheError, OSError):
-            return False
-        return isinstance(raw, dict) and str(raw.get("codebase_version")).startswith(self.version)
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: a file in meta/ cannot be used.
-        """
-        self.run(findings)
+def _has_version(version: str, dataset: Path) -> bool:
+    """Return whether the folder is a LeRobot dataset whose version begins so."""
+    try:
+        raw = read_json(dataset, schema.INFO)
+    except (RoboCacheError, OSError):
+        return False
+    return isinstance(raw, dict) and str(raw.get("codebase_version")).startswith(version)
 
 
 def check_norm_stats(findings: Findings, info: Info, statistics: dict[str, Any]) -> None:
@@ -631,3 +609,345 @@ def _check_spans(
         findings.check(len(np.unique(nearest)) == len(nearest), where, "several rows have one frame")
         used[nearest] = True
     findings.check(0 in key_frames, name, "the first frame is not a key frame, so it cannot be decoded")
+
+
+EPISODES = "meta/episodes/*/*.parquet"
+PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+
+Episode = dict[str, Any]  # a row of the episodes' table
+
+
+def _check_v3(findings: Findings) -> None:
+    with closing(LeRobotRows(findings)) as rows:
+        rows.tasks = _tasks_v3(findings, rows)
+        episodes = _episodes_v3(findings, rows)
+        stored = _EpisodeStatistics(rows)
+        listed = set()
+        for name, of_file in _by_file(rows, "data_path", "data", episodes):
+            listed.add(name)
+            with findings.reading(name):
+                _check_file(rows, name, file_in(findings.dataset, name), of_file, stored)
+        findings.check_listed("data/*/*.parquet", listed, "no episode is in this file")
+        rows.check_whole(EPISODES, len(episodes), schema.TASKS)
+        _check_v3_statistics(findings, rows, stored)
+    for key in rows.info.videos:
+        _check_videos(findings, rows, key, episodes)
+    videos = [f"videos/{key}" for key in rows.info.videos]
+    findings.check_listed("videos/*", videos, f"is not a video of {schema.INFO}")
+    if videos and not findings.decode:
+        findings.skip("pictures in the videos: frames are counted, not decoded; --decode decodes them")
+
+
+def _tasks_v3(findings: Findings, rows: LeRobotRows) -> list[str]:
+    table = None
+    with findings.reading(schema.TASKS):
+        table = read_table(file_in(findings.dataset, schema.TASKS), schema.TASKS, distinct=True)
+    if table is None or "task_index" not in table.column_names:
+        findings.check(table is None, schema.TASKS, "has no column task_index")
+        return []
+    text = next((name for name in ("task", "__index_level_0__") if name in table.column_names), None)
+    if text is None:
+        findings.add(schema.TASKS, "has no index of tasks")
+        return []
+    found = sorted(zip(values_of(table["task_index"]), task_texts(table[text], schema.TASKS), strict=True))
+    findings.check(
+        [index for index, _ in found] == list(range(len(found))), schema.TASKS, "task_index is not 0, 1, 2, …"
+    )
+    findings.check(len({task for _, task in found}) == len(found), schema.TASKS, "a task has two indices")
+    rows.info.check_total(findings, "total_tasks", len(found))
+    return [task for _, task in found]
+
+
+def _episodes_v3(findings: Findings, rows: LeRobotRows) -> list[Episode]:
+    """Return the episodes in order, without those that are not usable."""
+    read: list[Episode] = []
+    for name in files_in(findings.dataset, EPISODES):
+        with findings.reading(name):
+            path = file_in(findings.dataset, name)
+            columns = [column for column in column_names(path) if not column.startswith("stats/")]
+            table = read_table(path, name, columns, distinct=True)  # first: it refuses a file that claims too much
+            sizes = np.diff(group_starts(path, name)).tolist()
+            places = [(group, row) for group, size in enumerate(sizes) for row in range(size)]
+            found = zip(*map(values_of, table.columns), strict=True)
+            read += [
+                dict(zip(columns, row, strict=True), file=name, group=group, row=number)
+                for row, (group, number) in zip(found, places, strict=True)
+            ]
+    findings.check(bool(read), EPISODES, "there are no episodes")
+    episodes = []
+    known, row = set(rows.tasks), 0
+    for number, episode in enumerate(read):
+        where = f"{episode['file']}, episode {number}"
+        if lacking := [key for key in PLACE if not isinstance(episode.get(key), int)]:
+            findings.add(where, f"has no integer {lacking[0]}")
+            continue
+        findings.check(episode["episode_index"] == number, where, f"episode_index is {episode['episode_index']}")
+        span = (episode["dataset_from_index"], episode["dataset_to_index"])
+        wanted = (row, row + episode["length"])
+        findings.check(span == wanted, where, f"rows {span[0]} to {span[1]}; they must be {wanted[0]} to {wanted[1]}")
+        findings.check(episode["length"] > 0, where, "has no rows")
+        unknown = [task for task in episode.get("tasks") or () if task not in known]
+        findings.check(not unknown, where, f"its task {unknown[:1]} is not in {schema.TASKS}")
+        row += episode["length"]
+        episodes.append(episode)
+    rows.info.check_total(findings, "total_episodes", len(read))
+    rows.info.check_splits(findings, len(read))
+    findings.counted["episodes"] += len(episodes)
+    return episodes
+
+
+def _check_file(
+    rows: LeRobotRows, name: str, path: DatasetFile, episodes: list[Episode], stored: _EpisodeStatistics
+) -> None:
+    """Check the rows of a data file, in which its episodes are contiguous and in order."""
+    findings, pyarrow = rows.findings, need("pyarrow", "export")
+    with open_table(path, name) as file:
+        rows.check_unlisted(name, file.schema_arrow.names)
+        total, stated = sum(episode["length"] for episode in episodes), file.metadata.num_rows
+        findings.check(stated == total, name, f"{stated} rows; its episodes have {total}")
+        batches = (file.read_row_group(group) for group in range(file.num_row_groups))
+        rest = file.schema_arrow.empty_table()
+        for episode in episodes:
+            while len(rest) < episode["length"] and (batch := next(batches, None)) is not None:
+                rest = pyarrow.concat_tables([rest, batch])
+            table, rest = rest.slice(0, episode["length"]), rest.slice(episode["length"])
+            first = rows.rows
+            rows.check_rows(name, table, episode["episode_index"], episode["length"], episode.get("tasks"))
+            with findings.reading(episode["file"]):
+                stored.check(episode, first)
+
+
+def _check_v3_statistics(findings: Findings, rows: LeRobotRows, of_episodes: _EpisodeStatistics) -> None:
+    if not (findings.dataset / schema.STATS).exists():
+        findings.add(schema.STATS, "is missing: policies normalise with it")
+        return
+    with findings.reading(schema.STATS):
+        stored, values = read_json(findings.dataset, schema.STATS), rows.statistics()
+        rows.compare_statistics(schema.STATS, stored, values)
+        for key, of_key in of_episodes.images.items():
+            if key in stored:
+                compare_images(findings, f"{schema.STATS}: {key}", stored[key], of_key)
+        check_norm_stats(findings, rows.info, values)
+        images = [key for key, feature in rows.info.features.items() if feature.size]
+        if images:
+            findings.check(all(key in stored for key in images), schema.STATS, "has no statistics of an image feature")
+            findings.skip("statistics of images: they are of a sample of the pixels")
+        if not rows.info.own:
+            findings.skip("quantiles: LeRobot merges those of episodes, which is not exact")
+
+
+def _check_videos(findings: Findings, rows: LeRobotRows, key: str, episodes: list[Episode]) -> None:
+    listed, info = set(), rows.info
+    for name, of_file in _by_file(rows, "video_path", f"videos/{key}", episodes, video_key=key):
+        listed.add(name)
+        try:
+            spans = [Span(e["episode_index"], float(e[f"videos/{key}/from_timestamp"]), e["length"]) for e in of_file]
+            for e, span in zip(of_file, spans, strict=True):
+                stop, wanted = float(e[f"videos/{key}/to_timestamp"]), span.start_s + span.length / info.fps
+                text = f"videos/{key}/to_timestamp is {stop:g}; its rows end at {wanted:g} s"
+                findings.check(abs(stop - wanted) <= TOLERANCE_S, f"{e['file']}, episode {span.episode}", text)
+        except (KeyError, TypeError, ValueError):
+            findings.add(EPISODES, f"an episode has no videos/{key}/from_timestamp and to_timestamp")
+            continue
+        check_video(findings, name, info, info.videos[key], spans)
+    findings.check_listed(f"videos/{glob.escape(key)}/*/*", listed, "no episode is in this file")
+
+
+class _EpisodeStatistics:
+    """The statistics of each episode, in the episodes' table.
+
+    Attributes:
+        images: by feature, those of the images of each episode.
+    """
+
+    def __init__(self, rows: LeRobotRows) -> None:
+        self._rows = rows
+        self._read: tuple[tuple[str, int], list[dict[str, Any]]] = (("", 0), [])
+        self.images: dict[str, list[dict[str, Any]]] = defaultdict(list)
+
+    def check(self, episode: Episode, first: int) -> None:
+        """Compare the statistics of an episode with those of its values, which begin at row `first`."""
+        stored = self._stored(episode)
+        where = f"{episode['file']}, episode {episode['episode_index']}"
+        values = self._rows.statistics(first) if self._rows.rows > first else {}
+        if not self._rows.info.own:  # others may lack some
+            values = {key: of_key for key, of_key in values.items() if key in stored}
+        self._rows.compare_statistics(where, stored, values, name="stats/")
+        for key in self._rows.compare_image_statistics(where, stored, name="stats/"):
+            self.images[key].append(stored[key])
+
+    def _stored(self, episode: Episode) -> dict[str, dict[str, Any]]:
+        """Return the statistics in the table by feature and name; read a row group at a time."""
+        place = episode["file"], episode["group"]
+        if self._read[0] != place:
+            with open_table(file_in(self._rows.findings.dataset, place[0]), place[0]) as file:
+                columns = [column for column in file.schema_arrow.names if column.startswith("stats/")]
+                table = file.read_row_group(place[1], columns=columns) if columns else None
+            self._read = place, table.to_pylist() if table is not None else []
+        found: dict[str, dict[str, Any]] = defaultdict(dict)
+        for column, value in self._read[1][episode["row"]].items() if self._read[1] else ():
+            key, _, name = column.removeprefix("stats/").rpartition("/")
+            found[key][name] = value
+        return found
+
+
+def _by_file(
+    rows: LeRobotRows, template: str, prefix: str, episodes: list[Episode], **names: str
+) -> Iterator[tuple[str, list[Episode]]]:
+    """Return each file with the episodes in it, in order of the first episode."""
+    files: dict[tuple[Any, Any], list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        files[episode.get(f"{prefix}/chunk_index"), episode.get(f"{prefix}/file_index")].append(episode)
+    for (chunk, file), of_file in files.items():
+        if not isinstance(chunk, int) or not isinstance(file, int):
+            raise RoboCacheError(f"{EPISODES}: an episode has no {prefix}/chunk_index and file_index")
+        yield rows.info.path(template, chunk_index=chunk, file_index=file, **names), of_file
+
+
+LEROBOT_V3 = FormatCheck("LeRobot v3.0", partial(_has_version, "v3"), _check_v3)
+
+
+COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless original_key says otherwise
+
+
+def check_gr00t_statistics(findings: Findings, rows: LeRobotRows) -> None:
+    """Compare meta/stats.json with the values, if it exists."""
+    if not (findings.dataset / schema.STATS).exists():
+        return
+    with findings.reading(schema.STATS):
+        stored = read_json(findings.dataset, schema.STATS)
+        info, values = rows.info, rows.statistics()
+        for key, stated in stored.items():
+            lacking = [name for name in schema.GR00T_STATS if name not in stated]
+            findings.check(not lacking, schema.STATS, f"{key} has no {', '.join(lacking)}: GR00T overwrites the file")
+            if key in values:
+                compare(findings, f"{schema.STATS}: {key}", stated, values[key], exact=info.own)
+        for key, feature in info.features.items():
+            if feature.dtype.startswith("float"):
+                findings.check(key in stored, schema.STATS, f"has no {key}: GR00T computes and overwrites the file")
+
+
+def check_modality(findings: Findings, info: Info, exported: ExportedRows | None) -> None:
+    """Check that meta/modality.json names columns and videos of the dataset, and each stream of an export."""
+    if not (findings.dataset / schema.MODALITY).exists():
+        findings.skip(f"{schema.MODALITY}: there is none; GR00T needs it")
+        return
+    with findings.reading(schema.MODALITY):
+        modality = read_json(findings.dataset, schema.MODALITY)
+        for kind, column in COLUMNS.items():
+            for name, part in modality.get(kind, {}).items():
+                _check_part(findings, info, f"{kind}.{name}", part, part.get("original_key") or column)
+            if exported is not None:
+                _check_streams(exported, kind, modality.get(kind, {}))
+        for name, part in modality.get("video", {}).items():
+            key = part.get("original_key") or IMAGES + name
+            findings.check(key in info.videos, schema.MODALITY, f"video.{name}: {key} is not a video of the dataset")
+        for name, part in (modality.get("annotation") or {}).items():
+            key = part.get("original_key") or f"annotation.{name}"
+            findings.check(
+                key in info.features, schema.MODALITY, f"annotation.{name}: {key} is not a column of the dataset"
+            )
+
+
+def _check_streams(exported: ExportedRows, kind: str, parts: dict[str, Any]) -> None:
+    start = 0
+    for stream in exported.of_role("observation" if kind == "state" else "action"):
+        part = parts.get(stream.name) or {}
+        span = [part.get("start"), part.get("end")]
+        exported.check_value(schema.MODALITY, f"{kind}.{stream.name}", span, [start, start + stream.width])
+        start += stream.width
+
+
+def _check_part(findings: Findings, info: Info, name: str, part: dict[str, Any], column: str) -> None:
+    feature = info.features.get(column)
+    if feature is None:
+        findings.add(schema.MODALITY, f"{name}: {column} is not a column of the dataset")
+        return
+    start, end = part.get("start"), part.get("end")
+    within = isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= feature.shape[0]
+    text = f"{name}: {start} to {end} are not columns of {column}, which has {feature.shape[0]}"
+    findings.check(within, schema.MODALITY, text)
+
+
+def _check_v21(findings: Findings) -> None:
+    with closing(LeRobotRows(findings)) as rows:
+        info = rows.info
+        size = info.raw.get("chunks_size", 1000)
+        text = f"chunks_size is {printable(size, 20)}; it must be a positive integer"
+        if not findings.check(isinstance(size, int) and size > 0, schema.INFO, text):
+            size = 1000
+        version = info.raw["codebase_version"]
+        text = f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others"
+        findings.check(version == schema.VERSION_V21, schema.INFO, text)
+        tasks = read_lines(findings.dataset, schema.TASKS_V21)
+        indices = [task.get("task_index") for task in tasks]
+        findings.check(indices == list(range(len(tasks))), schema.TASKS_V21, "task_index is not 0, 1, 2, …")
+        info.check_total(findings, "total_tasks", len(tasks))
+        rows.tasks = [str(task.get("task")) for task in tasks]
+        episodes = _episodes_v21(findings, rows, size)
+        _check_episodes(findings, rows, episodes, size)
+        rows.check_whole(schema.EPISODES_V21, len(episodes), schema.TASKS_V21)
+        check_gr00t_statistics(findings, rows)
+        check_norm_stats(findings, info, rows.statistics())
+        check_modality(findings, info, rows.exported)
+    listed = set()
+    for key, feature in info.videos.items():
+        for episode, (length, _) in enumerate(episodes):
+            place = {"episode_chunk": episode // size, "episode_index": episode}
+            name = info.path("video_path", **place, video_key=key)
+            listed.add(name)
+            check_video(findings, name, info, feature, [Span(episode, 0.0, length)])
+    findings.check_listed("videos/*/*/*.mp4", listed, "is not a video of an episode")
+    if info.videos and not findings.decode:
+        findings.skip("pictures in the videos: frames are counted, not decoded; --decode decodes them")
+    if not (findings.dataset / schema.STATS).exists():
+        findings.skip(f"{schema.STATS}: there is none; GR00T computes it")
+
+
+def _episodes_v21(findings: Findings, rows: LeRobotRows, chunk: int) -> list[tuple[int, Any]]:
+    """Return the length and the tasks of each episode."""
+    info, found = rows.info, []
+    for number, row in enumerate(read_lines(findings.dataset, schema.EPISODES_V21)):
+        where = f"{schema.EPISODES_V21}, line {number + 1}"
+        index, length = row.get("episode_index"), row.get("length")
+        findings.check(index == number, where, f"episode_index is {index}; it must be {number}")
+        if not isinstance(length, int) or length < 1:
+            findings.add(where, f"length is {length}; it must be a positive integer")
+            length = 0
+        unknown = [task for task in row.get("tasks") or () if task not in rows.tasks]
+        findings.check(not unknown, where, f"its task {unknown[:1]} is not in {schema.TASKS_V21}")
+        found.append((length, row.get("tasks")))
+    info.check_total(findings, "total_episodes", len(found))
+    info.check_splits(findings, len(found))
+    info.check_total(findings, "total_chunks", -(-len(found) // chunk))
+    info.check_total(findings, "total_videos", len(found) * len(info.videos))
+    findings.counted["episodes"] += len(found)
+    return found
+
+
+def _check_episodes(findings: Findings, rows: LeRobotRows, episodes: list[tuple[int, Any]], chunk: int) -> None:
+    stored: list[dict[str, Any]] = []
+    with findings.reading(schema.EPISODES_STATS):
+        stored = read_lines(findings.dataset, schema.EPISODES_STATS)
+        text = f"{len(stored)} of {len(episodes)} episodes"
+        findings.check(len(stored) == len(episodes), schema.EPISODES_STATS, text)
+    listed = set()
+    for episode, (length, tasks) in enumerate(episodes):
+        name = rows.info.path("data_path", episode_chunk=episode // chunk, episode_index=episode)
+        listed.add(name)
+        with findings.reading(name):
+            table = read_table(file_in(findings.dataset, name), name)
+            rows.check_unlisted(name, table.column_names)
+            first = rows.rows
+            rows.check_rows(name, table, episode, length, tasks)
+            if episode < len(stored):
+                where, of_features = f"{schema.EPISODES_STATS}, episode {episode}", stored[episode].get("stats")
+                if stored[episode].get("episode_index") != episode or not isinstance(of_features, dict):
+                    findings.add(where, "has another episode_index, or no stats")
+                    continue
+                rows.compare_statistics(where, of_features, rows.statistics(first))
+                rows.compare_image_statistics(where, of_features)
+    findings.check_listed("data/*/*.parquet", listed, "is not a file of an episode; LeRobot reads it as one")
+
+
+LEROBOT_V21 = FormatCheck("LeRobot v2.1", partial(_has_version, "v2"), _check_v21)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.checksums import update_checksum
+from robocache_ros.formats.dataset_folder import update_checksum
 from robocache_ros.formats.lerobot.schema import NORM_STATS, OPENPI_KEYS, OPENPI_STATS
 from robocache_ros.formats.parquet import column_array, read_parquet
-from robocache_ros.formats.schema import ACTION, STATE
+from robocache_ros.formats.read import ACTION, STATE
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.untrusted_files import files_below
 

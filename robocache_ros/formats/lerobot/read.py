@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import task_texts, values_of
-from robocache_ros.formats.columns import (
-    ExportColumns,
-    export_columns,
-    read_marks,
-    successes,
-)
-from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
+from robocache_ros.formats.columns import ExportColumns, export_columns, read_marks, successes
+from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import StoredArrays, stored_arrays
 from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet
 from robocache_ros.formats.read import (
+    ACTION,
+    AGE,
+    IMAGES,
     MAX_EPISODES,
+    STATE,
+    TICK,
+    VALID,
+    WINDOW,
     DatasetError,
     SourceEpisode,
     Stream,
@@ -38,8 +40,7 @@ from robocache_ros.formats.read import (
     read_objects,
     refusing,
 )
-from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STATE, TICK, VALID, WINDOW
-from robocache_ros.formats.video_frames import VideoFrames
+from robocache_ros.formats.video import CODES, UNITS, depths_of_codes
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled, path_below
 
@@ -266,16 +267,16 @@ class LeRobotEpisodes:
             raise DatasetError(f"cameras: no {printable(missing[0], 40)}; there are {printable(known)}")
         self._cameras = images if cameras is None else {camera: images[camera] for camera in cameras}
         provenance = self.folder / schema.PROVENANCE
-        self._export: ExportColumns | None = None
+        self.export: ExportColumns | None = None
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
         if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
             stated, where = read_object(file_below(self.folder, schema.PROVENANCE)), printable(provenance)
             if lacking := [name for name in (VALID, AGE) if name not in features]:
                 raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
-            self._export = export_columns(stated, where)
+            self.export = export_columns(stated, where)
             self._success = successes(stated, len(self), where)
-            kinds = {name: about.kind for name, about in self._export.streams.items()}
+            kinds = {name: about.kind for name, about in self.export.streams.items()}
             self._arrays = stored_arrays(self.folder, stated.get("arrays", {}), kinds, where)
         if episodes is not None:
             chosen = _chosen(episodes, [place.index for place in self._layout.episodes])
@@ -283,9 +284,9 @@ class LeRobotEpisodes:
             self._success = [self._success[row] for row in chosen] if self._success else []
         vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
         self._proprio = [STATE] if STATE in features else vectors
-        windows = [name for name in vectors if name.startswith(WINDOW)] if self._export else []
+        windows = [name for name in vectors if name.startswith(WINDOW)] if self.export else []
         others = [
-            name for name in (ACTION, schema.REWARD, *((TICK, VALID, AGE) if self._export else ())) if name in features
+            name for name in (ACTION, schema.REWARD, *((TICK, VALID, AGE) if self.export else ())) if name in features
         ]
         self._columns = tuple(dict.fromkeys((*self._proprio, *windows, *others, "episode_index", "task_index")))
 
@@ -319,7 +320,7 @@ class LeRobotEpisodes:
             else:
                 images[camera] = _image_files(path, name, first, place.length, where)
         depth = self._depth(place)
-        if self._export:
+        if self.export:
             streams = self._exported(columns, images, depth, place, where)
         else:
             streams = self._nominal(columns, images, where)
@@ -342,7 +343,7 @@ class LeRobotEpisodes:
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""
         place = self._layout.episodes[index]
-        if self._export is None:
+        if self.export is None:
             return nominal_span(place.length, self._layout.fps)
         path = file_below(self.folder, place.rows)
         table, _ = _rows(path, self._columns, place.index, os.getpid())
@@ -388,7 +389,7 @@ class LeRobotEpisodes:
         place: EpisodePlace,
         where: str,
     ) -> dict[str, Stream]:
-        about = self._export
+        about = self.export
         assert about is not None
         ticks = columns[TICK].reshape(-1)
         # Arrow stores rows of one column, those of a single stream, as plain numbers.

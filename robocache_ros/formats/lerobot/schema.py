@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from robocache_ros.formats import schema
-from robocache_ros.formats.depth import MAX_M, MIN_M, SHIFT_M
-from robocache_ros.formats.schema import ACTION, STATE
+from robocache_ros.formats import read as schema
+from robocache_ros.formats.read import ACTION, STATE
+from robocache_ros.formats.video import MAX_M, MIN_M, SHIFT_M
 
 VERSION_V3, VERSION_V21 = "v3.0", "v2.1"
 INFO, STATS = "meta/info.json", "meta/stats.json"

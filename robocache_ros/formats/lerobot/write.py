@@ -20,7 +20,7 @@ from robocache_ros.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.formats.lerobot.openpi import write_norm_stats
 from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES, Table, column
 from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
-from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
+from robocache_ros.formats.read import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, row_bytes, video_bytes
@@ -258,7 +258,6 @@ def _own_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, NDArra
 
 
 def _episode_stats(contents: _ContentsV21, episode: Episode) -> dict[str, Stats]:
-    """Return the statistics of an episode."""
     own = _own_columns(contents.dataset, episode)
     stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
     stats.update({IMAGES + name: episode.histogram(name).stats() for name in contents.encodings})
@@ -301,7 +300,6 @@ class _ContentsV21:
         return spans
 
     def info(self) -> dict[str, Any]:
-        """Return info.json."""
         dataset = self.dataset
         episodes = len(dataset.episodes)
         features = _features(dataset, self.encodings)
@@ -402,7 +400,6 @@ class _ContentsV3:
         self.videos.update(dict.fromkeys(dataset.depth_videos, DEPTH_VIDEO))
 
     def video_files(self, name: str) -> list[range]:
-        """Return the episodes in each video file of a stream."""
         return joined_files([e.video_part(name, self.videos[name]) for e in self.dataset.episodes], VIDEO_FILE_MB)
 
 
@@ -440,7 +437,6 @@ def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
 def _write_episodes_v3(
     contents: _ContentsV3, folder: Path, places: Sequence[DataPlace], videos: Mapping[str, Sequence[VideoPlace]]
 ) -> None:
-    """Write the table of the episodes."""
     dataset = contents.dataset
     with closing(Table(folder, schema.EPISODES_V3)) as table:
         for episode in dataset.episodes:

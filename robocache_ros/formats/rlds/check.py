@@ -18,47 +18,36 @@ from robocache_ros.formats.check import (
     ColumnFiles,
     ExportedRows,
     Findings,
-    TickRows,
+    FormatCheck,
     check_finite,
     check_first_and_last,
     check_ticks,
     compare,
+    exported_rows,
     file_in,
     image_size,
     read_json,
 )
-from robocache_ros.formats.rlds import schema
+from robocache_ros.formats.read import PROVENANCE
+from robocache_ros.formats.rlds import read as rlds
 from robocache_ros.formats.rlds.tfrecord import Values, parse_example, read_records
-from robocache_ros.formats.schema import PROVENANCE
 
 ARRAY_BYTES = 256 << 20
 
 Features = dict[str, dict[str, Any]]  # key of the record -> the entry in features.json
 
 
-class RldsCheck:
-    """Reads every record of an RLDS dataset."""
+def _folders(dataset: Path) -> list[Path]:
+    """Return the folder, and the folders <name>/<version> in it, that have dataset_info.json."""
+    found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + rlds.INFO)]
+    return [folder for folder in found if (folder / rlds.FEATURES).is_file()]
 
-    title = "RLDS"
 
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether the folder, or a folder <name>/<version> in it, has dataset_info.json."""
-        return bool(self._folders(dataset))
-
-    def _folders(self, dataset: Path) -> list[Path]:
-        found = [path.parent for level in ("", "*/", "*/*/") for path in dataset.glob(level + schema.INFO)]
-        return [folder for folder in found if (folder / schema.FEATURES).is_file()]
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: one of the JSON files cannot be used.
-        """
-        for folder in self._folders(findings.dataset):
-            inner = "" if folder == findings.dataset else f"{folder.relative_to(findings.dataset).as_posix()}/"
-            with closing(ColumnFiles()) as columns:
-                _Records(findings, inner, columns).check()
+def _check(findings: Findings) -> None:
+    for folder in _folders(findings.dataset):
+        inner = "" if folder == findings.dataset else f"{folder.relative_to(findings.dataset).as_posix()}/"
+        with closing(ColumnFiles()) as columns:
+            _Records(findings, inner, columns).check()
 
 
 class _Records:
@@ -74,37 +63,33 @@ class _Records:
 
     def __init__(self, findings: Findings, inner: str, columns: ColumnFiles) -> None:
         self.findings, self._inner, self._columns = findings, inner, columns
-        self._info: dict[str, Any] = read_json(findings.dataset, inner + schema.INFO)
-        self._features = _features(read_json(findings.dataset, inner + schema.FEATURES))
+        self._info: dict[str, Any] = read_json(findings.dataset, inner + rlds.INFO)
+        self._features = _features(read_json(findings.dataset, inner + rlds.FEATURES))
         self._exported: ExportedRows | None = None
         self._episodes = self._rows = 0  # of those that this package wrote
 
     def check(self) -> None:
         """Report everything that is wrong."""
         findings, inner = self.findings, self._inner
-        if (findings.dataset / inner / PROVENANCE).is_file():
+        is_own = any(key.startswith(rlds.OWN) for key in self._features)
+        self._exported = exported_rows(findings, inner + PROVENANCE, is_own=is_own)
+        if self._exported is not None:
             with findings.reading(inner + PROVENANCE):
-                raw = read_json(findings.dataset, inner + PROVENANCE)
-                self._exported = ExportedRows(findings, inner + PROVENANCE, raw)
                 self._check_described(self._exported)
-        else:
-            own = any(key.startswith(schema.OWN) for key in self._features)
-            text = "is missing; without it readers do not know the streams"
-            findings.check(not own, inner + PROVENANCE, text)
         listed = [inner + name for split in self._info.get("splits") or [] for name in self._check_split(split)]
         if self._exported is not None:
-            with findings.reading(inner + schema.STATISTICS):
+            with findings.reading(inner + rlds.STATISTICS):
                 self._check_dataset(self._exported)
-        findings.check_listed(f"{glob.escape(inner)}*tfrecord*", listed, f"no split of {schema.INFO} has this file")
+        findings.check_listed(f"{glob.escape(inner)}*tfrecord*", listed, f"no split of {rlds.INFO} has this file")
 
     def _check_split(self, split: dict[str, Any]) -> list[str]:
         """Check the files of a split; return their names."""
         lengths = [int(length) for length in split.get("shardLengths") or []]
-        where = f"{self._inner}{schema.INFO}, split {printable(split.get('name'), 30)}"
+        where = f"{self._inner}{rlds.INFO}, split {printable(split.get('name'), 30)}"
         self.findings.check(bool(lengths), where, "has no files")
         template, kind = split.get("filepathTemplate"), self._info.get("fileFormat", "tfrecord")
         names = [
-            schema.file_name(template, self._info.get("name"), split.get("name"), kind, index, len(lengths))
+            rlds.file_name(template, self._info.get("name"), split.get("name"), kind, index, len(lengths))
             for index in range(len(lengths))
         ]
         sizes = [self._check_shard(self._inner + name, of_name) for name, of_name in zip(names, lengths, strict=True)]
@@ -125,14 +110,14 @@ class _Records:
         except RoboCacheError as error:
             self.findings.add(name, str(error).rpartition(f"{Path(name).name}: ")[2])
             return None
-        self.findings.check(records == length, name, f"{records} records; {schema.INFO} says {length}")
+        self.findings.check(records == length, name, f"{records} records; {rlds.INFO} says {length}")
         self.findings.counted["episodes"] += records
         return size
 
     def _check_episode(self, where: str, record: dict[str, Values]) -> None:
         findings = self.findings
         for key in sorted(set(record) - set(self._features)):
-            findings.add(where, f"{printable(key, 60)} is not in {schema.FEATURES}")
+            findings.add(where, f"{printable(key, 60)} is not in {rlds.FEATURES}")
         steps: set[int] = set()
         arrays: dict[str, NDArray[Any]] = {}
         for key, feature in self._features.items():
@@ -141,18 +126,18 @@ class _Records:
                 continue
             with findings.reading(f"{where}, {key}"):
                 count = self._check_feature(f"{where}, {key}", feature, record[key], arrays, key)
-                if key.startswith(schema.STEPS):
+                if key.startswith(rlds.STEPS):
                     steps.add(count)
         if not findings.check(len(steps) <= 1, where, f"its features have different numbers of steps: {sorted(steps)}"):
             return
         findings.counted["rows"] += sum(steps)
-        flags = {name: schema.STEPS + name for name in ("is_first", "is_last")}
+        flags = {name: rlds.STEPS + name for name in ("is_first", "is_last")}
         found = {name: arrays[key].reshape(-1) != 0 for name, key in flags.items() if key in arrays}
         check_first_and_last(findings, where, found)
         if self._exported is not None:
             with findings.reading(where):
                 self._check_own(self._exported, where, record, arrays)
-        elif len(ticks := arrays.get(schema.TICK, np.zeros(0)).reshape(-1)) > 1:
+        elif len(ticks := arrays.get(rlds.TICK, np.zeros(0)).reshape(-1)) > 1:
             rate_hz = round((len(ticks) - 1) * 1e9 / max(int(ticks[-1] - ticks[0]), 1))
             check_ticks(findings, f"{where}, tick_ns", ticks, max(rate_hz, 1))
 
@@ -179,9 +164,7 @@ class _Records:
         table = values.reshape(-1, *shape)
         dtype = str((feature.get("tensor") or {}).get("dtype", ""))
         same = not dtype or (table.dtype.kind == "f") == ("float" in dtype)
-        self.findings.check(
-            same, where, f"has {table.dtype.name} numbers; {schema.FEATURES} says {printable(dtype, 20)}"
-        )
+        self.findings.check(same, where, f"has {table.dtype.name} numbers; {rlds.FEATURES} says {printable(dtype, 20)}")
         check_finite(self.findings, where, table)
         self.findings.counted["arrays"] += 1
         arrays[key] = table
@@ -214,23 +197,21 @@ class _Records:
             last = data
             found = image_size(bytes(data), decode=self.findings.decode)
             if len(dimensions) == 3 and min(dimensions) > 0 and found != tuple(dimensions[:2]):
-                self.findings.add(
-                    where, f"step {step} is {found[0]}x{found[1]}; {schema.FEATURES} says {dimensions[:2]}"
-                )
+                self.findings.add(where, f"step {step} is {found[0]}x{found[1]}; {rlds.FEATURES} says {dimensions[:2]}")
                 return
         self.findings.counted["images"] += len(values)
 
     def _check_described(self, exported: ExportedRows) -> None:
         """Compare what the metadata state of the dataset with the provenance."""
-        for key, role in schema.ROLES.items():
+        for key, role in rlds.ROLES.items():
             if labels := exported.labels(role):
                 stated = str(self._features.get(key, {}).get("description")).split(", ")
-                exported.check_names(key, stated, labels, where=self._inner + schema.FEATURES)
-        for key in (schema.STAMP, schema.VALID, schema.AGE):
+                exported.check_names(key, stated, labels, where=self._inner + rlds.FEATURES)
+        for key in (rlds.STAMP, rlds.VALID, rlds.AGE):
             names = str(self._features.get(key, {}).get("description")).rpartition(": ")[2].rstrip(".").split(", ")
-            exported.check_names(key, names, exported.layout.names, where=self._inner + schema.FEATURES)
+            exported.check_names(key, names, exported.layout.names, where=self._inner + rlds.FEATURES)
         described = f"Robot {exported.robot}: {'; '.join(exported.tasks[:20])}"
-        exported.check_value(self._inner + schema.INFO, "description", self._info.get("description"), described)
+        exported.check_value(self._inner + rlds.INFO, "description", self._info.get("description"), described)
 
     def _check_own(
         self, exported: ExportedRows, where: str, record: dict[str, Values], arrays: dict[str, NDArray[Any]]
@@ -238,48 +219,39 @@ class _Records:
         """Check an episode that this package wrote."""
         number = self._episodes
         self._episodes += 1
-        ticks, stamps, valid, ages = (arrays[key] for key in (schema.TICK, schema.STAMP, schema.VALID, schema.AGE))
-        tables = {role: arrays.get(key) for key, role in schema.ROLES.items()}
-        images = {stream.name: record.get(schema.OBSERVATION + stream.name) for stream in exported.spec.media}
+        names = [name for name in exported.columns if not name.startswith("mask.")]
+        columns = {name: arrays[rlds.OWN + name.replace(".", "/", 1)] for name in names}
+        tables = {role: arrays.get(key) for key, role in rlds.ROLES.items()}
+        images = {stream.name: record.get(rlds.OBSERVATION + stream.name) for stream in exported.spec.media}
         repeated = {
             name: np.array([False, *(one == other for one, other in itertools.pairwise(of_stream))])
             for name, of_stream in images.items()
-            if isinstance(of_stream, list) and len(of_stream) == len(ticks)
+            if isinstance(of_stream, list) and len(of_stream) == len(columns["tick_ns"])
         }
-        ages_ms = {name: arrays[schema.SAMPLE_AGES + name] for name in exported.windows}
-        rows = TickRows(
-            ticks.reshape(-1),
-            stamps,
-            valid,
-            ages,
-            exported.split(tables),
-            ages_ms=ages_ms,
-            repeated=repeated,
-            rewards=arrays[schema.REWARD],
-        )
+        rows = exported.tick_rows(columns, exported.split(tables), repeated=repeated, rewards=arrays[rlds.REWARD])
         if not exported.check_episode(where, number, rows):
             return
         self._columns.append(exported.with_nan(rows, tables))
-        self._rows += len(ticks)
-        discount = bool((arrays[schema.STEPS + "discount"] == 1).all())
+        self._rows += len(rows.ticks_ns)
+        discount = bool((arrays[rlds.STEPS + "discount"] == 1).all())
         self.findings.check(discount, where, "discount is not 1 in each step")
-        stated = int(arrays[schema.EPISODE_INDEX].reshape(-1)[0])
-        exported.check_value(where, schema.EPISODE_INDEX, stated, number)
+        stated = int(arrays[rlds.EPISODE_INDEX].reshape(-1)[0])
+        exported.check_value(where, rlds.EPISODE_INDEX, stated, number)
         if number < len(exported.episodes):
             task, success = exported.episodes[number].task, exported.episodes[number].success
-            texts = {bytes(text).decode() for text in record[schema.LANGUAGE]}
+            texts = {bytes(text).decode() for text in record[rlds.LANGUAGE]}
             exported.check_value(where, "language_instruction", min(texts - {task}, default=task), task)
-            code = int(arrays[schema.SUCCESS].reshape(-1)[0])
-            exported.check_value(where, schema.SUCCESS, code, -1 if success is None else int(success))
-            ends = arrays[schema.STEPS + "is_terminal"].reshape(-1) != 0
+            code = int(arrays[rlds.SUCCESS].reshape(-1)[0])
+            exported.check_value(where, rlds.SUCCESS, code, -1 if success is None else int(success))
+            ends = arrays[rlds.STEPS + "is_terminal"].reshape(-1) != 0
             off = ends != ((np.arange(len(ends)) == len(ends) - 1) & bool(success))
             text = f"is_terminal is {ends[off.argmax()]} in step {off.argmax()}; it marks the last one of a success"
             self.findings.check(not off.any(), where, text)
 
     def _check_dataset(self, exported: ExportedRows) -> None:
         """Compare the number of episodes and the statistics."""
-        where = self._inner + schema.STATISTICS
-        exported.check_count(self._episodes, self._inner + schema.INFO)
+        where = self._inner + rlds.STATISTICS
+        exported.check_count(self._episodes, self._inner + rlds.INFO)
         stored = read_json(self.findings.dataset, where)
         exported.check_value(where, "num_transitions", stored["num_transitions"], self._rows)
         exported.check_value(where, "num_trajectories", stored["num_trajectories"], self._episodes)
@@ -306,7 +278,7 @@ def _features(raw: dict[str, Any], prefix: str = "") -> Features:
                 found[prefix + name] = feature
         return found
     except (KeyError, TypeError, AttributeError) as error:
-        raise RoboCacheError(f"{schema.FEATURES}: not the features of TFDS ({printable(error, 40)})") from None
+        raise RoboCacheError(f"{rlds.FEATURES}: not the features of TFDS ({printable(error, 40)})") from None
 
 
 def _shape(feature: dict[str, Any]) -> tuple[int, ...]:
@@ -314,4 +286,4 @@ def _shape(feature: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(side) for side in shape.get("dimensions", []))
 
 
-RLDS_CHECK = RldsCheck()
+RLDS_CHECK = FormatCheck("RLDS", lambda dataset: bool(_folders(dataset)), _check)

@@ -12,9 +12,9 @@ import numpy as np
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.rlds import schema
+from robocache_ros.formats.read import ACTION, PROVENANCE, STATE
+from robocache_ros.formats.rlds import read as rlds
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, RecordWriter, encode_example
-from robocache_ros.formats.schema import ACTION, PROVENANCE, STATE
 from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
@@ -118,7 +118,7 @@ def dataset_info(name: str, version: str, description: str, shards: Sequence[int
     """
     split = {
         "name": "train",
-        "filepathTemplate": schema.TEMPLATE,
+        "filepathTemplate": rlds.TEMPLATE,
         "shardLengths": [str(length) for length in shards],  # numbers of 64 bits are text in the JSON of protobuf
         "numBytes": str(nbytes),
     }
@@ -196,11 +196,11 @@ class RldsFormat(WrittenByTasks):
         folder, contents = folder / NAME / VERSION, _Contents(dataset)
         folder.mkdir(parents=True, exist_ok=True)
         features = episode_features(dataset, contents.encodings, contents.windows)
-        write_json(folder / schema.FEATURES, features)
+        write_json(folder / rlds.FEATURES, features)
         write_provenance(folder / PROVENANCE, dataset, contents.encodings)
-        write_json(folder / schema.STATISTICS, _statistics(dataset))
+        write_json(folder / rlds.STATISTICS, _statistics(dataset))
         description = f"Robot {dataset.options.robot_type}: {'; '.join(dataset.tasks[:20])}"
-        write_json(folder / schema.INFO, dataset_info(NAME, VERSION, description, shards, nbytes))
+        write_json(folder / rlds.INFO, dataset_info(NAME, VERSION, description, shards, nbytes))
 
 
 class _Contents:
@@ -217,9 +217,9 @@ class _Contents:
         for name, encoding in self.encodings.items():
             images = episode.images(name, encoding)
             held = HeldBytes(images.samples, images.__getitem__)
-            found[schema.OBSERVATION + name] = BytesList(held, images.sizes.tolist())
+            found[rlds.OBSERVATION + name] = BytesList(held, images.sizes.tolist())
         for name in self.dataset.arrays:
-            found[schema.OBSERVATION + name] = BytesList(_compressed(episode.arrays(name)))
+            found[rlds.OBSERVATION + name] = BytesList(_compressed(episode.arrays(name)))
         return found
 
     def step_bytes(self) -> int:
@@ -235,30 +235,30 @@ class _Contents:
         length = episode.length
         steps = np.arange(length)
         found: dict[str, Any] = {
-            schema.REWARD: episode.rewards,
-            f"{schema.STEPS}discount": np.ones(length, np.float32),
-            f"{schema.STEPS}is_first": steps == 0,
-            f"{schema.STEPS}is_last": steps == length - 1,
-            f"{schema.STEPS}is_terminal": (steps == length - 1) & bool(episode.success),
-            schema.LANGUAGE: BytesList([episode.task.encode()] * length),
-            schema.TICK: episode.ticks_ns,
-            schema.STAMP: episode.stamps_ns,
-            schema.VALID: episode.valid,
-            schema.AGE: episode.age_ns,
+            rlds.REWARD: episode.rewards,
+            f"{rlds.STEPS}discount": np.ones(length, np.float32),
+            f"{rlds.STEPS}is_first": steps == 0,
+            f"{rlds.STEPS}is_last": steps == length - 1,
+            f"{rlds.STEPS}is_terminal": (steps == length - 1) & bool(episode.success),
+            rlds.LANGUAGE: BytesList([episode.task.encode()] * length),
+            rlds.TICK: episode.ticks_ns,
+            rlds.STAMP: episode.stamps_ns,
+            rlds.VALID: episode.valid,
+            rlds.AGE: episode.age_ns,
         }
         if self.dataset.state:
-            found[schema.STATE] = episode.state
+            found[rlds.STATE] = episode.state
         if self.dataset.actions:
-            found[schema.ACTION] = episode.action
+            found[rlds.ACTION] = episode.action
         for stream in self.windows:
-            found[schema.OBSERVATION + stream.name] = episode.vector(stream.name)
-            found[schema.SAMPLE_AGES + stream.name] = episode.window_ages_ms(stream.name)
+            found[rlds.OBSERVATION + stream.name] = episode.vector(stream.name)
+            found[rlds.SAMPLE_AGES + stream.name] = episode.window_ages_ms(stream.name)
         success = -1 if episode.success is None else int(episode.success)
         return {
             **found,
-            schema.RECORDING: BytesList([printable(episode.recording, 4096).encode()]),
-            schema.EPISODE_INDEX: np.array([episode.index]),
-            schema.SUCCESS: np.array([success]),
+            rlds.RECORDING: BytesList([printable(episode.recording, 4096).encode()]),
+            rlds.EPISODE_INDEX: np.array([episode.index]),
+            rlds.SUCCESS: np.array([success]),
         }
 
 

@@ -269,6 +269,7 @@ def _pixels(image: Tensor, normalization: object) -> Tensor:
 
 
 TRANSPORTS = ("auto", "message", "compressed")
+OVERLAP_NS = NS_PER_S  # of two transports: one may lag behind the other; an older tick is one after a jump of the clock
 UNSPUN_S = 1.0  # time after which a node that has run no callback counts as not spun
 
 
@@ -511,10 +512,12 @@ class FusedSubscriber:
 
     def _deliver(self, frame: FusedFrame, layout: Layout, *, shared: bool) -> None:
         with self._order:  # not around the callback, which may close this subscriber
-            switched = shared != self._newest_shared
-            if (self.shared and not shared) or (switched and frame.tick_ns == self._newest_ns):
+            if self.shared and not shared:
+                return
+            behind_ns = -1 if self._newest_ns is None else self._newest_ns - frame.tick_ns
+            if shared != self._newest_shared and 0 <= behind_ns < OVERLAP_NS:
                 return  # it has already arrived over the other transport
-            if self._refused:
+            if self._refused or self._closed:
                 return
             for name in self._images:
                 if name in frame.valid:  # not in `tensors`: its size is unknown until an image arrives

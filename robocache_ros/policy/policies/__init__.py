@@ -1,23 +1,38 @@
-"""Who plans: a checkpoint, a function of the user."""
+"""Who plans: a checkpoint of this package or of LeRobot, a function of the user, a policy server."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.policy.plan import Chunk
+from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.spec import FusionSpec
+
+KINDS = "CHECKPOINT.pt, a LeRobot folder, MODULE:FUNCTION, FILE.py:FUNCTION, openpi://HOST:PORT or gr00t://HOST:PORT"
+SERVERS = ("openpi", "gr00t")
 
 
 class RunnablePolicy(Protocol):
     """Plans chunks of actions from frames."""
 
-    def plan(self, frame: FusedFrame, tick: int) -> Chunk:
+    @property
+    def takes_prefix(self) -> bool:
+        """Whether it continues a prefix."""
+
+    def plan(
+        self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
+    ) -> Chunk:
         """Plan from a frame.
 
         Args:
             frame: the observation.
             tick: its index on the tick grid of the spec.
+            prefix: what the chunk continues; None: nothing, or the policy takes none.
+            earlier: the frames of the ticks before, oldest first, if `observed_ticks` are several.
         """
 
     def close(self) -> None:
@@ -25,36 +40,104 @@ class RunnablePolicy(Protocol):
 
 
 def kind_of(text: str) -> str:
-    """Return the kind of a policy, given as on the command line.
+    """Return the kind of a policy, given as on the command line: checkpoint, lerobot, function, openpi or gr00t.
 
     Raises:
-        RoboCacheError: it is neither a checkpoint nor a function.
+        RoboCacheError: it is of no kind.
     """
-    if "://" in text:
-        raise RoboCacheError(f"policy: {printable(text, 60)}: no such kind of server; give a checkpoint or a function")
+    shown = printable(text, 50)
+    scheme, found, _ = text.partition("://")
+    if found:
+        if scheme not in SERVERS:
+            raise RoboCacheError(
+                f"policy: {shown}: no such kind of server; use openpi://HOST:PORT or gr00t://HOST:PORT"
+            )
+        return scheme
+    if os.path.isdir(text):  # of any text
+        return "lerobot"
     if text.endswith(".pt"):
         return "checkpoint"
     if text.rpartition(":")[0] and text.rpartition(":")[2].isidentifier():
         return "function"
-    raise RoboCacheError(
-        f"policy: {printable(text, 60)} is not a policy; give CHECKPOINT.pt, MODULE:FUNCTION or FILE.py:FUNCTION"
-    )
+    raise RoboCacheError(f"policy: {shown} is not a policy; give {KINDS}")
 
 
-def open_policy(text: str, device: str = "cpu") -> RunnablePolicy:
+def check_policy(text: str, spec: FusionSpec) -> None:
+    """Check what can be checked of a policy without opening it.
+
+    Args:
+        text: as on the command line.
+        spec: of the frames, with the options of the run.
+
+    Raises:
+        RoboCacheError: it is of no kind, does not go with the spec, or needs what is not installed.
+    """
+    kind = kind_of(text)
+    if kind == "lerobot":
+        from robocache_ros.policy.policies.lerobot import check_installed, checked_config
+
+        checked_config(Path(text), spec)
+        check_installed()
+    elif kind in SERVERS:
+        open_policy(text, spec).close()
+
+
+def observed_ticks(text: str) -> int:
+    """Return how many ticks a policy observes; RoboCacheError if it is a damaged checkpoint of LeRobot."""
+    if kind_of(text) != "lerobot":
+        return 1
+    from robocache_ros.policy.policies.lerobot import read_config
+
+    return read_config(Path(text)).observed_ticks
+
+
+def identity(text: str, device: str = "cpu") -> dict[str, str]:
+    """Return what a run log has about a policy: its text, kind and device, and path and SHA-256 of its file."""
+    from robocache_ros.formats.dataset_folder import sha256
+
+    found = {"policy": text, "kind": kind_of(text), "device": device}
+    file = Path(text if found["kind"] == "checkpoint" else text.rpartition(":")[0])
+    if file.is_file():
+        found |= {"path": str(file.absolute()), "sha256": sha256(file)}
+    return found
+
+
+def open_policy(text: str, spec: FusionSpec, device: str = "cpu") -> RunnablePolicy:
     """Open a policy, given as on the command line.
 
     Args:
-        text: `run/checkpoint.pt`, `package.module:function` or `file.py:function`.
+        text: `run/checkpoint.pt`, `run/pretrained_model`, `package.module:function`, `file.py:function`,
+            `openpi://host:8000` or `gr00t://host:5555`.
+        spec: of the frames; its section `run` has the options of the policy.
         device: of a checkpoint.
 
     Raises:
         RoboCacheError: it cannot be opened.
     """
-    if kind_of(text) == "checkpoint":
+    policy = _opened(text, spec, device)
+    if spec.run and spec.run.prefix and not policy.takes_prefix:
+        raise RoboCacheError(f"run.prefix: {printable(text, 60)} takes no prefix; remove the option")
+    return policy
+
+
+def _opened(text: str, spec: FusionSpec, device: str) -> RunnablePolicy:
+    kind = kind_of(text)
+    if kind == "checkpoint":
         from robocache_ros.policy.policies.checkpoint import CheckpointPolicy
 
         return CheckpointPolicy.load(text, device)
+    if kind == "lerobot":
+        from robocache_ros.policy.policies.lerobot import LeRobotPolicy
+
+        return LeRobotPolicy.load(Path(text), spec, device)
+    if kind == "openpi":
+        from robocache_ros.policy.policies.openpi import OpenPiPolicy
+
+        return OpenPiPolicy(text, spec)
+    if kind == "gr00t":
+        from robocache_ros.policy.policies.gr00t import Gr00tPolicy
+
+        return Gr00tPolicy(text, spec)
     from robocache_ros.policy.policies.function import FunctionPolicy
 
     return FunctionPolicy.load(text)

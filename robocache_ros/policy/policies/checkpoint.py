@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.policy.plan import Chunk
+from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.training.trained_policy import TrainedPolicy
 
 
 class CheckpointPolicy:
     """Plans the whole horizon of a `TrainedPolicy`."""
+
+    takes_prefix = False
 
     def __init__(self, policy: TrainedPolicy) -> None:
         self._policy = policy
@@ -19,14 +25,18 @@ class CheckpointPolicy:
         """Read a checkpoint; RoboCacheError if it is damaged."""
         return cls(TrainedPolicy.load(path, device))
 
-    def plan(self, frame: FusedFrame, tick: int) -> Chunk:
+    def plan(
+        self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
+    ) -> Chunk:
         """Plan (horizon, A) actions; RoboCacheError if the frame is not as in training."""
         rate_hz = frame.layout.spec.rate_hz if frame.layout else self._policy.info.rate_hz
         if rate_hz != self._policy.info.rate_hz:
             raise RoboCacheError(
                 f"rate_hz: {rate_hz}, but the training had {self._policy.info.rate_hz}; use the spec of the training"
             )
-        return Chunk(tick, self._policy.act(frame)[0].cpu().numpy())
+        # Noise of the tick: a policy that samples gives the same plan again.
+        noise = torch.Generator(self._policy.device).manual_seed(tick)
+        return Chunk(tick, self._policy.act(frame, generator=noise)[0].cpu().numpy())
 
     def close(self) -> None:
         """Do nothing: the process ends."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,22 @@ import torch
 
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.policy.plan import Chunk
+from robocache_ros.policy.plan import Chunk, Prefix
 
 
 class FunctionPolicy:
     """Calls `function(frame)`, which returns a `Chunk`, or (H, A) actions of the tick of the frame.
 
-    The actions are a NumPy array, a torch tensor or a list, in the units of the robot. If the function has a method
-    `close`, it is called at the end.
+    The actions are a NumPy array, a torch tensor or a list, in the units of the robot. A function with a parameter
+    `prefix` gets the `Prefix` of the chunk, or None. If the function has a method `close`, it is called at the end.
     """
 
-    def __init__(self, function: Callable[[FusedFrame], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        try:
+            self.takes_prefix = "prefix" in inspect.signature(function).parameters
+        except (TypeError, ValueError):  # written in C
+            self.takes_prefix = False
 
     @classmethod
     def load(cls, text: str) -> FunctionPolicy:
@@ -42,11 +48,13 @@ class FunctionPolicy:
             raise RoboCacheError(f"policy: {where} has no function {printable(name, 40)}; check its name")
         return cls(function)
 
-    def plan(self, frame: FusedFrame, tick: int) -> Chunk:
+    def plan(
+        self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
+    ) -> Chunk:
         """Call the function."""
-        found = self._function(frame)
+        found = self._function(frame, **({"prefix": prefix} if self.takes_prefix else {}))
         if isinstance(found, Chunk):
-            tick, found = found.tick, found.actions
+            tick, found = operator.index(found.tick), found.actions
         if isinstance(found, torch.Tensor):
             found = found.detach().cpu().float().numpy()
         return Chunk(tick, np.asarray(found, np.float32))

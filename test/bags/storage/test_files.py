@@ -55,7 +55,7 @@ def test_topics_in_files_of_their_own_are_merged_by_time(tmp_path: Path) -> None
     "stray", ["a.mcap.sha256", "a.mcap.bak", "._a.mcap", ".a.mcap.swp", "a.db3-journal", "a.mcap.txt", "old.db3~"]
 )
 @pytest.mark.parametrize("metadata", [True, False])
-def test_files_beside_a_recording_do_not_matter(tmp_path: Path, stray: str, metadata: bool) -> None:
+def test_files_next_to_a_recording_do_not_matter(tmp_path: Path, stray: str, metadata: bool) -> None:
     (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
     (tmp_path / stray).write_bytes(b"something else")
     if metadata:

@@ -36,7 +36,7 @@ def test_views_have_the_bytes_of_the_messages(recording: Path) -> None:
         assert [bytes(message.data) for message in bag.messages(views=True)] == [large(k) for k in range(COUNT)]
 
 
-def test_messages_are_bytes_unless_views_are_asked_for(recording: Path) -> None:
+def test_messages_are_bytes_unless_views_are_requested(recording: Path) -> None:
     with Bag(recording) as bag:
         assert {type(message.data) for message in bag.messages()} == {bytes}
         assert {type(message.data) for message in bag.messages(views=True)} == {memoryview}

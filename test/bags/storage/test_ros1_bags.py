@@ -74,7 +74,7 @@ def test_bags_that_are_not_splits_are_refused_as_one_recording(tmp_path: Path) -
         Bag(tmp_path)
 
 
-def test_a_bag_beside_its_conversion_is_left_alone(tmp_path: Path) -> None:
+def test_a_bag_next_to_its_conversion_is_unchanged(tmp_path: Path) -> None:
     write_bag(tmp_path / "lift", TYPES, messages())
     write_ros1_bag(tmp_path / "lift" / "lift.bag", TYPES, messages()[:3])
     assert len(read(tmp_path / "lift")[0]) == len(messages())

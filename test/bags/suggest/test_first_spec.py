@@ -59,7 +59,7 @@ def test_stamps_on_another_clock_are_the_timeline(offset_ns: int, tmp_path: Path
     assert describe(path).notes[0].startswith("the timeline follows the header stamps of /pose_0, ")
 
 
-def test_stamps_of_different_clocks_are_told_apart_in_the_notes(tmp_path: Path) -> None:
+def test_stamps_of_different_clocks_are_distinguished_in_the_notes(tmp_path: Path) -> None:
     path = recorded(tmp_path / "bag", [0, 0, 3 * 86400 * S, 3 * 86400 * S, -400 * S])
     info = describe(path)
 

@@ -186,6 +186,6 @@ def test_a_cloud_that_is_as_fast_as_the_rest_is_in_the_spec(panda: BagInfo) -> N
 
 
 def test_a_cloud_without_other_streams_is_in_the_spec(panda: BagInfo) -> None:
-    alone = {"/camera/front/points": panda.topics["/camera/front/points"]}
+    separate = {"/camera/front/points": panda.topics["/camera/front/points"]}
 
-    assert "\n  front_voxels:\n" in suggest_spec(replace(panda, topics=alone))
+    assert "\n  front_voxels:\n" in suggest_spec(replace(panda, topics=separate))

@@ -84,9 +84,9 @@ def test_an_array_whose_header_states_another_size_is_named(copied: Callable[[st
 
 def test_shards_with_other_counts_than_the_episodes_are_refused(copied: Callable[[str], Path]) -> None:
     path = copied("webdataset") / "webdataset" / "dataset.json"
-    told = json.loads(path.read_text())
-    told["shards"][0]["episodes"] = 1
-    path.write_text(json.dumps(told))
+    reported = json.loads(path.read_text())
+    reported["shards"][0]["episodes"] = 1
+    path.write_text(json.dumps(reported))
 
     with pytest.raises(DatasetError, match=r"dataset\.json: 2 episodes, but the shards have others"):
         open_dataset("webdataset", path.parent)
@@ -112,9 +112,9 @@ def test_a_missing_chunk_is_named_and_not_read_as_zeros(name: str, copied: Calla
 def test_an_array_of_another_length_is_refused(copied: Callable[[str], Path]) -> None:
     folder = copied("diffusion_policy")
     path = folder / ZARR / "data" / "gripper" / ".zarray"
-    told = json.loads(path.read_text())
-    told["shape"][0] -= 1
-    path.write_text(json.dumps(told))
+    reported = json.loads(path.read_text())
+    reported["shape"][0] -= 1
+    path.write_text(json.dumps(reported))
 
     with pytest.raises(DatasetError, match=r"data/gripper does not have \d+ rows"):
         open_dataset("diffusion_policy", folder / "diffusion_policy")
@@ -142,12 +142,12 @@ def test_a_missing_recording_is_named(copied: Callable[[str], Path]) -> None:
 def change(name: str, *keys: str | int, value: object) -> Callable[[Path], None]:
     def changed(folder: Path) -> None:
         (path,) = folder.glob(name)
-        told = json.loads(path.read_text())
-        inner = told
+        reported = json.loads(path.read_text())
+        inner = reported
         for key in keys[:-1]:
             inner = inner[key]
         inner[keys[-1]] = value
-        path.write_text(json.dumps(told))
+        path.write_text(json.dumps(reported))
 
     return changed
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import DatasetError, TimelineDataset, open_dataset
-from robocache_ros.formats.delta.append import append_dataset
+from robocache_ros.formats.delta.log import append_dataset
 from test.export.delta.delta_rows import deltalake
 from test.export.delta.small_datasets import small_dataset
 

@@ -191,8 +191,8 @@ def test_workers_share_the_cache(exported: Callable[[str], Path], tmp_path: Path
 
     batches = [list(TimelineLoader(remote, 1, workers=workers)) for workers in (0, 2)]
 
-    for alone, together in zip(*batches, strict=True):
-        assert all(_equal(alone[key], together[key]) for key in alone)
+    for separate, together in zip(*batches, strict=True):
+        assert all(_equal(separate[key], together[key]) for key in separate)
 
 
 def test_a_damaged_file_elsewhere_is_named_by_its_url(

@@ -204,10 +204,10 @@ def test_zarr_streams_that_leave_the_dataset_are_refused(
 def test_a_webdataset_shard_elsewhere_is_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(exported("none") / "webdataset", tmp_path / "d"))
     index = dataset / "dataset.json"
-    told = json.loads(index.read_text())
-    shutil.move(dataset / told["shards"][0]["name"], tmp_path / "shard.tar")
-    told["shards"][0]["name"] = "../shard.tar"
-    index.write_text(json.dumps(told))
+    reported = json.loads(index.read_text())
+    shutil.move(dataset / reported["shards"][0]["name"], tmp_path / "shard.tar")
+    reported["shards"][0]["name"] = "../shard.tar"
+    index.write_text(json.dumps(reported))
 
     with pytest.raises(DatasetError, match="not in the folder of the dataset"):
         read_all("webdataset", dataset)

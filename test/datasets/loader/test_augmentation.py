@@ -74,7 +74,7 @@ def test_epochs_and_seeds_have_different_changes(counting: Counting) -> None:
     assert not same(first, list(other))
 
 
-def test_noise_has_the_given_deviation_and_leaves_padding_alone() -> None:
+def test_noise_has_the_given_deviation_and_leaves_padding_unchanged() -> None:
     plain, noisy = (
         next(iter(TimelineLoader(Counting(200), 200, augmentation=each)))
         for each in (None, Augmentation({"proprio": 0.5}))

@@ -95,7 +95,7 @@ def test_joined_samples_have_the_bits_of_samples() -> None:
     check_same(TimelineDataset(MovingStreams()), options=LoaderOptions(ragged="concat"))
 
 
-def test_images_alone_have_the_bits_of_samples() -> None:
+def test_images_only_have_the_bits_of_samples() -> None:
     check_same(TimelineDataset(CamerasOnly()))
 
 

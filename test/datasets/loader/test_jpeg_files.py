@@ -13,7 +13,7 @@ from moving_streams import MovingStreams
 from numpy.typing import NDArray
 
 from robocache_ros.datasets import LoaderOptions, TimelineDataset, TimelineLoader
-from robocache_ros.datasets.loader import device_alignment
+from robocache_ros.datasets.loader import prefetch as device_alignment
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.order import Request
 from robocache_ros.datasets.loader.prefetch import OnDevice, Prefetcher

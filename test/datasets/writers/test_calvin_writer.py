@@ -53,11 +53,11 @@ def split(steps: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory)
     np.save(folder / "scene_info.npy", {"calvin_scene_D": [0, sum(LENGTHS) - 1]}, allow_pickle=True)
     embeddings = np.random.default_rng(1).normal(size=(3, 1, 384)).astype(np.float32)
     indices = [(np.int64(first), np.int64(last)) for first, last in RANGES]
-    told: Any = {
+    reported: Any = {
         "language": {"ann": list(TEXTS), "task": list(TASKS), "emb": embeddings},
         "info": {"episodes": [], "indx": indices},
     }
-    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", told)
+    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", reported)
     return folder
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import RTXDataset
-from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from test.datasets.writers.writing import write
 from test.export.readers.environments import needs
 
@@ -30,9 +30,9 @@ class Written(NamedTuple):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     home = tmp_path_factory.mktemp("tfds")
-    told = write("tensorflow", "tensorflow", home, home / "data", home, TF_CPP_MIN_LOG_LEVEL="3")
+    reported = write("tensorflow", "tensorflow", home, home / "data", home, TF_CPP_MIN_LOG_LEVEL="3")
     episodes = [dict(np.load(home / f"episode-{index}.npz")) for index in range(len(LENGTHS))]
-    return Written(Path(told["folder"]), told["shards"], episodes)
+    return Written(Path(reported["folder"]), reported["shards"], episodes)
 
 
 def opened(written: Written, split: str = "train") -> RTXDataset:

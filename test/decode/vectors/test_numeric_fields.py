@@ -211,7 +211,7 @@ def test_one_decoder_takes_both_byte_orders_in_turn(decoder, joints):
         np.testing.assert_array_equal(decoder.decode_cdr(joints("cab", little)).value, np.float32([0, 1, 2]))
 
 
-def test_joints_not_asked_for_are_named(decoder, joints):
+def test_joints_not_requested_are_named(decoder, joints):
     assert decoder.decode_cdr(joints("xabyc")).unmatched == ("x", "y")
 
 

@@ -36,12 +36,12 @@ def make(request, spec):
 @pytest.fixture
 def slow(monkeypatch):
     """Images named in `blocked` are decoded only once `release` is set."""
-    state = SimpleNamespace(blocked=[], encodings=set(), begun=threading.Event(), release=threading.Event())
+    state = SimpleNamespace(blocked=[], encodings=set(), started=threading.Event(), release=threading.Event())
 
     def decode(image):
         state.encodings.add(image.encoding)
         if any(image is other for other in state.blocked):
-            state.begun.set()
+            state.started.set()
             assert state.release.wait(WAIT_S)
         return decode_compressed(image)
 
@@ -80,7 +80,7 @@ def test_a_tick_waits_for_the_image_that_it_selects(make, slow):
     push(engine, 0, image)
 
     def release():
-        slow.begun.wait(WAIT_S)
+        slow.started.wait(WAIT_S)
         slow.release.set()
 
     threading.Thread(target=release).start()

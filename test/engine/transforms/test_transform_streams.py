@@ -79,7 +79,7 @@ def test_static_transforms_complete_a_chain(tf_message):
     assert frame(into, 0).fused[0, :3].tolist() == [1, 0, 3]
 
 
-def test_a_chain_of_static_transforms_alone_is_valid_at_every_tick(tf_message):
+def test_a_chain_of_static_transforms_only_is_valid_at_every_tick(tf_message):
     into = ingest(spec(timeline={"emit": "eager"}))
     into.static_transforms(tf_message((0, "base", "tool", (0, 0, 3))))
     into.engine.advance(at(0))

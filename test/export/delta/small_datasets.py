@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.delta.append import append_dataset
+from robocache_ros.formats.delta.log import append_dataset
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 

@@ -12,9 +12,8 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.delta import append as module
-from robocache_ros.formats.delta.append import append_dataset
-from robocache_ros.formats.delta.log import TransactionLog
+from robocache_ros.formats.delta import log as module
+from robocache_ros.formats.delta.log import TransactionLog, append_dataset
 from test.export.conftest import dry_run
 from test.export.delta.delta_rows import deltalake, table
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
@@ -191,7 +190,7 @@ def test_files_are_named_by_their_contents_after_an_append(datasets: list[Path],
 
     for file in (tmp_path / "out").glob("*/episode_range=*/*"):
         assert file.name == f"part-{hashlib.sha256(file.read_bytes()).hexdigest()[:32]}.parquet"
-    assert module.DatasetPlace(tmp_path).storage == {}
+    assert module.storage_options(str(tmp_path)) == {}
 
 
 def test_a_dry_run_refuses_what_an_append_refuses(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_delays_and_counters_are_those_of_the_recording(lift: Path, bags: list[P
     assert 0 < row["delay_ms"]["joint_position"]["median"] <= row["delay_ms"]["joint_position"]["max"] < 100
     counted = {(c["stream"], c["counter"]): c["count"] for c in row["counters"]}
     assert counted["action", "received"] == len(times)
-    told = provenance["recordings"][0]["counters"]
-    assert counted == {(stream, name): count for stream, of in told.items() for name, count in of.items()}
+    reported = provenance["recordings"][0]["counters"]
+    assert counted == {(stream, name): count for stream, of in reported.items() for name, count in of.items()}
 
 
 def test_equal_exports_have_equal_bytes_also_of_the_logs(

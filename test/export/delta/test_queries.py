@@ -85,7 +85,7 @@ def test_duckdb_and_polars_read_the_rows_of_deltalake(name: str, several: Path) 
         assert of_polars[column].to_list() == rows[column].to_pylist()
 
 
-def test_a_query_of_one_episode_opens_its_file_alone(several: Path) -> None:
+def test_a_query_of_one_episode_opens_its_file_only(several: Path) -> None:
     files = deltalake.DeltaTable(several / "ticks").to_pyarrow_dataset()
 
     assert len(list(files.get_fragments())) == 3

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from robocache_ros.formats.delta.append import append_dataset
-from robocache_ros.formats.delta.log import TransactionLog
+from robocache_ros.formats.delta.log import TransactionLog, append_dataset
 from robocache_ros.formats.validate import validate
 from test.export.delta.conftest import Exports
 from test.export.delta.delta_rows import deltalake

@@ -13,7 +13,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.robomimic.write import validation_split
+from robocache_ros.formats.robomimic import validation_split
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
@@ -91,7 +91,7 @@ def test_an_hdf5_file_on_a_full_disk_is_closed_and_raises_the_error(tmp_path: Pa
     code = """
 import sys
 from pathlib import Path
-from robocache_ros.formats.robomimic.write import new_hdf5
+from robocache_ros.formats.robomimic import new_hdf5
 try:
     with new_hdf5(Path(sys.argv[1])) as (file, check):
         for name in "abc":

@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 from numpy.typing import NDArray
 
-from robocache_ros.formats.diffusion_policy import zarr
-from robocache_ros.formats.diffusion_policy.zarr import ZarrArray, write_group
+from robocache_ros.formats import diffusion_policy as zarr
+from robocache_ros.formats.diffusion_policy import ZarrArray, write_group
 
 
 def read(folder: Path) -> NDArray:

@@ -73,7 +73,7 @@ def test_stream_that_must_not_fail_is_refused_after_a_gap_and_not_for_its_ends()
         cut(EpisodeCutter(spec("fail"), 1), ticks([[0], [1], [0]]), ticks([[0], [1]], 3))
 
 
-def test_dropped_stream_leaves_out_the_part_with_a_gap_alone() -> None:
+def test_dropped_stream_leaves_out_the_part_with_a_gap_only() -> None:
     parts = np.array([0, 0, 0, 1, 1, -1, 2, 2, 2], np.int32)
     valid = [[1], [0], [1], [1], [1], [0], [0], [1], [0]]
     cutter = EpisodeCutter(spec("drop"), 1, parts=parts)

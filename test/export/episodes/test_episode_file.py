@@ -38,7 +38,7 @@ def test_a_file_in_the_folder_states_the_episodes(record: Record, name: str, tex
     assert f"2 episodes are stated by {name}" in recording.notes
 
 
-def test_a_file_beside_a_recording_of_one_file_states_its_episodes(record: Record, tmp_path: Path) -> None:
+def test_a_file_next_to_a_recording_of_one_file_states_its_episodes(record: Record, tmp_path: Path) -> None:
     (mcap,) = record().glob("*.mcap")
     bag = mcap.rename(tmp_path / "lift_1.0.mcap")
     (tmp_path / "lift_1.0.episodes.yaml").write_text("- {to: 2}\n")

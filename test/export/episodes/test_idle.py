@@ -86,7 +86,7 @@ def test_a_recording_without_motion_is_refused(record: Callable[..., Path], tmp_
         export([bag], spec_of(), tmp_path / "out", DatasetOptions(media="none", trim_idle_s=1))
 
 
-def test_a_spec_of_images_alone_has_no_motion_to_see(tmp_path: Path) -> None:
+def test_a_spec_of_images_only_has_no_motion_to_see(tmp_path: Path) -> None:
     images = {"front": {"topic": "/front", "type": "sensor_msgs/msg/Image"}}
     spec = load_spec({"robocache": 1, "streams": images})
     with pytest.raises(RoboCacheError, match="trim_idle_s: the spec has no vector stream to see motion in"):

@@ -42,8 +42,8 @@ def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(
         with tarfile.open(shard) as tar:
             members = [member for member in tar if member.name.endswith("json")]
             steps += [json.load(tar.extractfile(member)) for member in members]  # type: ignore[arg-type]
-    told = {(step["task"], step["success"]): step["episode"] for step in steps}
-    assert told == {("lift", True): 0, ("place", False): 1}
+    reported = {(step["task"], step["success"]): step["episode"] for step in steps}
+    assert reported == {("lift", True): 0, ("place", False): 1}
     assert {step["tick_ns"]: step["reward"] for step in steps if step["reward"]} == {
         START_NS + 10**9: 0.5,
         START_NS + 6 * 10**9: 2.0,
@@ -59,8 +59,8 @@ def test_a_dataset_has_the_same_bytes_for_one_process_and_for_two(record: Callab
     ]
     one, two = ({str(f.relative_to(out)): f.read_bytes() for f in out.rglob("*") if f.is_file()} for out in made)
     assert one == two
-    told = json.loads(one["lerobot/meta/robocache.json"])
-    assert [(episode["recording"], episode["task"]) for episode in told["episodes"]] == [
+    reported = json.loads(one["lerobot/meta/robocache.json"])
+    assert [(episode["recording"], episode["task"]) for episode in reported["episodes"]] == [
         (0, "lift"),
         (0, "place"),
         (1, "place"),

@@ -16,9 +16,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
-from robocache_ros.formats.depth import depth_codes, depths_of_codes
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.validate import validate
+from robocache_ros.formats.video import depth_codes, depths_of_codes
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.fuzz.node_inputs import raw_image
@@ -63,15 +63,15 @@ def test_v21_keeps_depth_as_arrays(tmp_path: Path) -> None:
     out = export(
         bags, depth_spec("mm"), tmp_path / "out", DatasetOptions(formats=("lerobot", "lerobot21"), depth="video")
     ).out
-    told = json.loads((out / "lerobot21/meta/info.json").read_text())
-    assert KEY not in told["features"]
+    reported = json.loads((out / "lerobot21/meta/info.json").read_text())
+    assert KEY not in reported["features"]
     assert len(read_arrays(out / "lerobot21", "depth")[1])
     assert [str(finding) for findings in validate(out) for finding in findings.found] == []
 
 
 def info_of(result: ExportResult) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((result.out / "meta" / "info.json").read_text())["features"][KEY]
-    return told
+    reported: dict[str, Any] = json.loads((result.out / "meta" / "info.json").read_text())["features"][KEY]
+    return reported
 
 
 def expected(spec: FusionSpec, bags: list[Path]) -> NDArray[np.uint16]:
@@ -97,9 +97,9 @@ def test_the_frames_of_the_video_are_the_codes_of_the_engines_images(made) -> No
 
 
 def test_the_dataset_states_the_codes_by_which_lerobot_computes_depths(made) -> None:
-    told = info_of(made[0])
-    assert (told["dtype"], told["shape"]) == ("video", [HEIGHT, WIDTH, 1])
-    info = told["info"]
+    reported = info_of(made[0])
+    assert (reported["dtype"], reported["shape"]) == ("video", [HEIGHT, WIDTH, 1])
+    info = reported["info"]
     assert info["is_depth_map"] is True
     assert (info["video.depth_min"], info["video.depth_max"], info["video.shift"]) == (0.01, 10.0, 3.5)
     assert info["video.use_log"] is True

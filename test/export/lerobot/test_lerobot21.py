@@ -88,12 +88,12 @@ def test_each_task_has_an_index(bags: list[Path], spec: FusionSpec, tmp_path: Pa
 
 
 def test_totals_and_templates(v21: Path) -> None:
-    told = info(v21)
-    episodes = told["total_episodes"]
-    assert told["codebase_version"] == "v2.1"
-    assert (told["total_chunks"], told["total_tasks"], told["total_videos"]) == (1, 1, 2 * episodes)
-    assert told["splits"] == {"train": f"0:{episodes}"}
-    path = told["video_path"].format(episode_chunk=0, video_key="observation.images.front", episode_index=1)
+    reported = info(v21)
+    episodes = reported["total_episodes"]
+    assert reported["codebase_version"] == "v2.1"
+    assert (reported["total_chunks"], reported["total_tasks"], reported["total_videos"]) == (1, 1, 2 * episodes)
+    assert reported["splits"] == {"train": f"0:{episodes}"}
+    path = reported["video_path"].format(episode_chunk=0, video_key="observation.images.front", episode_index=1)
     assert path == VIDEO.format("front", 1)
 
 
@@ -130,15 +130,15 @@ def test_gr00t_does_not_recompute_the_statistics(v21: Path) -> None:
 def test_the_statistics_of_an_episode_are_those_of_lerobot(v21: Path) -> None:
     features = info(v21)["features"]
     table = joined(v21)
-    for told in lines(v21, "episodes_stats.jsonl"):
-        assert set(told["stats"]) == set(features)
-        for name, values in told["stats"].items():
+    for reported in lines(v21, "episodes_stats.jsonl"):
+        assert set(reported["stats"]) == set(features)
+        for name, values in reported["stats"].items():
             assert list(values) == ["min", "max", "mean", "std", "count"]
             shape = (3, 1, 1) if features[name]["dtype"] == "video" else tuple(features[name]["shape"])
             assert np.shape(values["mean"]) == shape
             assert np.shape(values["count"]) == (1,)
-        here = np.array(table["episode_index"]) == told["episode_index"]
-        assert told["stats"]["action"]["max"] == np.array(table["action"])[here].max(axis=0).tolist()
+        here = np.array(table["episode_index"]) == reported["episode_index"]
+        assert reported["stats"]["action"]["max"] == np.array(table["action"])[here].max(axis=0).tolist()
 
 
 def test_a_single_column_is_a_list(bags: list[Path], tmp_path: Path) -> None:

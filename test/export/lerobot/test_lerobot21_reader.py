@@ -47,31 +47,35 @@ def column(dataset: Path, key: str) -> list[Any]:
 
 @pytest.mark.parametrize("media", KINDS)
 def test_it_opens(read: Read, media: str) -> None:
-    dataset, told = read(media)
+    dataset, reported = read(media)
     info = json.loads((dataset / "meta/info.json").read_text())
-    assert (told["frames"], told["episodes"], told["fps"]) == (info["total_frames"], info["total_episodes"], 50)
-    assert sorted(told["cameras"]) == ["observation.images.front", "observation.images.wrist"]
+    assert (reported["frames"], reported["episodes"], reported["fps"]) == (
+        info["total_frames"],
+        info["total_episodes"],
+        50,
+    )
+    assert sorted(reported["cameras"]) == ["observation.images.front", "observation.images.wrist"]
 
 
 @pytest.mark.parametrize("media", KINDS)
 def test_its_values_are_those_that_were_written(read: Read, media: str) -> None:
-    dataset, told = read(media)
+    dataset, reported = read(media)
     for key in ("observation.state", "action", "robocache.valid", "robocache.stamp_ns", "robocache.tick_ns"):
         written = column(dataset, key)
-        for row, item in told["items"].items():
+        for row, item in reported["items"].items():
             assert item[key]["value"] == written[int(row)]
-    for item in told["items"].values():
+    for item in reported["items"].values():
         assert item["task"] == "lift the cube"
         assert item["annotation.human.action.task_description"]["value"] == 0
 
 
 def test_its_videos_are_the_frames_of_the_episode(read: Read) -> None:
-    dataset, told = read("video")
+    dataset, reported = read("video")
     decoded = []
     for file in sorted(dataset.glob("videos/chunk-000/observation.images.front/*.mp4")):
         with av.open(str(file)) as video:
             decoded += [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
-    for row, item in told["items"].items():
+    for row, item in reported["items"].items():
         front = item["observation.images.front"]
         assert front["shape"] == [3, 224, 224]
         # float32 pixels in 0..1, and the mean of all of them
@@ -87,18 +91,18 @@ def test_its_images_are_the_engines(read: Read) -> None:
 
 
 def test_it_gives_windows_by_delta_timestamps(read: Read) -> None:
-    _, told = read("video")
-    window = told["windows"]["20"]
+    _, reported = read("video")
+    window = reported["windows"]["20"]
     assert window["action"]["shape"] == [3, 7]
-    assert window["observation.state"]["value"][1] == told["items"]["20"]["observation.state"]["value"]
+    assert window["observation.state"]["value"][1] == reported["items"]["20"]["observation.state"]["value"]
     assert window["observation.images.front"]["shape"] == [2, 3, 224, 224]
 
 
 def test_it_merges_the_statistics_of_the_episodes(read: Read) -> None:
-    dataset, told = read("video")
+    dataset, reported = read("video")
     values = np.array(column(dataset, "action"), np.float64)
-    stats = told["stats"]["action"]
+    stats = reported["stats"]["action"]
     assert stats["max"] == values.max(axis=0).tolist()
     assert stats["mean"] == pytest.approx(values.mean(axis=0).tolist(), abs=1e-9)
     assert stats["std"] == pytest.approx(values.std(axis=0).tolist(), abs=1e-7)
-    assert np.shape(told["stats"]["observation.images.front"]["mean"]) == (3, 1, 1)
+    assert np.shape(reported["stats"]["observation.images.front"]["mean"]) == (3, 1, 1)

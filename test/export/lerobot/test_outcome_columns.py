@@ -81,7 +81,7 @@ def exported(bags: Sequence[Path], out: Path, outcome: bool | None) -> Any:
     return table(export(plan, spec, out, replace(OPTIONS, formats=("lerobot",)), report=False).out)
 
 
-def test_a_success_that_is_stated_beside_the_recording_is_at_the_last_row(bags: list[Path], tmp_path: Path) -> None:
+def test_a_success_that_is_stated_next_to_the_recording_is_at_the_last_row(bags: list[Path], tmp_path: Path) -> None:
     rows = exported(bags, tmp_path / "set", outcome=True)
     done = by_episode(rows, "next.done")
     assert by_episode(rows, "next.success") == [done[0], [False] * len(done[1])]  # the other outcome is not known
@@ -102,11 +102,11 @@ def test_without_outcomes_there_are_no_such_columns(bags: list[Path], tmp_path: 
 def test_lerobot_reads_them(out: Path, tmp_path: Path, reader: str, name: str) -> None:
     rows: Mapping[str, Any] = table(out / name).to_pydict()
     places = (0, 49, 99)
-    told = probe(reader, tmp_path, out / name, *places, **ffmpeg(reader, tmp_path))
+    reported = probe(reader, tmp_path, out / name, *places, **ffmpeg(reader, tmp_path))
     for place in places:
-        item = told["items"][str(place)]
+        item = reported["items"][str(place)]
         for column in COLUMNS:
             value = item[column]["value"]
             assert (value[0] if isinstance(value, list) else value) == rows[column][place]
         assert item["next.done"]["dtype"] == "torch.bool"
-    assert told["stats"]["next.reward"]["max"] == [max(rows["next.reward"])]
+    assert reported["stats"]["next.reward"]["max"] == [max(rows["next.reward"])]

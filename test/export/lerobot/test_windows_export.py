@@ -67,8 +67,8 @@ def test_the_features_and_statistics_have_the_shape_of_a_window(result) -> None:
     assert features["robocache.mask.fast"]["shape"] == [SHAPE[0]]
     stats = json.loads((result.out / "meta" / "stats.json").read_text())["observation.window.fast"]
     assert np.shape(stats["mean"]) == np.shape(stats["q50"]) == SHAPE
-    told = json.loads((result.out / "meta" / "robocache.json").read_text())
-    assert told["layout"]["streams"]["fast"]["shape"] == [*SHAPE]
+    reported = json.loads((result.out / "meta" / "robocache.json").read_text())
+    assert reported["layout"]["streams"]["fast"]["shape"] == [*SHAPE]
 
 
 def test_samples_that_did_not_fit_are_counted_in_the_report(bags, tmp_path) -> None:

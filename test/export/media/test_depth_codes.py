@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from robocache_ros.formats.depth import depth_codes, depth_stats, depths_of_codes
 from robocache_ros.formats.statistics import Histogram
+from robocache_ros.formats.video import depth_codes, depth_stats, depths_of_codes
 
 
 @pytest.mark.parametrize(

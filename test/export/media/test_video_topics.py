@@ -69,10 +69,10 @@ def test_datasets_of_two_rates_have_the_bytes_of_separate_ones(
     options = DatasetOptions(media="image")
     outputs = outputs_of([("v", video_spec)], [30, 10], options)
     for output, result in zip(outputs, export_together([recorded], outputs, tmp_path / "sets"), strict=True):
-        alone = export([recorded], video_spec, tmp_path / "alone" / output.name, output.options)
-        files = [path.relative_to(alone.out) for path in alone.out.rglob("*") if path.is_file()]
+        separate = export([recorded], video_spec, tmp_path / "alone" / output.name, output.options)
+        files = [path.relative_to(separate.out) for path in separate.out.rglob("*") if path.is_file()]
         assert result.frames > 5
-        assert all((result.out / file).read_bytes() == (alone.out / file).read_bytes() for file in files)
+        assert all((result.out / file).read_bytes() == (separate.out / file).read_bytes() for file in files)
 
 
 def test_a_part_of_a_recording_of_video_is_refused(recorded: Path, video_spec: FusionSpec, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from robocache_ros.exporter.executors.base import Task
+from robocache_ros.exporter.executors import Task
 from robocache_ros.exporter.progress import Progress
 
 

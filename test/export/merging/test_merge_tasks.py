@@ -10,17 +10,16 @@ from types import ModuleType
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources, Task, finished
-from robocache_ros.exporter.executors.local import LocalProcesses
-from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.executors import LocalProcesses, Resources, Task, finished
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Progress
+from robocache_ros.formats import webdataset
 from robocache_ros.formats import write as shared
 from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.rlds import write as rlds
-from robocache_ros.formats.webdataset import write as webdataset
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.storage.errors import file_errors
 from test.export.merging.elsewhere import Elsewhere
 from test.export.pieces.conftest import Contents, contents
 
@@ -29,26 +28,26 @@ OPTIONS = DatasetOptions(formats=ALL, codec="h264", preset="ultrafast", rate_hz=
 
 
 @pytest.fixture(scope="module")
-def alone(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+def separate(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Contents:
     """The datasets that one process writes, one file after the other."""
     return contents(export(bags, spec, tmp_path_factory.mktemp("alone") / "set", OPTIONS).out)
 
 
 @pytest.mark.slow
 def test_tasks_of_other_machines_give_the_same_bytes(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents, monkeypatch: pytest.MonkeyPatch
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared, "GROUP_BYTES", 1)
     executor = Elsewhere()
-    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, executor=executor).out) == alone
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, executor=executor).out) == separate
     assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(executor.tasks)
 
 
 def test_several_jobs_give_the_same_bytes(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents, monkeypatch: pytest.MonkeyPatch
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalProcesses, "parallel", lambda _self, tasks: 1 if tasks[0].is_long else 3)  # in threads
-    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, jobs=3).out) == alone
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, jobs=3).out) == separate
 
 
 def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
@@ -86,14 +85,14 @@ def test_shards_have_about_the_stated_size(
 @pytest.mark.parametrize(
     "name", [name if name in ("lerobot", "mcap") else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
 )
-def test_several_formats_have_the_bytes_of_each_alone(
-    name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents
+def test_several_formats_have_the_bytes_of_each_separately(
+    name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents
 ) -> None:
     found = contents(export(bags, spec, tmp_path / "set", replace(OPTIONS, formats=(name,)), report=False).out)
-    of_format = {file[len(name) + 1 :]: data for file, data in alone.items() if file.startswith(f"{name}/")}
-    told = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export
+    of_format = {file[len(name) + 1 :]: data for file, data in separate.items() if file.startswith(f"{name}/")}
+    reported = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export
     assert found.keys() - {".robocache-dataset"} == of_format.keys()
-    assert all(found[file] == of_format[file] for file in of_format if not file.endswith(told))
+    assert all(found[file] == of_format[file] for file in of_format if not file.endswith(reported))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors import local
+from robocache_ros.exporter import executors as local
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import piece_store
 from robocache_ros.spec import FusionSpec, load_spec
@@ -26,7 +26,7 @@ FORK = multiprocessing.get_context("fork")
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
 
 
-def attempt(told: dict[str, Any], spec: FusionSpec, out: Path, moment: int = 0) -> tuple[int, int, str]:
+def attempt(reported: dict[str, Any], spec: FusionSpec, out: Path, moment: int = 0) -> tuple[int, int, str]:
     """Run an export to its end, or until its file operation number `moment`, which kills all its processes.
 
     Returns:
@@ -49,7 +49,14 @@ def attempt(told: dict[str, Any], spec: FusionSpec, out: Path, moment: int = 0) 
         sys.addaudithook(count)
         local.multiprocessing.get_context = lambda _: FORK  # type: ignore[attr-defined,assignment,return-value]
         try:
-            export(told["bags"], spec, out, DatasetOptions(media=told["media"]), jobs=told["jobs"], report=False)
+            export(
+                reported["bags"],
+                spec,
+                out,
+                DatasetOptions(media=reported["media"]),
+                jobs=reported["jobs"],
+                report=False,
+            )
         except RoboCacheError as error:
             os.write(write, str(error).encode())
         os._exit(0)
@@ -60,7 +67,7 @@ def attempt(told: dict[str, Any], spec: FusionSpec, out: Path, moment: int = 0) 
     return status, operations.get_obj().value, error  # without the lock, which a killed process may hold
 
 
-def killed_attempt(told: dict[str, Any], spec: FusionSpec, out: Path, share: float, expected: float) -> int:
+def killed_attempt(reported: dict[str, Any], spec: FusionSpec, out: Path, share: float, expected: float) -> int:
     """Run an export that is killed after a share of its operations; return its exit status.
 
     Exports of the same recordings differ by some operations, because processes wait for each other elsewhere.
@@ -70,7 +77,7 @@ def killed_attempt(told: dict[str, Any], spec: FusionSpec, out: Path, share: flo
     if out.exists():
         shutil.copytree(out, before)
     while True:
-        status, operations, error = attempt(told, spec, out, 1 + int(share * expected))
+        status, operations, error = attempt(reported, spec, out, 1 + int(share * expected))
         if status or error:
             break
         expected = operations
@@ -83,22 +90,22 @@ def killed_attempt(told: dict[str, Any], spec: FusionSpec, out: Path, share: flo
 
 def main() -> None:
     """Count the operations of an export; then kill several exports to each folder, and complete the dataset."""
-    told = json.loads(sys.argv[1])
-    spec = load_spec(told["spec"])
-    folders = [Path(out) for out in told["shares"]]
+    reported = json.loads(sys.argv[1])
+    spec = load_spec(reported["spec"])
+    folders = [Path(out) for out in reported["shares"]]
     measured, again = (folders[0].with_name(name) for name in ("measured", "measured_again"))
-    _, complete, _ = attempt(told, spec, measured)
-    attempt(told, spec, again, round(0.9 * complete))  # which leaves all pieces
-    _, merge, _ = attempt(told, spec, again)
+    _, complete, _ = attempt(reported, spec, measured)
+    attempt(reported, spec, again, round(0.9 * complete))  # which leaves all pieces
+    _, merge, _ = attempt(reported, spec, again)
     results = {}
     for out in folders:
         killed = []
-        for share in told["shares"][str(out)]:
-            missing = 1 - piece_store(out).count() / len(told["bags"])
+        for share in reported["shares"][str(out)]:
+            missing = 1 - piece_store(out).count() / len(reported["bags"])
             expected = merge + missing * (complete - merge)
-            status = killed_attempt(told, spec, out, share, expected)
+            status = killed_attempt(reported, spec, out, share, expected)
             killed.append({"status": status, "pieces": piece_store(out).count()})
-        status, _, error = attempt(told, spec, out)
+        status, _, error = attempt(reported, spec, out)
         results[str(out)] = {"killed": killed, "status": status, "error": error}
     print(json.dumps(results))  # noqa: T201 - its output
 

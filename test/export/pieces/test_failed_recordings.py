@@ -38,7 +38,7 @@ def vanish(file: Path) -> None:
     ("change", "expected"),
     [(grow, "changed while it was read; export it once it is complete"), (vanish, "vanished while it was read; ")],
 )
-def test_a_recording_that_changes_fails_alone_and_the_next_export_continues(
+def test_a_recording_that_changes_fails_on_its_own_and_the_next_export_continues(
     recordings: list[Path],
     spec: FusionSpec,
     tmp_path: Path,
@@ -72,7 +72,7 @@ def test_a_recording_that_changes_fails_alone_and_the_next_export_continues(
     assert result.notes[0] == "3 of 4 recordings were converted by an earlier export and reused"
 
 
-def test_a_recording_that_vanishes_before_its_turn_fails_alone(
+def test_a_recording_that_vanishes_before_its_turn_fails_on_its_own(
     bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
     gone = tmp_path / "gone"
@@ -137,9 +137,9 @@ def test_skipped_recordings_are_listed_and_the_dataset_is_that_of_the_others(
     done = run(tmp_path / "set", [bags[0], bad, bags[1]], "--on-error", "skip", "--jobs", "1")
     assert done.returncode == 1, done.stderr
     assert "not in the dataset: " in done.stdout
-    told = json.loads((tmp_path / "set/meta/robocache.json").read_text(encoding="utf-8"))
-    assert [Path(entry["bag"]).name for entry in told["recordings"]] == ["again", "lift"]  # sorted
-    (failed,) = told["failed"]
+    reported = json.loads((tmp_path / "set/meta/robocache.json").read_text(encoding="utf-8"))
+    assert [Path(entry["bag"]).name for entry in reported["recordings"]] == ["again", "lift"]  # sorted
+    (failed,) = reported["failed"]
     assert failed["bag"] == str(bad)
     assert failed["reason"] in (tmp_path / "set/report.html").read_text(encoding="utf-8").replace("&#39;", "'")
     export(sorted(bags), spec, tmp_path / "other" / "set", NO_MEDIA)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors import local
+from robocache_ros.exporter import executors as local
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import LocalObjects, PieceFailure, PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
@@ -114,7 +114,7 @@ def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: 
     made: list[Any] = []
     save = recording_file.save_recording
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording_file, "save_recording", lambda *told: (made.append(told[1]), save(*told)))
+        patch.setattr(recording_file, "save_recording", lambda *reported: (made.append(reported[1]), save(*reported)))
         piece = make_pieces_of(PlannedRecording(bags[0]), [plan], PieceStore(tmp_path))[0].piece
     assert piece
     loaded, files = recording_file.load_recording(piece, bags[0], spec, "ideal")

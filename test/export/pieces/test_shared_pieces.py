@@ -29,8 +29,8 @@ SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
 def command(bags: list[Path], out: Path, pieces: Path) -> list[str]:
-    told = ["--spec", str(SPEC), "--media", "none", "--out", str(out), "--pieces", str(pieces), "--jobs", "1"]
-    return [*ROBOCACHE, "export", *map(str, bags), *told]
+    options = ["--spec", str(SPEC), "--media", "none", "--out", str(out), "--pieces", str(pieces), "--jobs", "1"]
+    return [*ROBOCACHE, "export", *map(str, bags), *options]
 
 
 @pytest.fixture
@@ -147,14 +147,14 @@ def piece_folders(pieces: Path) -> list[Path]:
 def test_a_piece_with_a_flipped_bit_in_any_file_is_made_again_and_does_not_enter_the_dataset(
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:
-    clean = contents(exported(bags[1:], "clean")[0].out)
+    clean = contents(exported(bags[1:], "clean", report=False)[0].out)
     (piece,) = piece_folders(pieces)
     names = [str(file.relative_to(piece)) for file in piece.rglob("*") if file.is_file() and file.stat().st_size]
     assert {"contents.json", "recording.json", "recording.npz", "fused"} <= {Path(n).name for n in names}
     for number, name in enumerate([*names, "../done.json"]):
         file = piece_folders(pieces)[0] / name
         file.write_bytes(flipped(file.read_bytes()))
-        done, converted = exported(bags[1:], f"after {number}")
+        done, converted = exported(bags[1:], f"after {number}", report=False)
         assert contents(done.out) == clean, name
         assert converted == ["again"], name
         assert done.notes == ("again: the piece that an earlier export made was damaged and made again",), name
@@ -163,11 +163,11 @@ def test_a_piece_with_a_flipped_bit_in_any_file_is_made_again_and_does_not_enter
 def test_a_piece_with_a_damaged_done_json_is_made_again(
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:
-    clean = contents(exported(bags[1:], "clean")[0].out)
+    clean = contents(exported(bags[1:], "clean", report=False)[0].out)
     (file,) = pieces.glob("*/done.json")
     for number, done in enumerate([b"", b"{}", b"[]", b'{"files": {}}', b'{"files": [1]}', b"[" * 100_000, b"\xff"]):
         file.write_bytes(done)
-        result, converted = exported(bags[1:], f"after {number}")
+        result, converted = exported(bags[1:], f"after {number}", report=False)
         assert contents(result.out) == clean, done[:20]
         assert converted == ["again"], done[:20]
 
@@ -175,7 +175,7 @@ def test_a_piece_with_a_damaged_done_json_is_made_again(
 def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset(
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:
-    clean = contents(exported(bags, "clean")[0].out)
+    clean = contents(exported(bags, "clean", report=False)[0].out)
     one, two = piece_folders(pieces)
 
     def swap(first: Path, second: Path) -> None:
@@ -184,16 +184,16 @@ def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset
         (pieces / "third").rename(second)
 
     swap(one / "columns" / "fused", two / "columns" / "fused")
-    assert contents(exported(bags, "swapped files")[0].out) == clean
+    assert contents(exported(bags, "swapped files", report=False)[0].out) == clean
     one, two = piece_folders(pieces)
     swap(one, two)
-    assert contents(exported(bags, "swapped pieces")[0].out) == clean
+    assert contents(exported(bags, "swapped pieces", report=False)[0].out) == clean
     swap(one.parent, two.parent)
-    assert contents(exported(bags, "swapped keys")[0].out) == clean
+    assert contents(exported(bags, "swapped keys", report=False)[0].out) == clean
     one, two = piece_folders(pieces)
     os.truncate(one / "recording.npz", 100)
     (two / "more").touch()
-    done, converted = exported(bags, "truncated, and one file more")
+    done, converted = exported(bags, "truncated, and one file more", report=False)
     assert contents(done.out) == clean
     assert converted == ["lift", "again"]
     assert done.notes == ("lift, again: their pieces were damaged and made again",)

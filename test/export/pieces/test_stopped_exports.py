@@ -99,10 +99,10 @@ def test_an_export_killed_at_twenty_moments_is_continued_to_the_same_bytes(tmp_p
     random_ = random.Random(0)
     shares = [(number + random_.random()) / 20 for number in range(20)]  # of an export, over its whole length
     plan = {str(tmp_path / f"set_{number}"): shares[number::4] for number in range(4)}
-    told = {"bags": list(map(str, bags)), "spec": str(tmp_path / "spec.yaml"), "media": "video", "jobs": 2}
+    reported = {"bags": list(map(str, bags)), "spec": str(tmp_path / "spec.yaml"), "media": "video", "jobs": 2}
 
     program = Path(__file__).with_name("killed_exports.py")
-    command = [sys.executable, str(program), json.dumps({**told, "shares": plan})]
+    command = [sys.executable, str(program), json.dumps({**reported, "shares": plan})]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."})
 
     results = json.loads(done.stdout.splitlines()[-1])

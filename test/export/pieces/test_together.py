@@ -37,17 +37,18 @@ def arm(spec: FusionSpec) -> FusionSpec:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Callable[[Bags, Output], dict[str, bytes]]:
+def separate(tmp_path: Path) -> Callable[[Bags, Output], dict[str, bytes]]:
     """The files of a dataset that is exported on its own."""
 
-    def run(bags: Bags, output: Output) -> dict[str, bytes]:
-        return contents(export(bags, output.spec, tmp_path / "alone" / output.name, output.options).out)
+    def run(bags: Bags, output: Output, report: bool = False) -> dict[str, bytes]:
+        out = tmp_path / "alone" / output.name
+        return contents(export(bags, output.spec, out, output.options, report=report).out)
 
     return run
 
 
 def test_each_dataset_of_two_specs_and_two_rates_has_the_bytes_of_a_separate_export(
-    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, alone: Callable[..., dict[str, bytes]]
+    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
 ) -> None:
     outputs = outputs_of(
         [("panda", spec), ("arm", arm)], [50, 10], DatasetOptions(formats=FORMATS, codec="h264", preset="ultrafast")
@@ -55,21 +56,16 @@ def test_each_dataset_of_two_specs_and_two_rates_has_the_bytes_of_a_separate_exp
     results = export_together(bags, outputs, tmp_path / "sets")
     assert [result.out.name for result in results] == ["panda-50hz", "panda-10hz", "arm-50hz", "arm-10hz"]
     for output, result in zip(outputs, results, strict=True):
-        assert contents(result.out) == alone(bags, output), output.name
+        assert contents(result.out) == separate(bags, output, report=True), output.name
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
 def test_any_number_of_processes_makes_the_bytes_of_separate_exports(
-    bags: list[Path],
-    spec: FusionSpec,
-    arm: FusionSpec,
-    tmp_path: Path,
-    alone: Callable[..., dict[str, bytes]],
-    jobs: int,
+    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
 ) -> None:
     outputs = outputs_of([("panda", spec), ("arm", arm)], [], NO_MEDIA)
-    for output, result in zip(outputs, export_together(bags, outputs, tmp_path / "sets", jobs=jobs), strict=True):
-        assert contents(result.out) == alone(bags, output)
+    made = [export_together(bags, outputs, tmp_path / str(jobs), jobs=jobs, report=False) for jobs in (1, 2)]
+    for output, one, two in zip(outputs, *made, strict=True):
+        assert contents(one.out) == contents(two.out) == separate(bags, output)
 
 
 def test_messages_are_read_once(
@@ -83,34 +79,36 @@ def test_messages_are_read_once(
         return messages(bag, *wanted, views=views)
 
     monkeypatch.setattr(Bag, "messages", counted)
-    export_together(bags[:1], outputs_of([("panda", spec)], [50, 25, 10], NO_MEDIA), tmp_path / "sets")
+    export_together(bags[:1], outputs_of([("panda", spec)], [50, 25, 10], NO_MEDIA), tmp_path / "sets", report=False)
     assert sum(read) == 1
 
 
 def test_a_part_of_a_recording_has_the_bytes_of_a_separate_export(
-    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, alone: Callable[..., dict[str, bytes]]
+    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
 ) -> None:
     part = PlannedRecording(bags[0], start=Moment(300_000_000, relative=True), stop=Moment(900_000_000, relative=True))
     held = replace(arm, streams=tuple(replace(stream, on_invalid="hold") for stream in arm.streams))
     outputs = outputs_of([("panda", spec), ("held", held)], [], NO_MEDIA)
-    for output, result in zip(outputs, export_together([part], outputs, tmp_path / "sets"), strict=True):
-        assert contents(result.out) == alone([part], output)
+    for output, result in zip(outputs, export_together([part], outputs, tmp_path / "sets", report=False), strict=True):
+        assert contents(result.out) == separate([part], output)
 
 
 def test_a_separate_export_converts_nothing_again(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     pieces, seen = tmp_path / "pieces", list[str]()
     outputs = outputs_of([("panda", spec)], [50, 10], NO_MEDIA)
-    export_together(bags, outputs, tmp_path / "sets", pieces=pieces)
-    done = export(bags, spec, tmp_path / "panda-10hz", outputs[1].options, pieces=pieces, progress=named(seen))
+    export_together(bags, outputs, tmp_path / "sets", report=False, pieces=pieces)
+    done = export(
+        bags, spec, tmp_path / "panda-10hz", outputs[1].options, pieces=pieces, report=False, progress=named(seen)
+    )
     assert seen == []
     assert contents(done.out) == contents(tmp_path / "sets" / "panda-10hz")
 
 
 def test_another_rate_costs_one_conversion(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     pieces = tmp_path / "pieces"
-    export(bags, spec, tmp_path / "one", replace(NO_MEDIA, rate_hz=10), pieces=pieces)
+    export(bags, spec, tmp_path / "one", replace(NO_MEDIA, rate_hz=10), pieces=pieces, report=False)
     outputs = outputs_of([("panda", spec)], [50, 10], NO_MEDIA)
-    new, old = export_together(bags, outputs, tmp_path / "sets", pieces=pieces)
+    new, old = export_together(bags, outputs, tmp_path / "sets", report=False, pieces=pieces)
     assert new.notes == ()
     assert old.notes == ("2 of 2 recordings were converted by an earlier export and reused",)
 
@@ -121,7 +119,7 @@ def test_a_stopped_export_is_continued(
     spec: FusionSpec,
     arm: FusionSpec,
     tmp_path: Path,
-    alone: Callable[..., dict[str, bytes]],
+    separate: Callable[..., dict[str, bytes]],
     share: float,
 ) -> None:
     def stop(name: str, done: float) -> None:
@@ -130,11 +128,11 @@ def test_a_stopped_export_is_continued(
 
     outputs = outputs_of([("panda", spec), ("arm", arm)], [10], NO_MEDIA)
     with pytest.raises(KeyboardInterrupt):
-        export_together(bags, outputs, tmp_path / "sets", progress=by_share(stop))
+        export_together(bags, outputs, tmp_path / "sets", report=False, progress=by_share(stop))
     seen: list[str] = []
-    results = export_together(bags, outputs, tmp_path / "sets", progress=named(seen))
+    results = export_together(bags, outputs, tmp_path / "sets", report=False, progress=named(seen))
     assert set(seen) == {bags[1].name}
-    assert [contents(result.out) for result in results] == [alone(bags, output) for output in outputs]
+    assert [contents(result.out) for result in results] == [separate(bags, output) for output in outputs]
 
 
 def without(bag: Path, topic: str, folder: Path) -> Path:
@@ -144,23 +142,25 @@ def without(bag: Path, topic: str, folder: Path) -> Path:
         return write_bag(folder, types, list(opened.messages(list(types))))
 
 
-def test_a_recording_may_be_missing_in_one_dataset_alone(
-    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, alone: Callable[..., dict[str, bytes]]
+def test_a_recording_may_be_missing_in_one_dataset_only(
+    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
 ) -> None:
     some = [bags[0], without(bags[1], "/panda/ee_pose", tmp_path / "few")]
     outputs = outputs_of([("panda", spec), ("arm", arm)], [], NO_MEDIA)
-    told: list[Event] = []
+    reported: list[Event] = []
     with pytest.raises(RoboCacheError, match=r"^panda-50hz: .*few: has no topic /panda/ee_pose"):
-        export_together(some, outputs, tmp_path / "sets")
-    panda, of_arm = export_together(some, outputs, tmp_path / "sets", on_error="skip", progress=told.append)
+        export_together(some, outputs, tmp_path / "sets", report=False)
+    panda, of_arm = export_together(
+        some, outputs, tmp_path / "sets", report=False, on_error="skip", progress=reported.append
+    )
     assert [loss.bag.name for loss in panda.failed] == ["few"]
     assert not of_arm.failed
-    assert contents(of_arm.out) == alone(some, outputs[1])
-    assert [event.dataset for event in told if isinstance(event, Failed)] == ["panda-50hz"]
+    assert contents(of_arm.out) == separate(some, outputs[1])
+    assert [event.dataset for event in reported if isinstance(event, Failed)] == ["panda-50hz"]
 
 
 def test_an_episode_that_is_dropped_after_its_rows_were_written_is_dropped_in_one_dataset(
-    bags: list[Path], arm: FusionSpec, tmp_path: Path, alone: Callable[..., dict[str, bytes]]
+    bags: list[Path], arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
 ) -> None:
     with Bag(bags[0]) as opened:
         types = {name: topic.type for name, topic in opened.topics.items()} | {"/episode": "std_msgs/msg/Int32"}
@@ -171,13 +171,13 @@ def test_an_episode_that_is_dropped_after_its_rows_were_written_is_dropped_in_on
         bag = write_bag(tmp_path / "lift", types, sorted([*opened.messages(), *begins], key=lambda m: m.log_ns))
     parted = replace(NO_MEDIA, episode_topic="/episode")
     outputs = [Output("split", arm, parted), Output("drop", arm, replace(parted, on_invalid="drop"))]
-    split, drop = export_together([bag], outputs, tmp_path / "sets")
+    split, drop = export_together([bag], outputs, tmp_path / "sets", report=False)
     assert "in dropped episodes" in drop.recordings[0].reasons
-    assert [contents(split.out), contents(drop.out)] == [alone([bag], output) for output in outputs]
+    assert [contents(split.out), contents(drop.out)] == [separate([bag], output) for output in outputs]
 
 
 def test_a_damaged_recording_has_the_notes_of_a_separate_export(
-    spec: FusionSpec, arm: FusionSpec, tmp_path: Path, alone: Callable[..., dict[str, bytes]]
+    spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
 ) -> None:
     damaged = shutil.copytree(ROOT / "test" / "data" / "panda_lift", tmp_path / "damaged")
     (file,) = damaged.glob("*.mcap")
@@ -185,14 +185,16 @@ def test_a_damaged_recording_has_the_notes_of_a_separate_export(
     data[5_000_000:5_000_100] = bytes(100)
     file.write_bytes(data)
     outputs = outputs_of([("panda", spec), ("arm", arm)], [10], NO_MEDIA)
-    results = export_together([damaged], outputs, tmp_path / "sets")
+    results = export_together([damaged], outputs, tmp_path / "sets", report=False)
     assert any("chunks are damaged" in note for note in results[0].recordings[0].notes)
-    assert [contents(result.out) for result in results] == [alone([damaged], output) for output in outputs]
+    assert [contents(result.out) for result in results] == [separate([damaged], output) for output in outputs]
 
 
 def test_all_datasets_are_replaced_or_none(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     def run(rates_hz: list[int], **more: bool) -> tuple[ExportResult, ...]:
-        return export_together(bags[:1], outputs_of([("p", spec)], rates_hz, NO_MEDIA), tmp_path / "sets", **more)
+        return export_together(
+            bags[:1], outputs_of([("p", spec)], rates_hz, NO_MEDIA), tmp_path / "sets", report=False, **more
+        )
 
     run([10, 20])
     with pytest.raises(RoboCacheError, match="exists; choose another folder, or replace it with --overwrite"):

@@ -49,15 +49,15 @@ def ffmpeg(name: str, home: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": f"{links}:{libraries}"}
 
 
-def probe(name: str, home: Path, *arguments: object, **environment: str) -> dict[str, Any]:
-    """Run `<name>/probe.py` under the Python of the reader; the JSON of its last line of output.
+def probe(name: str, home: Path, *arguments: object, script: str = "probe.py", **environment: str) -> dict[str, Any]:
+    """Run `<name>/<script>` under the Python of the reader; the JSON of its last line of output.
 
     Large arrays come back in files below `home`, which is also the home and the working folder of the reader.
     """
-    command = [str(program(name)), str(Path(__file__).parent / name / "probe.py"), *map(str, arguments)]
+    command = [str(program(name)), str(Path(__file__).parent / name / script), *map(str, arguments)]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(home), "OMP_NUM_THREADS": "1", **environment}
     home.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=home, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return reported

@@ -32,7 +32,7 @@ Sources = dict[str, tuple[list[Path], FusionSpec]]
 class Read:
     spec: FusionSpec
     episodes: list[Rows]  # of the engine
-    told: dict[str, Any]
+    reported: dict[str, Any]
     data: Rows  # what the reader returned
 
     def engine(self, name: str) -> np.ndarray:
@@ -42,8 +42,8 @@ class Read:
 def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options: DatasetOptions = OPTIONS) -> Read:
     result = export(recordings, spec, folder / "set", options)
     checkout = filter(None, [os.environ.get("ROBOCACHE_DIFFUSION_POLICY")])
-    told = probe("zarr", folder, folder / "set" / "replay_buffer.zarr", folder, *checkout)
-    return Read(spec, engine_episodes(result, spec), told, dict(np.load(folder / "data.npz")))
+    reported = probe("zarr", folder, folder / "set" / "replay_buffer.zarr", folder, *checkout)
+    return Read(spec, engine_episodes(result, spec), reported, dict(np.load(folder / "data.npz")))
 
 
 @pytest.fixture(scope="module")
@@ -80,27 +80,27 @@ def test_times_validity_and_ages_are_the_engines(read: Callable[[str], Read], na
 
 def test_episodes_end_where_the_engines_do(read: Callable[[str], Read]) -> None:
     dataset = read("lift")
-    assert dataset.told["episode_ends"] == np.cumsum([len(e["tick_ns"]) for e in dataset.episodes]).tolist()
-    assert len(dataset.episodes) > dataset.told["recordings"] == 2
-    assert (dataset.told["tasks"], set(dataset.told["task_index"])) == (["lift the cube"], {0})
-    assert set(dataset.told["success"]) == {-1}
+    assert dataset.reported["episode_ends"] == np.cumsum([len(e["tick_ns"]) for e in dataset.episodes]).tolist()
+    assert len(dataset.episodes) > dataset.reported["recordings"] == 2
+    assert (dataset.reported["tasks"], set(dataset.reported["task_index"])) == (["lift the cube"], {0})
+    assert set(dataset.reported["success"]) == {-1}
 
 
 def test_an_image_is_a_chunk(read: Callable[[str], Read]) -> None:
-    chunks = read("sensors").told["chunks"]
+    chunks = read("sensors").reported["chunks"]
     assert (chunks["color"], chunks["gray"], chunks["depth"]) == ([1, 23, 31, 3], [1, 9, 17, 3], [1, 6, 8, 1])
 
 
 def test_columns_have_names(read: Callable[[str], Read]) -> None:
-    columns = read("lift").told["columns"]
+    columns = read("lift").reported["columns"]
     assert columns["gripper"] == ["panda_finger_joint1", "panda_finger_joint2"]
     assert columns["robocache.valid"] == [stream.name for stream in read("lift").spec.streams]
 
 
 def test_tasks_rewards_and_success_are_those_of_the_recordings(sources: Sources, tmp_path: Path) -> None:
     dataset = read_dataset(sources["sensors"][0][:2], sensor_spec(outcomes=True), tmp_path, OF_TOPIC)
-    assert (dataset.told["tasks"], dataset.told["task_index"]) == (["task 0", "task 1"], [0, 1])
-    assert dataset.told["success"] == [1, 0]
+    assert (dataset.reported["tasks"], dataset.reported["task_index"]) == (["task 0", "task 1"], [0, 1])
+    assert dataset.reported["success"] == [1, 0]
     assert np.array_equal(dataset.data["reward"], dataset.engine("reward")[:, 0])
     assert "success" not in dataset.data
 

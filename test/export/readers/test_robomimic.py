@@ -29,7 +29,7 @@ Sources = dict[str, tuple[list[Path], FusionSpec]]
 class Read:
     spec: FusionSpec
     episodes: list[Rows]  # of the engine
-    told: dict[str, Any]
+    reported: dict[str, Any]
     arrays: dict[str, Rows]  # what the reader returned: items, sequence, robocache, action_dict
 
     def engine(self, name: str) -> np.ndarray:
@@ -41,9 +41,9 @@ def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options
     rgb = [s.name for s in spec.media if s.kind == "image" and s.name != "depth"]
     other = [s.name for s in (*spec.vectors, *spec.media) if s.role == "observation" and s.name not in (*rgb, "depth")]
     keys = {"low_dim": other, "rgb": rgb, "depth": ["depth"] if "depth" in [s.name for s in spec.media] else []}
-    told = probe("robomimic", folder, folder / "set" / "dataset.hdf5", folder, json.dumps(keys))
+    reported = probe("robomimic", folder, folder / "set" / "dataset.hdf5", folder, json.dumps(keys))
     arrays = {name: dict(np.load(folder / f"{name}.npz")) for name in ("items", "sequence", "robocache", "action_dict")}
-    return Read(spec, engine_episodes(result, spec), told, arrays)
+    return Read(spec, engine_episodes(result, spec), reported, arrays)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_actions_are_scaled_to_one_and_kept_as_recorded(read: Callable[[str], Re
     assert (scaled.min(), scaled.max()) == (-1, 1)
     assert scaled.dtype == np.float32
     has = dataset.engine("valid")[:, [s.name for s in dataset.spec.streams].index(action)] > 0
-    restored = scaled * np.array(dataset.told["scaling"]["scale"]) + dataset.told["scaling"]["offset"]
+    restored = scaled * np.array(dataset.reported["scaling"]["scale"]) + dataset.reported["scaling"]["offset"]
     # `actions` has 24 bits of mantissa.
     np.testing.assert_allclose(restored[has], recorded[has], atol=1e-6)
     assert (scaled[~has] == 0).all()
@@ -105,22 +105,22 @@ def test_actions_are_scaled_to_one_and_kept_as_recorded(read: Callable[[str], Re
 
 def test_episodes_are_demos_with_their_task(read: Callable[[str], Read]) -> None:
     dataset = read("lift")
-    assert dataset.told["demos"] == [f"demo_{k}" for k in range(len(dataset.episodes))]
-    assert dataset.told["lengths"] == [len(episode["tick_ns"]) for episode in dataset.episodes]
-    assert dataset.told["languages"] == ["lift the cube"] * len(dataset.episodes)
-    assert dataset.told["env"] == {"env_name": "panda", "type": 2, "env_kwargs": {}}
-    assert dataset.told["recordings"] == 2
+    assert dataset.reported["demos"] == [f"demo_{k}" for k in range(len(dataset.episodes))]
+    assert dataset.reported["lengths"] == [len(episode["tick_ns"]) for episode in dataset.episodes]
+    assert dataset.reported["languages"] == ["lift the cube"] * len(dataset.episodes)
+    assert dataset.reported["env"] == {"env_name": "panda", "type": 2, "env_kwargs": {}}
+    assert dataset.reported["recordings"] == 2
 
 
 def test_the_last_tick_of_an_episode_is_done(read: Callable[[str], Read]) -> None:
     dataset = read("sensors")
-    ends = np.cumsum(dataset.told["lengths"]) - 1
+    ends = np.cumsum(dataset.reported["lengths"]) - 1
     assert np.flatnonzero(dataset.arrays["items"]["dones"]).tolist() == ends.tolist()
     assert not dataset.arrays["items"]["rewards"].any()
 
 
 def test_the_masks_hold_out_a_whole_recording(read: Callable[[str], Read]) -> None:
-    masks = read("sensors").told["masks"]
+    masks = read("sensors").reported["masks"]
     assert masks == {"train": ["demo_0", "demo_2"], "valid": ["demo_1"]}
 
 
@@ -132,17 +132,17 @@ def test_sequences_are_stacked_frames_and_actions(read: Callable[[str], Read]) -
 
 
 def test_shapes_are_those_of_policies(read: Callable[[str], Read]) -> None:
-    told = read("sensors").told
-    assert told["shapes"] == {
+    reported = read("sensors").reported
+    assert reported["shapes"] == {
         "state": [3], "force": [6, 2], "color": [3, 23, 31], "gray": [3, 9, 17], "depth": [1, 6, 8],
     }  # fmt: skip
-    assert told["ac_dim"] == 2
+    assert reported["ac_dim"] == 2
 
 
 def test_tasks_and_rewards_are_those_of_the_recordings(sources: Sources, tmp_path: Path) -> None:
     dataset = read_dataset(sources["sensors"][0][:2], sensor_spec(outcomes=True), tmp_path, OF_TOPIC)
-    assert dataset.told["languages"] == ["task 0", "task 1"]
-    assert dataset.told["masks"] == {
+    assert dataset.reported["languages"] == ["task 0", "task 1"]
+    assert dataset.reported["masks"] == {
         "train": ["demo_0"], "valid": ["demo_1"], "task_0": ["demo_0"], "task_1": ["demo_1"],
     }  # fmt: skip
     assert np.array_equal(dataset.arrays["items"]["rewards"], dataset.engine("reward")[:, 0])
@@ -151,5 +151,5 @@ def test_tasks_and_rewards_are_those_of_the_recordings(sources: Sources, tmp_pat
 
 def test_a_dataset_without_actions_opens(sources: Sources, tmp_path: Path) -> None:
     dataset = read_dataset(sources["sensors"][0][:1], sensor_spec(actions=False), tmp_path)
-    assert dataset.told["ac_dim"] == 0
+    assert dataset.reported["ac_dim"] == 0
     assert np.array_equal(dataset.arrays["items"]["obs/state"], dataset.engine("state"))

@@ -12,7 +12,7 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.exporter.recordings import recordings_of
 from robocache_ros.exporter.run import export
-from robocache_ros.formats.schema import PROVENANCE
+from robocache_ros.formats.read import PROVENANCE
 from robocache_ros.recorder.episodes import Message, RecordedTopic, RecordingsFolder
 
 

@@ -42,9 +42,9 @@ class Exported:
         return np.concatenate([expected[name] for name in names], axis=1)
 
 
-def tables(told: dict[str, Any]) -> Iterator[Rows]:
+def tables(reported: dict[str, Any]) -> Iterator[Rows]:
     """The arrays that a probe wrote, by episode."""
-    for episode in told["episodes"]:
+    for episode in reported["episodes"]:
         with np.load(episode["file"]) as file:
             yield {name.replace("|", "/"): file[name] for name in file.files}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from test.export.readers.environments import needs, probe
 from test.export.records.conftest import picture, tables
 
@@ -25,10 +25,10 @@ def bridge() -> Path:
 
 
 def test_a_real_dataset_has_the_values_that_tfds_reads(bridge: Path, tmp_path: Path) -> None:
-    told = probe("tfds", tmp_path, bridge, "val")
+    reported = probe("tfds", tmp_path, bridge, "val")
     episodes = list(TfdsDataset(bridge).episodes("val"))
-    assert len(episodes) == len(told["episodes"]) == 25
-    for episode, about, table in zip(episodes, told["episodes"], tables(told), strict=True):
+    assert len(episodes) == len(reported["episodes"]) == 25
+    for episode, about, table in zip(episodes, reported["episodes"], tables(reported), strict=True):
         steps = {name.removeprefix("steps/"): values for name, values in episode.items() if name.startswith("steps/")}
         assert sorted(set(steps.pop("language_instruction"))) == about["tasks"]
         assert steps.keys() == table.keys()

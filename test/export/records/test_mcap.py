@@ -7,7 +7,7 @@ import pytest
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import CHECKED, Bag
-from robocache_ros.formats.mcap.schema import field_names
+from robocache_ros.formats.mcap import field_names
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.records.conftest import Make

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.formats.mcap.schema import field_names
+from robocache_ros.formats.mcap import field_names
 from robocache_ros.spec import StreamSpec
 from test.export.readers.engine_rows import Rows
 from test.export.readers.environments import needs, probe
@@ -23,9 +23,9 @@ Topics = dict[str, Any]
 def test_the_mcap_library_reads_what_the_engine_computed(exported: Make, tmp_path: Path, name: str, media: str) -> None:
     made = exported(name, media)
     files = sorted((made.out / "mcap").glob("episode_*/episode_*.mcap"))
-    told = probe("mcap", tmp_path, *files)
-    assert len(told["episodes"]) == len(made.lengths)
-    for index, about in enumerate(told["episodes"]):
+    reported = probe("mcap", tmp_path, *files)
+    assert len(reported["episodes"]) == len(made.lengths)
+    for index, about in enumerate(reported["episodes"]):
         topics = json.loads(Path(about["file"]).read_text())
         assert sum(len(topic["messages"]) for topic in topics.values()) == about["count"]
         rewards = topics["/robocache/episode/reward"]["messages"]

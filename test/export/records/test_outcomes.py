@@ -15,7 +15,7 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import MS, START_NS

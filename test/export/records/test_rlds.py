@@ -97,12 +97,12 @@ def test_a_spec_that_rlds_cannot_store_is_refused(streams: dict[str, Any], probl
 
 def test_statistics_are_in_the_form_of_octo_and_openvla(exported: Make) -> None:
     made = exported("robot", "none")
-    told = json.loads((made.out / "rlds" / "robocache" / "1.0.0" / "dataset_statistics.json").read_text())
+    reported = json.loads((made.out / "rlds" / "robocache" / "1.0.0" / "dataset_statistics.json").read_text())
     actions = np.concatenate([example["steps/action"].reshape(-1, 7) for example in stored(made.out / "rlds")])
-    assert (told["num_trajectories"], told["num_transitions"]) == (len(made.lengths), sum(made.lengths))
+    assert (reported["num_trajectories"], reported["num_transitions"]) == (len(made.lengths), sum(made.lengths))
     kinds = {"mean", "std", "min", "max", "q01", "q99", "p01", "p99"}
-    assert told["action"].keys() == told["proprio"].keys() == kinds
-    assert told["action"]["mean"] == pytest.approx(actions.mean(axis=0, dtype=float).tolist())
+    assert reported["action"].keys() == reported["proprio"].keys() == kinds
+    assert reported["action"]["mean"] == pytest.approx(actions.mean(axis=0, dtype=float).tolist())
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_statistics_are_in_the_form_of_octo_and_openvla(exported: Make) -> None:
 )
 def test_the_provenance_says_that_jpeg_is_lossy(exported: Make, name: str, file: str) -> None:
     made = exported("robot", "video")
-    told = json.loads((made.out / name / file).read_text())
-    assert load_spec(told["spec"]) == made.spec
-    assert told["images"]["front"]["stored"] == "8-bit RGB as JPEG, lossy"
+    reported = json.loads((made.out / name / file).read_text())
+    assert load_spec(reported["spec"]) == made.spec
+    assert reported["images"]["front"]["stored"] == "8-bit RGB as JPEG, lossy"

@@ -21,20 +21,20 @@ pytestmark = needs("tfds")
 def test_tfds_reads_what_the_engine_computed(exported: Make, tmp_path: Path, name: str, media: str) -> None:
     made = exported(name, media)
     folder = made.out / "rlds" / "robocache" / "1.0.0"
-    told = probe("tfds", tmp_path, folder)
-    assert (told["name"], told["tensorflow"]) == ("robocache/1.0.0", False)
-    assert told["lengths"] == [len(made.lengths)]
+    reported = probe("tfds", tmp_path, folder)
+    assert (reported["name"], reported["tensorflow"]) == ("robocache/1.0.0", False)
+    assert reported["lengths"] == [len(made.lengths)]
     (shard,) = folder.glob("*.tfrecord-00000-of-00001")
     records = list(read_records(shard))
-    assert told["bytes"] == sum(map(len, records))
-    for index, (table, record) in enumerate(zip(tables(told), records, strict=True)):
+    assert reported["bytes"] == sum(map(len, records))
+    for index, (table, record) in enumerate(zip(tables(reported), records, strict=True)):
         expected = made.episodes[index]
         check_steps(made, table, expected)
         for stream in made.spec.media:
             check_media(stream, media, table[f"observation/{stream.name}"], expected, parse_example(record))
-        assert told["episodes"][index]["tasks"] == [TASK]
-        assert told["episodes"][index]["success"] == -1
-        assert told["episodes"][index]["file_path"] == str(made.recordings[index])
+        assert reported["episodes"][index]["tasks"] == [TASK]
+        assert reported["episodes"][index]["success"] == -1
+        assert reported["episodes"][index]["file_path"] == str(made.recordings[index])
 
 
 def check_steps(made: Exported, table: Rows, expected: Rows) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.webdataset import write
+from robocache_ros.formats import webdataset as write
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.records.conftest import Make
@@ -48,8 +48,8 @@ def test_vectors_are_the_fused_columns_to_the_bit(exported: Make) -> None:
 
 def test_members_have_no_owner_and_no_time(exported: Make) -> None:
     with tarfile.open(exported("robot", "none").out / "webdataset" / "train-000000.tar") as tar:
-        told = {(member.mtime, member.uid, member.gid, member.uname, member.gname, member.mode) for member in tar}
-    assert told == {(0, 0, 0, "", "", 0o644)}
+        reported = {(member.mtime, member.uid, member.gid, member.uname, member.gname, member.mode) for member in tar}
+    assert reported == {(0, 0, 0, "", "", 0o644)}
 
 
 def test_a_full_shard_is_followed_by_another_at_the_next_episode(
@@ -57,9 +57,9 @@ def test_a_full_shard_is_followed_by_another_at_the_next_episode(
 ) -> None:
     monkeypatch.setattr(write, "SHARD_BYTES", 1)
     export(bags, spec, tmp_path / "out", OPTIONS, report=False)
-    told = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert len(told["shards"]) == len(told["episodes"]) > 2
-    for index, (shard, episode) in enumerate(zip(told["shards"], told["episodes"], strict=True)):
+    reported = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert len(reported["shards"]) == len(reported["episodes"]) > 2
+    for index, (shard, episode) in enumerate(zip(reported["shards"], reported["episodes"], strict=True)):
         file = tmp_path / "out" / shard["name"]
         assert {name.split("_")[0] for name in members(file)} == {f"{index:06d}"}
         assert (shard["episodes"], shard["samples"], shard["bytes"]) == (1, episode["samples"], file.stat().st_size)

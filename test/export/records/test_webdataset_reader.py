@@ -21,10 +21,10 @@ pytestmark = needs("webdataset")
 def test_webdataset_reads_what_the_engine_computed(exported: Make, tmp_path: Path, name: str, media: str) -> None:
     made = exported(name, media)
     shards = sorted((made.out / "webdataset").glob("train-*.tar"))
-    told = probe("webdataset", tmp_path, *shards)
-    assert len(told["episodes"]) == len(made.lengths)
-    for index, table in enumerate(tables(told)):
-        about = told["episodes"][index]
+    reported = probe("webdataset", tmp_path, *shards)
+    assert len(reported["episodes"]) == len(made.lengths)
+    for index, table in enumerate(tables(reported)):
+        about = reported["episodes"][index]
         assert about["keys"] == [f"{index:06d}_{tick:06d}" for tick in range(made.lengths[index])]
         expected = made.episodes[index]
         check_meta(made, about["meta"], expected)
@@ -41,13 +41,18 @@ def test_webdataset_reads_what_the_engine_computed(exported: Make, tmp_path: Pat
 
 def check_meta(made: Exported, meta: list[dict[str, Any]], expected: Rows) -> None:
     names = [stream.name for stream in made.spec.streams]
-    assert [told["tick_ns"] for told in meta] == expected["tick_ns"].tolist()
+    assert [reported["tick_ns"] for reported in meta] == expected["tick_ns"].tolist()
     last = len(meta) - 1
-    for tick, told in enumerate(meta):
-        assert (told["tick"], told["is_first"], told["is_last"]) == (tick, tick == 0, tick == last)
-        assert (told["task"], told["task_index"], told["success"], told["reward"]) == (TASK, 0, None, 0.0)
+    for tick, reported in enumerate(meta):
+        assert (reported["tick"], reported["is_first"], reported["is_last"]) == (tick, tick == 0, tick == last)
+        assert (reported["task"], reported["task_index"], reported["success"], reported["reward"]) == (
+            TASK,
+            0,
+            None,
+            0.0,
+        )
         for key in ("valid", "age_ns", "stamp_ns"):
-            assert told[key] == dict(zip(names, expected[key][tick].tolist(), strict=True))
+            assert reported[key] == dict(zip(names, expected[key][tick].tolist(), strict=True))
 
 
 def check_media(stream: StreamSpec, media: str, table: Rows, expected: Rows, shard: Path, episode: int) -> None:

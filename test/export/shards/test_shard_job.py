@@ -71,11 +71,11 @@ def fresh(recordings: list[Path], spec: FusionSpec, tmp_path: Path) -> Callable[
 def test_the_last_shard_writes_the_dataset_of_an_export_that_is_not_divided(
     run: Run, out: Path, fresh: Callable[..., dict[str, bytes]]
 ) -> None:
-    told = []
+    reported = []
     for index in (2, 0, 1):
-        told.append(run(index))
+        reported.append(run(index))
         assert out.exists() == (index == 1)
-    assert [(r.own, r.converted, r.total, r.written) for r in told] == [
+    assert [(r.own, r.converted, r.total, r.written) for r in reported] == [
         (1, 1, 3, "waiting"),
         (1, 2, 3, "waiting"),
         (1, 3, 3, "here"),
@@ -85,8 +85,8 @@ def test_the_last_shard_writes_the_dataset_of_an_export_that_is_not_divided(
 
 def test_a_shard_without_recordings_converts_nothing(run: Run) -> None:
     seen: list[str] = []
-    told = run(4, 5, progress=named(seen))
-    assert (told.own, told.converted, told.written, seen) == (0, 0, "waiting", [])
+    reported = run(4, 5, progress=named(seen))
+    assert (reported.own, reported.converted, reported.written, seen) == (0, 0, "waiting", [])
 
 
 def test_a_shard_that_runs_again_converts_nothing_and_leaves_the_dataset(run: Run, out: Path) -> None:
@@ -142,17 +142,17 @@ def test_a_recording_that_fails_keeps_the_dataset_from_being_written(run: Run, b
     with pytest.raises(RoboCacheError, match=r"no dataset, because 1 of 1 recording of shard 2/3 failed"):
         run(2, bags=recordings)
     run(0, bags=recordings)
-    told = run(1, bags=recordings)
-    assert (told.converted, told.failed, told.total, told.written) == (2, 1, 3, "blocked")
+    reported = run(1, bags=recordings)
+    assert (reported.converted, reported.failed, reported.total, reported.written) == (2, 1, 3, "blocked")
 
 
 def test_a_recording_that_fails_is_left_out_with_on_error_skip(
     run: Run, bags: list[Path], damaged: Path, spec: FusionSpec, out: Path, tmp_path: Path
 ) -> None:
     recordings = [bags[0], damaged, bags[1]]
-    told = [run(index, bags=recordings, on_error="skip") for index in (2, 0, 1)]
-    assert [len(result.losses) for result in told] == [1, 0, 0]
-    assert told[-1].written == "here"
+    reported = [run(index, bags=recordings, on_error="skip") for index in (2, 0, 1)]
+    assert [len(result.losses) for result in reported] == [1, 0, 0]
+    assert reported[-1].written == "here"
     fresh = export(recordings, spec, tmp_path / "fresh" / "set", NO_MEDIA, on_error="skip").out
     assert contents(out) == contents(fresh)
 
@@ -175,9 +175,9 @@ def test_several_formats_and_datasets_are_written_together(
         Output("slow", spec, DatasetOptions(media="none", rate_hz=10)),
     ]
     for again in (False, True):
-        told = [
+        reported = [
             export_shard(recordings, outputs, tmp_path / "sets", f"{index}/2", pieces=tmp_path / "pieces")
             for index in range(2)
         ]
-        assert [result.written for result in told] == (["before"] * 2 if again else ["waiting", "here"])
+        assert [result.written for result in reported] == (["before"] * 2 if again else ["waiting", "here"])
     assert (tmp_path / "sets" / "fast" / "robomimic" / "SHA256SUMS").exists()

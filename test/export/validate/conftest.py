@@ -10,7 +10,7 @@ import pytest
 
 from robocache_ros.exporter.job import ExportResult
 from robocache_ros.formats.check import Findings
-from robocache_ros.formats.checksums import FILE
+from robocache_ros.formats.dataset_folder import CHECKSUMS
 from robocache_ros.formats.validate import validate
 
 
@@ -22,7 +22,7 @@ def copy(made: Callable[[str], ExportResult], tmp_path: Path) -> Callable[[str],
 
 def without_checksums(dataset: Path, copy: Path) -> Path:
     """A copy of a dataset without its checksums, which would show every change of a file."""
-    shutil.copytree(dataset, copy, ignore=shutil.ignore_patterns(FILE))
+    shutil.copytree(dataset, copy, ignore=shutil.ignore_patterns(CHECKSUMS))
     return copy
 
 

@@ -22,7 +22,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
-from robocache_ros.formats.mcap.schema import definition, message_dtype, number_message, text_message
+from robocache_ros.formats.mcap import definition, message_dtype, number_message, text_message
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example, parse_example, read_records
 from robocache_ros.formats.video import add_stream_like
 from test.export.readers.sensor_recording import sensor_spec
@@ -535,8 +535,9 @@ LEROBOT = [
         "stamp is",
         change_json(
             OWN,
-            lambda told: [
-                part["streams"]["color"].update(latency_ms=7.0) for part in (told["spec"], told["layout"]["spec"])
+            lambda reported: [
+                part["streams"]["color"].update(latency_ms=7.0)
+                for part in (reported["spec"], reported["layout"]["spec"])
             ],
         ),
     ),
@@ -548,7 +549,7 @@ LEROBOT = [
     lerobot(
         "an episode is missing in the provenance",
         "3 episodes; meta/robocache.json has 2",
-        change_json(OWN, lambda told: told["episodes"].pop()),
+        change_json(OWN, lambda reported: reported["episodes"].pop()),
     ),
     Fault(
         "lerobot image",

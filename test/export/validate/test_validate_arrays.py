@@ -12,8 +12,8 @@ import pyarrow
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats import robomimic as check
 from robocache_ros.formats.check import stamps_disagree
-from robocache_ros.formats.robomimic import check
 from robocache_ros.formats.validate import validate
 from test.export.validate.conftest import found
 

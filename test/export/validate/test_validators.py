@@ -58,9 +58,9 @@ def test_the_exit_code_is_1_if_anything_is_wrong(
         main(["validate", str(tmp_path), "--json"])
     assert ended.value.code == 1
     document = json.loads(capsys.readouterr().out)
-    (told,) = document["datasets"]
+    (reported,) = document["datasets"]
     assert (document["command"], document["exit_code"], len(document["errors"])) == ("validate", 1, 1)
-    assert told["findings"] == [{"where": "meta/info.json", "what": "fps is None; it must be a positive number"}]
+    assert reported["findings"] == [{"where": "meta/info.json", "what": "fps is None; it must be a positive number"}]
 
 
 def test_a_recording_that_was_changed_after_the_export(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_the_info_of_a_dataset_is_put_last(s3: Bucket, bags: list[Path], spec: F
     assert max(times.values()) == times["out/meta/info.json"]
 
 
-def test_a_dataset_is_left_alone_without_overwrite(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+def test_a_dataset_is_unchanged_without_overwrite(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
     s3.put("out/meta/info.json", b"old")
     with pytest.raises(RoboCacheError, match=r"out: exists; choose another folder, or replace it with --overwrite$"):
         export(bags, spec, f"{s3.url}/out", NO_MEDIA)

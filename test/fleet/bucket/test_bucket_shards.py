@@ -34,8 +34,8 @@ def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:
 def test_the_last_shard_writes_the_dataset_and_one_that_runs_again_leaves_it(
     run: Run, s3: Bucket, local: Callable[..., Contents]
 ) -> None:
-    told = [run(index) for index in (1, 0)]
-    assert [(r.converted, r.total, r.written) for r in told] == [(1, 2, "waiting"), (2, 2, "here")]
+    reported = [run(index) for index in (1, 0)]
+    assert [(r.converted, r.total, r.written) for r in reported] == [(1, 2, "waiting"), (2, 2, "here")]
     assert objects(s3) == local()
     before = s3.read("out/.robocache/complete.json")
     seen: list[str] = []
@@ -64,11 +64,11 @@ def test_shards_replace_a_dataset(
 
 
 def test_two_shards_that_end_at_once_write_one_dataset(run: Run, s3: Bucket, local: Callable[..., Contents]) -> None:
-    told: list[ShardResult] = []
-    both = [threading.Thread(target=lambda index=index: told.append(run(index))) for index in range(2)]
+    reported: list[ShardResult] = []
+    both = [threading.Thread(target=lambda index=index: reported.append(run(index))) for index in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
         thread.join()
-    assert len(told) == 2
+    assert len(reported) == 2
     assert objects(s3) == local()

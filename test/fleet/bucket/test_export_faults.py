@@ -13,7 +13,7 @@ from robocache_ros.cli import progress
 from robocache_ros.cli.commands import main
 from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.executors import LocalProcesses
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Advanced, Converted, Event, Merging, Progress
 from robocache_ros.spec import FusionSpec
@@ -147,7 +147,10 @@ def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(
     out = capsys.readouterr().out
     assert (first, second) == ([0], 0)
     if json_:
-        assert [json.loads(f"{{{told}")["by_another"] for told in out.split("{", 1)[1].split("\n{")] == [False, True]
+        assert [json.loads(f"{{{reported}")["by_another"] for reported in out.split("{", 1)[1].split("\n{")] == [
+            False,
+            True,
+        ]
     else:
         assert out.endswith(
             "note another export of the same recordings and options has completed the dataset\n"
@@ -210,15 +213,17 @@ def test_a_stopped_export_may_be_followed_by_another_plan(
 
 def test_recordings_that_failed_are_not_tried_again(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
     options = DatasetOptions(media="none", min_frames=70)  # none of the recordings has as many in a row
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     for _ in range(2):
         tried: list[Event] = []
         with pytest.raises(RoboCacheError) as error:
             export(bags, spec, f"{s3.url}/out", options, progress=tried.append)
-        told.append(str(error.value).splitlines())
-        assert any(isinstance(event, Advanced) for event in tried) == (len(told) == 1)
-    assert told[1][:2] == told[0]
-    assert told[1][2:] == ["2 recordings failed in an earlier export; robocache fleet retry lets the next one try them"]
+        reported.append(str(error.value).splitlines())
+        assert any(isinstance(event, Advanced) for event in tried) == (len(reported) == 1)
+    assert reported[1][:2] == reported[0]
+    assert reported[1][2:] == [
+        "2 recordings failed in an earlier export; robocache fleet retry lets the next one try them"
+    ]
 
 
 def test_an_export_leaves_no_local_files(s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:

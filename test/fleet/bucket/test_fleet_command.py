@@ -62,10 +62,10 @@ def test_failures_have_exit_code_1_and_their_reasons_until_they_are_forgotten(
 ) -> None:
     with pytest.raises(ValueError, match="no 70 ticks"):
         export(bags, spec, f"{s3.url}/out", DatasetOptions(media="none", min_frames=70))
-    told = facts("status", f"{s3.url}/out")
-    assert (told["exit_code"], told["state"], told["done"], told["needed"]) == (1, "failed", 0, 2)
-    assert sorted(failure["path"] for failure in told["failed"]) == sorted(map(str, bags))
-    assert all("no 70 ticks in a row" in failure["reason"] for failure in told["failed"])
+    reported = facts("status", f"{s3.url}/out")
+    assert (reported["exit_code"], reported["state"], reported["done"], reported["needed"]) == (1, "failed", 0, 2)
+    assert sorted(failure["path"] for failure in reported["failed"]) == sorted(map(str, bags))
+    assert all("no 70 ticks in a row" in failure["reason"] for failure in reported["failed"])
     assert facts("retry", f"{s3.url}/out", "li*")["recordings"] == [str(bags[0])]
     assert [failure["path"] for failure in facts("status", f"{s3.url}/out")["failed"]] == [str(bags[1])]
     assert facts("retry", f"{s3.url}/out")["recordings"] == [str(bags[1])]
@@ -86,9 +86,9 @@ def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_
 ) -> None:
     out = f"{s3.url}/out"
     stopped_export(bags, spec, out)
-    code, told = robocache("status", out)
+    code, reported = robocache("status", out)
     assert code == 3
-    assert " and was stopped\ndone: 1 of 2 recordings, " in told
+    assert " and was stopped\ndone: 1 of 2 recordings, " in reported
 
     lost = f".robocache/pieces/{'a' * 64}/0123456789abcdef/columns/ticks_ns"  # an attempt without a piece
     s3.put(f"out/{lost}", b"half")
@@ -123,8 +123,8 @@ def test_local_exports_have_a_state_too(
 ) -> None:
     out, pieces = tmp_path / "out", tmp_path / "pieces"
     stopped_export(bags, spec, out, pieces=pieces)
-    told = facts("status", out, "--pieces", pieces)
-    assert (told["state"], told["done"], told["exit_code"]) == ("unfinished", 1, 3)
+    reported = facts("status", out, "--pieces", pieces)
+    assert (reported["state"], reported["done"], reported["exit_code"]) == ("unfinished", 1, 3)
     export(bags, spec, out, NO_MEDIA, pieces=pieces)
     assert facts("status", out, "--pieces", pieces)["state"] == "complete"
 
@@ -132,16 +132,16 @@ def test_local_exports_have_a_state_too(
 def test_local_drafts_of_running_processes_are_kept(tmp_path: Path, facts: Callable[..., dict[str, Any]]) -> None:
     (tmp_path / "draft-0123456789abcdef").mkdir()
     with PieceStore(tmp_path, shared=True).draft() as running:
-        told = facts("status", tmp_path / "out", "--pieces", tmp_path)
-        assert [each["name"] for each in told["in_progress"]] == [running.name]
-        assert [each["name"] for each in told["left_over"]] == ["draft-0123456789abcdef"]
+        reported = facts("status", tmp_path / "out", "--pieces", tmp_path)
+        assert [each["name"] for each in reported["in_progress"]] == [running.name]
+        assert [each["name"] for each in reported["left_over"]] == ["draft-0123456789abcdef"]
         assert facts("gc", tmp_path / "out", "--pieces", tmp_path)["attempts"] == 1
         assert running.exists()
 
 
 def test_a_time_that_is_none_is_refused(robocache: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    told = "robocache: --older-than: week is not a time; give one such as 30m, 12h or 7d\n"
-    assert robocache("gc", tmp_path, "--older-than", "week") == (2, told)
+    reported = "robocache: --older-than: week is not a time; give one such as 30m, 12h or 7d\n"
+    assert robocache("gc", tmp_path, "--older-than", "week") == (2, reported)
 
 
 PLAN = {"digest": "a", "token": "0" * 16, "pieces": 1, "started": "2026", "replaces": [], "number": 1, "stopped": True}
@@ -162,9 +162,9 @@ def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(
     changed = (json.dumps({**PLAN, **change}).encode() for change in CHANGES)
     for plan in (b"\xff", b"[1]", b"[" * 100_000, b"{}", *changed):
         s3.put("out/.robocache/plans/000001.json", plan)
-        code, told = robocache("status", f"{s3.url}/out")
+        code, reported = robocache("status", f"{s3.url}/out")
         assert code == 2, plan[:99]
-        (line,) = told.splitlines()
+        (line,) = reported.splitlines()
         assert f"{s3.url}/out/.robocache/plans/000001.json: not a record of an export; " in line
         assert len(line) < 200
         with pytest.raises(RoboCacheError, match="not a record of an export"):

@@ -12,7 +12,7 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import BucketTarget, TargetPlan
-from robocache_ros.formats.checksums import sha256
+from robocache_ros.formats.dataset_folder import sha256
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.object_store import ObjectStore

@@ -28,17 +28,17 @@ def test_the_commands_run_as_shown(
     from robocache_ros.cli import main
 
     monkeypatch.chdir(data)
-    ran, told = [], ""
+    ran, reported = [], ""
     for arguments in commands():
         with pytest.raises(SystemExit) as ended:
             main([argument.replace(BUCKET, bucket.url) for argument in arguments])
         out, errors = capfd.readouterr()
         assert not ended.value.code, errors
         ran.append(arguments[0])
-        told += out
+        reported += out
     assert ran == ["check", "export", "info", "export", "export", "export", "fleet", "fleet", "fleet"]
-    assert "1 of 2 recordings are converted; the last shard writes the dataset" in told
-    assert ": complete" in told
+    assert "1 of 2 recordings are converted; the last shard writes the dataset" in reported
+    assert ": complete" in reported
 
 
 def test_the_line_of_a_shard_is_that_of_the_command() -> None:

@@ -61,7 +61,7 @@ def test_the_command_makes_the_dataset(
 ) -> None:
     (line,) = container["args"]
     command = [*container["command"], line.replace(BUCKET, bucket.url)]
-    told = [shell(command, JOB_COMPLETION_INDEX=str(index)) for index in (1, 0)]
-    assert [done.returncode for done in told] == [0, 0], told
-    assert told[0].stdout == "1 of 2 recordings are converted; the last shard writes the dataset\n"
+    reported = [shell(command, JOB_COMPLETION_INDEX=str(index)) for index in (1, 0)]
+    assert [done.returncode for done in reported] == [0, 0], reported
+    assert reported[0].stdout == "1 of 2 recordings are converted; the last shard writes the dataset\n"
     assert objects(bucket, "datasets/lift/") == undivided(f"{bucket.url}/raw/lift")

@@ -22,7 +22,7 @@ def test_each_task_of_the_array_is_a_shard() -> None:
 
 
 def test_the_script_makes_the_dataset(data: Path, undivided: Callable[[str | Path], Contents], shell: Shell) -> None:
-    told = [shell([str(SCRIPT)], SLURM_ARRAY_TASK_ID=str(index), SLURM_CPUS_PER_TASK="1") for index in (1, 0)]
-    assert [done.returncode for done in told] == [0, 0], told
-    assert told[0].stdout == "1 of 2 recordings are converted; the last shard writes the dataset\n"
+    reported = [shell([str(SCRIPT)], SLURM_ARRAY_TASK_ID=str(index), SLURM_CPUS_PER_TASK="1") for index in (1, 0)]
+    assert [done.returncode for done in reported] == [0, 0], reported
+    assert reported[0].stdout == "1 of 2 recordings are converted; the last shard writes the dataset\n"
     assert contents(data / "datasets" / "lift") == undivided("raw/lift")

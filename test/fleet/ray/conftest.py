@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.exporter.executors import ray as ray_session
+from robocache_ros.exporter import executors as ray_session
 from robocache_ros.exporter.job import export
 from test.export.pieces.conftest import Contents, contents
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec

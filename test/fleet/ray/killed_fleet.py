@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.exporter.executors.ray import RayTasks, ray_session
+from robocache_ros.exporter.executors import RayTasks, ray_session
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import piece_store
@@ -99,23 +99,30 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--address", help="of a cluster; a Ray is started here by default")
     parser.add_argument("--drive", nargs=2, metavar=("MOMENTS", "LAST"), help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    recordings = sorted(told.recordings.iterdir())
-    if told.drive:
-        drive(recordings, load_spec(told.spec), told.out, told.address, Path(told.drive[0]), int(told.drive[1]))
+    given = parser.parse_args()
+    recordings = sorted(given.recordings.iterdir())
+    if given.drive:
+        drive(
+            recordings,
+            load_spec(given.spec),
+            given.out,
+            given.address,
+            Path(given.drive[0]),
+            int(given.drive[1]),
+        )
         return
-    random_, moments = random.Random(told.seed), told.out.with_name("moments")
+    random_, moments = random.Random(given.seed), given.out.with_name("moments")
     moments.mkdir()
-    for number in range(told.workers):
+    for number in range(given.workers):
         (moments / f"waiting-{number:02}").write_text(str(random_.randint(1, LATEST)))
     statuses, kept = [], []
-    with ray_session(told.address) as ray:
+    with ray_session(given.address) as ray:
         address = ray.get_runtime_context().gcs_address
-        program = [sys.executable, __file__, *map(str, (told.recordings, told.spec, told.out))]
-        for last in [*(random_.randint(1, 2) for _ in range(told.drivers)), 0]:
+        program = [sys.executable, __file__, *map(str, (given.recordings, given.spec, given.out))]
+        for last in [*(random_.randint(1, 2) for _ in range(given.drivers)), 0]:
             options = ["--address", address, "--drive", str(moments), str(last)]
             statuses.append(subprocess.run([*program, *options], check=False).returncode)
-            kept.append(piece_store(told.out).count())
+            kept.append(piece_store(given.out).count())
     taken = len(list(moments.glob("taken-*")))
     print(json.dumps({"statuses": statuses, "kept": kept, "killed": taken}))  # noqa: T201 - its output
 

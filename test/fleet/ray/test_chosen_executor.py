@@ -9,9 +9,14 @@ import pytest
 
 from benchmarks.recordings import spec
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources
-from robocache_ros.exporter.executors.local import LocalProcesses
-from robocache_ros.exporter.executors.ray import Machines, RayTasks, chosen_executor, stated_needs
+from robocache_ros.exporter.executors import (
+    LocalProcesses,
+    Machines,
+    RayTasks,
+    Resources,
+    chosen_executor,
+    stated_needs,
+)
 from robocache_ros.exporter.pieces import Plan, estimated_needs
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -91,8 +96,8 @@ def test_memory_is_limited_to_that_of_machines_with_cores() -> None:
 def test_no_machine_is_one_slot_for_the_one_that_will_start(caplog: pytest.LogCaptureFixture) -> None:
     machines = Machines(Nodes({"memory": 64 * GB}))
     assert [machines.slots(Resources()) for _ in range(2)] == [1, 1]
-    (told,) = caplog.messages
-    assert "no machine of the cluster has 1 cores, 0 GPUs and 0.0 GB; waiting for one" in told
+    (reported,) = caplog.messages
+    assert "no machine of the cluster has 1 cores, 0 GPUs and 0.0 GB; waiting for one" in reported
 
 
 def test_machines_that_come_are_counted_after_a_while() -> None:

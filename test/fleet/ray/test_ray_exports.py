@@ -14,8 +14,7 @@ from unittest.mock import ANY
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors.base import Resources
-from robocache_ros.exporter.executors.ray import RayTasks, _check, chosen_executor
+from robocache_ros.exporter.executors import RayTasks, Resources, _check, chosen_executor
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import RecordingTask, _MakePieces
@@ -35,15 +34,15 @@ from test.fleet.s3_server import Bucket
 def test_any_number_of_workers_makes_the_bytes_of_one_process(
     ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
 ) -> None:
-    told: list[Event] = []
+    reported: list[Event] = []
     # Little memory: what is free on this machine must not limit the number of tasks.
     executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers},memory=1MB")
 
-    out = export(recordings, sensor_spec(), tmp_path / "set", executor=executor, progress=told.append).out
+    out = export(recordings, sensor_spec(), tmp_path / "set", executor=executor, progress=reported.append).out
 
     assert contents(out) == undisturbed
-    assert [event.jobs for event in told if isinstance(event, Started)] == [workers]
-    assert sum(isinstance(event, Converted) for event in told) == len(recordings)
+    assert [event.jobs for event in reported if isinstance(event, Started)] == [workers]
+    assert sum(isinstance(event, Converted) for event in reported) == len(recordings)
 
 
 def test_a_recording_that_cannot_be_read_is_found_by_its_task(
@@ -77,7 +76,7 @@ def command(recordings: list[Path], tmp_path: Path, *more: str) -> list[str]:
     return [*ROBOCACHE, *arguments, *more]
 
 
-def test_the_command_connects_to_a_cluster_and_prints_its_document_alone(
+def test_the_command_connects_to_a_cluster_and_prints_its_document_only(
     ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
 ) -> None:
     done = subprocess.run(

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.executors import ray as ray_tasks
-from robocache_ros.exporter.executors.base import Resources, Task
-from robocache_ros.exporter.executors.ray import Machines, RayTasks
+from robocache_ros.exporter import executors as ray_tasks
+from robocache_ros.exporter.executors import Machines, RayTasks, Resources, Task
 
 ray = pytest.importorskip("ray", reason="needs ray (the fleet extra)")
 GB = 10**9
@@ -52,7 +51,7 @@ def test_a_task_whose_process_is_killed_is_run_again(ray_address: str, tmp_path:
     assert run(RayTasks(), work, tasks("lift")) == {"lift": 2}
 
 
-def test_an_error_is_of_its_task_alone_and_is_not_repeated(ray_address: str, tmp_path: Path) -> None:
+def test_an_error_is_of_its_task_only_and_is_not_repeated(ray_address: str, tmp_path: Path) -> None:
     def work(task: Task, _tell: object) -> str:
         with (tmp_path / task.name).open("x"):  # which fails if it is repeated
             pass
@@ -94,7 +93,7 @@ class ScriptedRay:
     exceptions = ray.exceptions
 
     def __init__(self, *script: Any, memory: int = 64 * GB) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requested: list[dict[str, Any]] = []
         self.most_running = 0
         self._script, self._running, self._memory = deque(script), 0, memory
 
@@ -107,12 +106,12 @@ class ScriptedRay:
     def remote(self, **_options: Any) -> Callable[..., Any]:
         return lambda _function: SimpleNamespace(options=self._options)
 
-    def _options(self, **asked: Any) -> Any:
+    def _options(self, **requested: Any) -> Any:
         def submit(*_arguments: object) -> int:
-            self.asked.append(asked)
+            self.requested.append(requested)
             self._running += 1
             self.most_running = max(self.most_running, self._running)
-            return len(self.asked)
+            return len(self.requested)
 
         return SimpleNamespace(remote=submit)
 
@@ -121,10 +120,10 @@ class ScriptedRay:
 
     def get(self, _reference: int) -> Any:
         self._running -= 1
-        told = self._script.popleft()
-        if isinstance(told, Exception):
-            raise told
-        return told
+        reported = self._script.popleft()
+        if isinstance(reported, Exception):
+            raise reported
+        return reported
 
 
 @pytest.fixture
@@ -151,27 +150,27 @@ def no_work(*_: object) -> None: ...
 def test_a_task_out_of_memory_is_run_once_more_with_twice_the_memory(scripted: Callable[..., Any]) -> None:
     executor, module = scripted(OUT_OF_MEMORY, DONE)
     assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
-    assert [asked["memory"] for asked in module.asked] == [GB, 2 * GB]
+    assert [requested["memory"] for requested in module.requested] == [GB, 2 * GB]
 
 
-def test_a_task_out_of_memory_twice_fails_alone(scripted: Callable[..., Any]) -> None:
+def test_a_task_out_of_memory_twice_fails_on_its_own(scripted: Callable[..., Any]) -> None:
     executor, module = scripted(OUT_OF_MEMORY, DONE, OUT_OF_MEMORY)  # the second one is of the other task
     found = run(executor, no_work, tasks("large", "small"))
     assert str(found["large"]) == "large: 2.0 GB of memory are not enough; state more"
     assert found["small"] == "done"
-    assert len(module.asked) == 3
+    assert len(module.requested) == 3
 
 
 def test_no_task_asks_for_more_memory_than_the_largest_machine_has(scripted: Callable[..., Any]) -> None:
     executor, module = scripted(OUT_OF_MEMORY, DONE, memory=3 * GB // 2)
     run(executor, no_work, tasks("lift"))
-    assert [asked["memory"] for asked in module.asked] == [GB, 3 * GB // 2]
+    assert [requested["memory"] for requested in module.requested] == [GB, 3 * GB // 2]
 
 
 def test_a_lost_machine_costs_no_attempt(scripted: Callable[..., Any]) -> None:
     executor, module = scripted(*[LOST] * 100, DONE)
     assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
-    assert len(module.asked) == 101
+    assert len(module.requested) == 101
 
 
 def test_a_task_that_always_ends_its_process_is_given_up(scripted: Callable[..., Any]) -> None:
@@ -179,7 +178,7 @@ def test_a_task_that_always_ends_its_process_is_given_up(scripted: Callable[...,
     found = run(executor, no_work, tasks("cursed", "good"))
     assert "cursed: its process ended 32 times" in str(found["cursed"])
     assert found["good"] == "done"
-    assert len(module.asked) == ray_tasks.CRASHES + 1
+    assert len(module.requested) == ray_tasks.CRASHES + 1
 
 
 def test_twice_as_many_tasks_are_submitted_as_can_run(scripted: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.rlds.tfrecord import BytesList, Feature, RecordWriter, encode_example
 
 STEPS = 3

@@ -115,7 +115,12 @@ def busy_node(rig: Any) -> Iterator[Any]:
     node = rig.stranger()
     executor = MultiThreadedExecutor(num_threads=4, context=node.context)
     executor.add_node(node)
-    node.create_timer(0.001, done.wait)
+
+    def occupy() -> None:
+        timer.cancel()  # or the executor, which finds it due, never sleeps
+        done.wait()
+
+    timer = node.create_timer(0.001, occupy)
 
     def spin() -> None:
         # Not executor.spin(): where shutdown() meets the executor as it collects what to wait for, it waits for ever.

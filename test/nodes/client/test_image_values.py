@@ -43,7 +43,7 @@ def test_pixel_of_200_is_0_784_whatever_the_spec_normalizes() -> None:
     assert ImageConverter()(IMAGENET, image).flatten().tolist() == pytest.approx([200 / 255] * 3)
 
 
-def test_spec_normalizes_where_asked_for() -> None:
+def test_spec_normalizes_on_request() -> None:
     converted = ImageConverter(normalize=True)(IMAGENET, PIXELS)
 
     assert torch.equal(converted, ops.normalize_image(PIXELS, "imagenet"))

@@ -183,7 +183,7 @@ def test_loop_with_limits_raises_after_the_node_has_stopped(
             next(iter(subscriber))
 
 
-def test_topic_of_images_is_left_alone_while_frames_are_shared(
+def test_topic_of_images_is_not_subscribed_to_while_frames_are_shared(
     rig: Any, wait: Wait, spec: dict[str, Any], send: Any
 ) -> None:
     rig.fusion(spec).autostart()

@@ -11,7 +11,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
 
-AHEAD_NS = 500_000_000  # of the clock: no message is late, as long as a busy machine may take to send it
+AHEAD_NS = 4 * 10**9  # of the clock, below max_skew_ms: no message is late where a busy machine takes long to send it
 
 
 def joint_state(time_ns: int | None = None, names: tuple[str, ...] = ("a", "b")) -> JointState:

@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, String
 
 from test.nodes.faults.fusion_rig import FusionRig, joint_state
+from test.nodes.rig import repeating
 
 
 def test_silent_topic_is_stale(fusion: FusionRig) -> None:
@@ -31,8 +33,11 @@ def test_silent_topic_is_stale(fusion: FusionRig) -> None:
 
 
 def test_stream_that_stops_becomes_stale(fusion: FusionRig) -> None:
-    fusion.joints.publish(joint_state())
-    fusion.until_counted("accepted", 1)
+    publish = repeating(
+        lambda: fusion.joints.publish(joint_state(time.time_ns())),
+        lambda: fusion.counts().get("accepted", "0") != "0",
+    )
+    fusion.wait(publish, "a message that is not late")
 
     def stale() -> bool:
         status = fusion.rig.status(fusion.diagnostics, "joints")[0]

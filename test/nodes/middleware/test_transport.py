@@ -107,7 +107,7 @@ def test_unreadable_profile_counts_as_none(tmp_path: Path) -> None:
     assert transport.fast_dds_bytes({"FASTDDS_DEFAULT_PROFILES_FILE": str(tmp_path / "none.xml")}) == 512 * 1024
 
 
-def test_builtin_transports_count_beside_those_of_the_profile(tmp_path: Path) -> None:
+def test_builtin_transports_count_next_to_those_of_the_profile(tmp_path: Path) -> None:
     assert transport.fast_dds_bytes(written(tmp_path / "p.xml", 1000, builtin="true")) == 512 * 1024
 
 

@@ -102,7 +102,7 @@ def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(
     wait(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
 
     live = dict(frame_messages.read_fused(message) for message in fused.messages)
-    assert len(live) > 100
+    assert len(live) > 30
     width = run.layout.width
     for tick, window in live.items():
         assert window[-1].numpy().tobytes() == rows[tick].numpy().tobytes(), tick

@@ -1,17 +1,168 @@
-"""A live run of the fusion node, recorded and replayed."""
+"""Live runs of the fusion node and of a policy, recorded and replayed."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("rclpy")
-from sensor_msgs.msg import JointState
-from std_msgs.msg import Float32MultiArray
+pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float32MultiArray, Float64MultiArray
+from std_srvs.srv import SetBool, Trigger
 
-from robocache_ros.recorder.run_log import verify
+from robocache_ros.policy.replay import cut, verify
+from robocache_ros.recorder.run_log import RunReader
+from test.nodes.rig import ROOT
+
+CODE = """
+import time
+import numpy as np
+
+def late(frame):
+    '''Answer after 0 to 250 ms.'''
+    place = frame["joints"][-1].numpy()
+    time.sleep(0.05 * (frame.tick_ns // 20_000_000 % 6))
+    return np.sin(place + np.arange(60)[:, None] * np.float32(0.01)).astype(np.float32)
+"""
+SPEC: dict[str, Any] = {
+    "robocache": 1,
+    "horizon": 2,
+    "delay_ms": 20,
+    "streams": {
+        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "on_invalid": "hold"},
+        "camera": {
+            "topic": "/camera",
+            "type": "sensor_msgs/msg/Image",
+            "image": {"size": [24, 32]},
+            "max_age_ms": 1000,
+        },
+        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
+        | {"role": "action"},
+    },
+    "run": {
+        "replan_every": 4,
+        "coast_ticks": 1000,
+        "invalid_ticks": 1000,
+        "outputs": {"action": {"takeover": "/operator"}},
+    },
+}
+
+
+class Robot:
+    """Publishes joints of which some are late, lost or twice, images, and the commands of an operator."""
+
+    def __init__(self, rig: Any) -> None:
+        self._rig, self._count = rig, 0
+        self._joints, self._images = rig.publisher(JointState, "/joints"), rig.publisher(Image, "/camera")
+        self._operator = rig.publisher(Float64MultiArray, "/operator")
+        self._timer = rig.node.create_timer(0.005, self._publish)
+
+    def _publish(self) -> None:
+        self._count += 1
+        if self._count % 7 == 0:
+            return
+        now_ns = time.time_ns() - (0, 300_000_000, 5_000_000)[self._count % 3]
+        message = JointState(name=["a", "b"], position=[self._count / 100, -1.0])
+        message.header.stamp.sec, message.header.stamp.nanosec = divmod(now_ns, 10**9)
+        for _ in range(1 + (self._count % 5 == 0)):
+            self._joints.publish(message)
+        if self._count % 6 == 0:
+            pixels = bytes([self._count % 256]) * (24 * 32 * 3)
+            image = Image(height=24, width=32, encoding="rgb8", step=96, data=pixels, header=message.header)
+            self._images.publish(image)
+            self._operator.publish(Float64MultiArray(data=[self._count / 100, 0.5]))
+
+    def close(self) -> None:
+        self._rig.node.destroy_timer(self._timer)
+
+
+def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> None:
+    """Record a run of `robocache run` that is taken over, stopped, armed, and ended by Ctrl-C."""
+    (rig.tmp_path / "mine.py").write_text(CODE)
+    spec = rig.tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(SPEC))
+    words = ["run", f"{rig.tmp_path / 'mine.py'}:late", "--spec", str(spec), "--record", str(path)]
+    with (rig.tmp_path / "run.log").open("w") as out:
+        program = subprocess.Popen([sys.executable, "-m", "robocache_ros", *words], cwd=ROOT, stdout=out, stderr=out)
+    sent = rig.listen(Float64MultiArray, "/command")
+    robot = Robot(rig)
+
+    def more(count: int, what: str) -> None:
+        before = len(sent)
+        wait(lambda: len(sent) > before + count or program.poll() is not None, what)
+        assert program.poll() is None, (rig.tmp_path / "run.log").read_text()
+
+    try:
+        more(commands, "commands of the policy")
+        rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True))
+        more(commands, "commands of the operator")
+        rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
+        rig.call(Trigger, "/policy_runner/stop", Trigger.Request())
+        more(5, "commands after a stop")
+        rig.call(Trigger, "/policy_runner/arm", Trigger.Request())
+        more(commands, "commands after arming")
+        program.send_signal(signal.SIGINT)
+        assert program.wait(60) == 0, (rig.tmp_path / "run.log").read_text()
+    finally:
+        program.kill()
+        program.wait()
+        robot.close()
+
+
+def check(rig: Any, path: Path, commands: int) -> None:
+    """Check that a run is recomputed to the bit, with its plans."""
+    found = verify(path, policy=f"{rig.tmp_path / 'mine.py'}:late")
+    assert (str(found.first or ""), found.notes) == ("", [])
+    assert found.commands > 3 * commands
+    assert found.ticks > 3 * commands
+    assert found.observations >= found.plans > 3
+    events = list(RunReader(path).events())
+    steps = [event.facts["tick"] for event in events if event.name == "step"]
+    middle = steps[len(steps) // 2]
+    part = cut(path, path.with_name("part.mcap"), middle, middle + 5)
+    assert (str(part.first or ""), part.ticks, part.commands) == ("", 6, 6)
+    names = {event.name for event in events}
+    assert names == {
+        "begin",
+        "ready",
+        "frame",
+        "plan",
+        "reply",
+        "advance",
+        "step",
+        "takeover",
+        "operator",
+        "stop",
+        "arm",
+    }
+
+
+def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any]) -> None:
+    path = rig.tmp_path / "run.mcap"
+    record(rig, wait, path, 20)
+    check(rig, path, 20)
+
+
+@pytest.mark.slow
+def test_a_long_run_of_a_policy_under_load_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any]) -> None:
+    path = rig.tmp_path / "run.mcap"
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        record(rig, wait, path, 500)
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    check(rig, path, 500)
 
 
 def test_a_live_run_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:

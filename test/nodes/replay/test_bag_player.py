@@ -192,7 +192,7 @@ def test_relative_topics_of_a_spec_are_replayed_in_the_namespace(
     poses = rig.listen(PoseStamped, "/robot1/panda/ee_pose")
 
     with Bag(PANDA) as bag:
-        played = BagPlayer(node, bag, Options(spec=str(spec), duration_s=0.2, rate=10.0, wait_s=20.0)).run()
+        played = BagPlayer(node, bag, Options(spec=str(spec), duration_s=0.2, rate=10.0, wait_s=60.0)).run()
 
     wait(lambda: len(poses) == played.messages > 0, "the messages")
     node.destroy_node()

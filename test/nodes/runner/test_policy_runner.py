@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
+from test import forked
 from test.nodes.rig import ROOT, Rig, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
@@ -125,11 +126,11 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: R
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
     assert (robot.newest[0] - 7) * 64 == round((robot.newest[0] - 7) * 64)  # a row of the chunk, to the bit
     until(lambda: robot.executed.newest.layout.dim[0].label.startswith("tick_ns="))
-    assert robot.state() == (1, 1)
+    robot.wait_for(lambda: robot.state() == (1, 1), "a row of the policy")
 
     assert rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True)).success
     robot.wait_for(lambda: robot.newest == [3, 4], "commands of the operator", operates=True)
-    assert robot.state()[1] == 3
+    robot.wait_for(lambda: robot.state()[1] == 3, "rows of the operator", operates=True)
     rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands of the policy again")
 
@@ -195,7 +196,7 @@ def test_a_runner_that_is_killed_or_interrupted_leaves_zero_velocity(
     command = [sys.executable, "-m", "robocache_ros", "run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec)]
     log = tmp_path / "run.log"
     with log.open("w") as out:
-        program = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+        program = forked.Popen(command, preload=forked.NODE, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
     robot = Robot(rig)
     try:
         robot.wait_for(

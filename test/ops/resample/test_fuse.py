@@ -14,16 +14,16 @@ def random_stream(samples, width, method="linear", dtype=torch.float32, **more):
     return Stream(data, torch.randint(1, 40, (2, samples), generator=random).cumsum(1), method, **more)
 
 
-def test_each_stream_fills_its_columns_as_if_resampled_alone():
+def test_each_stream_fills_its_columns_as_if_resampled_separately():
     streams = [random_stream(10, 5), random_stream(20, 4, "slerp"), random_stream(30, 3, "hold", max_age=9)]
     values, valid, age = fuse(streams, TARGETS)
     assert values.shape == (2, 20, 12)
     column = 0
     for index, (data, times, method, _, _, max_age) in enumerate(streams):
-        alone, alone_valid = resample_trajectories(
+        separate, alone_valid = resample_trajectories(
             data, times, TARGETS, method=method, max_age=max_age, return_valid=True
         )
-        assert torch.equal(values[:, :, column : column + data.shape[2]], alone)
+        assert torch.equal(values[:, :, column : column + data.shape[2]], separate)
         assert torch.equal(valid[:, :, index], alone_valid)
         column += data.shape[2]
     assert age.dtype == torch.int64
@@ -42,13 +42,13 @@ def test_one_dtype_is_kept_and_several_become_float32():
     assert fuse([*halves, random_stream(10, 1, dtype=torch.bfloat16)], TARGETS).values.dtype == torch.float32
 
 
-def test_bytes_are_counted_as_numbers_beside_floats():
+def test_bytes_are_counted_as_numbers_next_to_floats():
     image = Stream(torch.tensor([[[7, 255]]], dtype=torch.uint8), torch.tensor([0]), "hold")
     fused = fuse([image, random_stream(10, 1)._replace(data=torch.ones(1, 10, 1), times=torch.arange(10))], TARGETS[:1])
     assert fused.values.tolist() == [[[7.0, 255.0, 1.0]]]
 
 
-def test_the_output_is_rounded_once_to_the_dtype_asked_for():
+def test_the_output_is_rounded_once_to_the_requested_dtype():
     stream = Stream(torch.tensor([[[1.0], [1.0078125]]]), torch.tensor([0, 4]))
     got = fuse([stream], torch.tensor([1, 2, 3]), dtype=torch.bfloat16).values
     assert got.flatten().tolist() == [1.0, 1.0, 1.0078125]  # the half-way one to the even neighbour

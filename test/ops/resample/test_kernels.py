@@ -104,7 +104,7 @@ def test_unsorted_repeated_and_ragged_times(check, values, method, shared):
     check([stream], targets)
 
 
-def test_values_alone(values, rising, assert_same_bits, emulated):
+def test_values_only(values, rising, assert_same_bits, emulated):
     """`resample_trajectories` without valid."""
     stream, targets = Stream(values(BF16, 3, 20, 14), rising(3, 20), max_gap=15_000_000), rising(3, 30, seed=2)
     assert_same_bits(emulated([stream], targets, marked=False)[:1], fuse([stream], targets)[:1])

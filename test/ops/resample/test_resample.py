@@ -32,7 +32,7 @@ def test_a_gap_too_wide_is_held_while_young():
     assert resample([50, 150, 250], max_gap=100, max_age=60) == ([5.0, 10.0, 0.0], [1, 2, 0])
 
 
-def test_limits_are_seconds_beside_float_times():
+def test_limits_are_seconds_next_to_float_times():
     times = TIMES.double() / 1000
     values, valid = resample_trajectories(DATA, times, times + 0.05, max_gap=0.1, max_age=0.05, return_valid=True)
     assert values.flatten().tolist() == [5.0, 10.0, 30.0]

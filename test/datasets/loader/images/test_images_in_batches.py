@@ -64,7 +64,7 @@ def test_images_of_a_mixture_are_decoded_into_the_batch_too() -> None:
     assert mixture.undecoded(0)["dataset"] == "a"
 
 
-def test_a_dataset_that_defines_its_items_is_asked_for_them() -> None:
+def test_a_dataset_that_defines_its_items_is_requested_them() -> None:
     batch = next(iter(TimelineLoader(Decoded(MovingStreams(images="jpeg")), 2)))
 
     assert batch["note"] == ["item 0", "item 1"]
@@ -96,7 +96,7 @@ def test_a_damaged_image_is_an_error_that_names_its_sample(workers: int) -> None
     loader.close()
 
 
-def test_a_batch_of_damaged_images_alone_is_left_out() -> None:
+def test_a_batch_of_damaged_images_only_is_left_out() -> None:
     source = MovingStreams(images="jpeg")
     source.broken = (2, 3)
     loader = TimelineLoader(TimelineDataset(source), 2, on_error="skip")

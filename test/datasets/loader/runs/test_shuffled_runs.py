@@ -12,11 +12,11 @@ from counting_episodes import Counting, order_of, same
 from moving_streams import MovingStreams
 
 from robocache_ros.datasets import LoaderOptions, ShuffledRuns, SourceEpisode, TimelineDataset, TimelineLoader, Window
-from robocache_ros.datasets.loader import runs
+from robocache_ros.datasets.loader import timeline_loader as runs
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS
 from robocache_ros.datasets.loader.reading import BatchReader
-from robocache_ros.datasets.loader.runs import ROW_BYTES, RunOrder, SamplePool
+from robocache_ros.datasets.loader.timeline_loader import ROW_BYTES, RunOrder, SamplePool
 from robocache_ros.errors import RoboCacheError
 
 ENDS = np.cumsum([7, 1, 30, 12])
@@ -70,10 +70,10 @@ def test_ranks_are_disjoint_and_complete_and_read_other_runs(world_size: int) ->
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"cache": "host"}], ids=str)
 def test_workers_and_a_cache_give_the_same_batches(options: dict) -> None:
-    alone = list(TimelineLoader(Counting(), 4, **MIXED))
+    separate = list(TimelineLoader(Counting(), 4, **MIXED))
 
-    assert same(list(TimelineLoader(Counting(), 4, **MIXED, **options)), alone)
-    assert order_of(alone) != [sorted(batch) for batch in order_of(alone)]
+    assert same(list(TimelineLoader(Counting(), 4, **MIXED, **options)), separate)
+    assert order_of(separate) != [sorted(batch) for batch in order_of(separate)]
 
 
 def test_whole_episodes_have_their_values_and_padding() -> None:

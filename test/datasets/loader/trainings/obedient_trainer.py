@@ -24,7 +24,7 @@ def open_loader(folder: str, workers: int) -> TimelineLoader:
     return TimelineLoader(dataset, 5, shuffle=True, seed=11, workers=workers, augmentation=changes)
 
 
-def told(batch: dict[str, Any]) -> str:
+def reported(batch: dict[str, Any]) -> str:
     """The samples of a batch, and a digest of all of its values."""
     digest = hashlib.sha256()
     for key, value in sorted(batch.items()):
@@ -42,7 +42,7 @@ def main(folder: str, state: Path, workers: int) -> None:
             partial = state.with_suffix(".partial")
             partial.write_text(json.dumps(loader.state_dict()))
             os.replace(partial, state)
-            print(told(batch), flush=True)  # noqa: T201
+            print(reported(batch), flush=True)  # noqa: T201
             sys.stdin.readline()
     print(f"replaced {loader.replaced_workers}", flush=True)  # noqa: T201
 

@@ -35,15 +35,15 @@ def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    told = [json.loads(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
+    reported = [json.loads(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
 
-    assert told[0]["epochs"] == told[1]["epochs"]
-    assert [f"rank {rank} of 2" in each["repr"] for rank, each in enumerate(told)] == [True, True]
+    assert reported[0]["epochs"] == reported[1]["epochs"]
+    assert [f"rank {rank} of 2" in each["repr"] for rank, each in enumerate(reported)] == [True, True]
     orders = []
-    for shares in told[0]["epochs"]:
-        assert [len(share) for share in shares] == [told[0]["length"]] * 2
+    for shares in reported[0]["epochs"]:
+        assert [len(share) for share in shares] == [reported[0]["length"]] * 2
         order = [index for share in shares for batch in share for index in batch]
-        assert sorted(order) == list(range(told[0]["samples"]))
+        assert sorted(order) == list(range(reported[0]["samples"]))
         orders.append(order)
     assert orders[0] != orders[1]
 
@@ -51,7 +51,7 @@ def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
 def test_a_loader_that_was_created_before_the_ranks_is_refused(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, alone = (
+    before, separate = (
         TimelineLoader(counting, 4),
         TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1)),
     )
@@ -60,4 +60,4 @@ def test_a_loader_that_was_created_before_the_ranks_is_refused(
 
     with pytest.raises(RoboCacheError, match="initialised after the loader was created; create it afterwards"):
         next(iter(before))
-    assert len(list(alone)) == 4
+    assert len(list(separate)) == 4

@@ -15,7 +15,7 @@ import pytest
 
 from test import forked
 from test.datasets.conftest import STEPS, episode, write_tfds
-from test.datasets.loader.trainings.obedient_trainer import EPOCHS, open_loader, told
+from test.datasets.loader.trainings.obedient_trainer import EPOCHS, open_loader, reported
 
 ROOT = Path(__file__).parents[4]
 BATCHES = 16  # of the epochs
@@ -64,21 +64,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(folder: Path) -> list[str]:
     loader = open_loader(str(folder), workers=0)
-    found = [told(batch) for _ in range(EPOCHS) for batch in loader]
+    found = [reported(batch) for _ in range(EPOCHS) for batch in loader]
     assert len(found) == BATCHES
     return found
 
 
 @pytest.fixture
 def training(folder: Path, tmp_path: Path) -> Iterator[Callable[[int], Training]]:
-    begun = []
+    started = []
 
     def begin(workers: int) -> Training:
-        begun.append(Training(folder, tmp_path / "state.json", workers))
-        return begun[-1]
+        started.append(Training(folder, tmp_path / "state.json", workers))
+        return started[-1]
 
     yield begin
-    for each in begun:
+    for each in started:
         each.kill()
 
 

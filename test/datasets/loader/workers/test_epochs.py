@@ -144,11 +144,11 @@ def test_a_skipped_sample_of_the_next_epoch_counts_in_that_epoch() -> None:
 
 
 def test_a_state_does_not_count_what_was_read_ahead(counting: Counting) -> None:
-    loader, alone = TimelineLoader(counting, workers=2, **ORDER), TimelineLoader(counting, **ORDER)
+    loader, separate = TimelineLoader(counting, workers=2, **ORDER), TimelineLoader(counting, **ORDER)
 
-    for _ in zip(loader, alone, strict=True):
-        assert loader.state_dict() == alone.state_dict()
-    assert loader.state_dict() == alone.state_dict()
+    for _ in zip(loader, separate, strict=True):
+        assert loader.state_dict() == separate.state_dict()
+    assert loader.state_dict() == separate.state_dict()
 
 
 def test_without_workers_nothing_is_read_ahead(counting: Counting) -> None:
@@ -207,17 +207,17 @@ def test_whatever_is_done_the_batches_are_those_without_workers(
     actions: list[tuple[str, int]], size: int, shuffle: bool | ShuffledRuns, prefetch: int
 ) -> None:
     order = {"shuffle": shuffle, "on_error": "skip", "augmentation": Augmentation(noise={"proprio": 0.1})}
-    alone, loader = (
+    separate, loader = (
         TimelineLoader(
             EveryEpoch(broken=(5,)), size, **order, workers=workers, options=LoaderOptions(prefetch=prefetch)
         )
         for workers in (0, 2)
     )
     for action, argument in actions:
-        assert same(run(loader, action, argument), run(alone, action, argument))
-        assert loader.state_dict() == alone.state_dict()
+        assert same(run(loader, action, argument), run(separate, action, argument))
+        assert loader.state_dict() == separate.state_dict()
         pool, prefetcher = pool_of(loader), loader._prefetcher
         assert pool.held <= prefetch
         assert pool.held + pool.free + prefetcher._borrowed == len(prefetcher.slots)  # no block of memory is lost
     loader.close()
-    alone.close()
+    separate.close()

@@ -26,7 +26,7 @@ window = {
 windowed = LeRobotDataset("local/dataset", root=root, video_backend="torchcodec", delta_timestamps=window)
 
 
-def told(value):
+def reported(value):
     """A tensor as shape, type and mean (images) or values (the rest)."""
     if not isinstance(value, torch.Tensor):
         return value
@@ -42,8 +42,8 @@ print(  # noqa: T201
             "fps": plain.fps,
             "cameras": plain.meta.camera_keys,
             "robot_type": plain.meta.robot_type,
-            "items": {i: {k: told(v) for k, v in plain[int(i)].items()} for i in indices},
-            "windows": {i: {k: told(v) for k, v in windowed[int(i)].items()} for i in indices},
+            "items": {i: {k: reported(v) for k, v in plain[int(i)].items()} for i in indices},
+            "windows": {i: {k: reported(v) for k, v in windowed[int(i)].items()} for i in indices},
             "stats": {k: {n: np.asarray(v).tolist() for n, v in s.items()} for k, s in plain.meta.stats.items()},
         }
     )

@@ -8,14 +8,14 @@ from mcap.reader import make_reader
 from mcap_ros2.decoder import DecoderFactory
 
 
-def told(message):
+def reported(message):
     """The fields of a message as plain values; bytes as lists of numbers."""
     if hasattr(message, "__slots__"):
-        return {name: told(getattr(message, name)) for name in message.__slots__}
+        return {name: reported(getattr(message, name)) for name in message.__slots__}
     if isinstance(message, (bytes, bytearray, memoryview)):
         return list(message)
     if isinstance(message, (list, tuple)):
-        return [told(part) for part in message]
+        return [reported(part) for part in message]
     return message
 
 
@@ -27,7 +27,7 @@ for path in sys.argv[1:]:
         counts = reader.get_summary().statistics.message_count
         for schema, channel, message, decoded in reader.iter_decoded_messages():
             topic = topics.setdefault(channel.topic, {"type": schema.name, "encoding": schema.encoding, "messages": []})
-            topic["messages"].append([message.log_time, told(decoded)])
+            topic["messages"].append([message.log_time, reported(decoded)])
     answer = os.path.abspath(f"{os.path.basename(path)}.json")
     with open(answer, "w") as file:
         json.dump(topics, file)

@@ -16,7 +16,7 @@ for episode, group in groupby(samples, key=lambda sample: sample["meta.json"]["e
     values = {name: [row[name]["array"] if name.endswith("npz") else row[name] for row in rows] for name in fields}
     file = os.path.abspath(f"episode-{episode}.npz")
     np.savez(file, **{name: np.stack(rows_of) for name, rows_of in values.items()})
-    told = {"keys": [row["__key__"] for row in rows], "meta": [row["meta.json"] for row in rows]}
-    episodes.append({"file": file, **told})
+    reported = {"keys": [row["__key__"] for row in rows], "meta": [row["meta.json"] for row in rows]}
+    episodes.append({"file": file, **reported})
 
 print(json.dumps({"episodes": episodes}))  # noqa: T201

@@ -1,1 +1,0 @@
-"""The quality report of recordings."""

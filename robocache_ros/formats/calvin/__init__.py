@@ -1,1 +1,0 @@
-"""CALVIN datasets, which are only read."""

@@ -1,1 +1,0 @@
-"""Diffusion Policy: a replay buffer in a zarr group."""

@@ -1,1 +1,0 @@
-"""HDF5 trajectories of any layout, which are only read."""

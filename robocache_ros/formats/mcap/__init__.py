@@ -1,1 +1,0 @@
-"""MCAP recordings of fused episodes, for plots and replay."""

@@ -1,1 +1,0 @@
-"""robomimic: demonstrations in an HDF5 file."""

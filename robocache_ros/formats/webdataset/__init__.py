@@ -1,1 +1,0 @@
-"""WebDataset: shards of samples in tar files."""

@@ -1,0 +1,108 @@
+"""Policies that lerobot-train makes of an export, run as `robocache run` does, against LeRobot's own inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.exporter.job import ExportResult
+from robocache_ros.spec import FusionSpec
+from test.export.conftest import ROOT
+from test.export.readers.engine_rows import engine_episodes
+from test.export.readers.environments import needs, probe
+
+pytestmark = needs("lerobot")
+# One camera: those of a diffusion policy have one size. The policy does not need the other one.
+FRONT = (
+    "{observation.state: {type: STATE, shape: [23]}, observation.images.front: {type: VISUAL, shape: [3, 224, 224]}}"
+)
+POLICIES = {
+    "act": (
+        *("--policy.chunk_size=12", "--policy.n_action_steps=12", "--policy.dim_model=32", "--policy.n_heads=2"),
+        *("--policy.dim_feedforward=32", "--policy.n_encoder_layers=1", "--policy.use_vae=false"),
+        "--policy.pretrained_backbone_weights=null",
+    ),
+    "diffusion": (
+        *(
+            f"--policy.input_features={FRONT}",
+            "--policy.n_obs_steps=2",
+            "--policy.horizon=8",
+            "--policy.n_action_steps=4",
+        ),
+        *(
+            "--policy.down_dims=[16,32]",
+            "--policy.diffusion_step_embed_dim=8",
+            "--policy.spatial_softmax_num_keypoints=2",
+        ),
+        *("--policy.noise_scheduler_type=DDIM", "--policy.num_inference_steps=2", "--policy.crop_shape=null"),
+    ),
+}
+TICKS = slice(4, 8)  # of an episode
+
+
+@pytest.fixture(scope="module")
+def run(
+    made: Callable[[str], ExportResult], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    """What the probe says of a policy of each kind."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def trained(kind: str) -> dict[str, Any]:
+        home = tmp_path_factory.mktemp(kind)
+        dataset = made("image")
+        probe(
+            "lerobot", home,
+            *("--dataset.repo_id=local/lift", f"--dataset.root={dataset.out}", f"--output_dir={home / 'run'}"),
+            *(f"--policy.type={kind}", "--policy.push_to_hub=false", "--policy.device=cpu", *POLICIES[kind]),
+            *("--steps=2", "--batch_size=2", "--num_workers=0", "--save_freq=2", "--wandb.enable=false"),
+            script="train.py",
+        )  # fmt: skip
+        rows = engine_episodes(dataset, spec)[0]
+        streams = [stream.name for stream in spec.streams if stream.role == "observation" and stream.kind != "cloud"]
+        values = {name: rows[name][TICKS] for name in ("tick_ns", *streams, "action")}
+        np.savez(home / "frames.npz", **values)
+        arguments = (ROOT / "config/panda_lift.yaml", dataset.out, home / "frames.npz")
+        policy = home / "run/checkpoints/last/pretrained_model"
+        return probe("lerobot", home, policy, *arguments, script="policy.py", PYTHONPATH=str(ROOT))
+
+    def get(kind: str) -> dict[str, Any]:
+        found[kind] = found.get(kind) or trained(kind)
+        return found[kind]
+
+    return get
+
+
+@pytest.mark.parametrize(("kind", "horizon"), [("act", 12), ("diffusion", 4)])
+def test_the_plan_of_a_frame_is_that_of_its_row_to_the_bit(
+    run: Callable[[str], dict[str, Any]], kind: str, horizon: int
+) -> None:
+    told = run(kind)
+    assert np.shape(told["ours"]) == (4, horizon, 7)
+    # The first frame of a policy that observes two has none before it here, but in the dataset.
+    first = 1 if kind == "diffusion" else 0
+    assert told["ours"][first:] == told["lerobot"][first:]
+    assert told["ours"][0] != told["ours"][1]
+
+
+def test_the_process_of_a_policy_plans_the_same(run: Callable[[str], dict[str, Any]]) -> None:
+    told = run("act")
+    assert told["worker"] == told["lerobot"]
+
+
+def test_the_process_of_a_policy_with_two_observations_plans_from_the_frames_before(
+    run: Callable[[str], dict[str, Any]],
+) -> None:
+    told = run("diffusion")
+    assert np.shape(told["worker"]) == (4, 4, 7)
+    assert told["worker"] == told["again"]
+
+
+def test_real_time_chunking_gets_the_normalised_prefix(run: Callable[[str], dict[str, Any]]) -> None:
+    told = run("act")["prefix"]
+    assert told["takes_prefix"] == [False, True]
+    assert (told["shape"], told["inference_delay"], told["execution_horizon"]) == ([1, 12, 7], 3, 10)
+    assert told["is_normalised"]
+    assert told["error"] < 1e-5  # normalised and back in float32

@@ -1,0 +1,113 @@
+"""`robocache doctor --live` with a fusion node."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import JointState
+
+from robocache_ros.cli import doctor as command
+from robocache_ros.cli import main
+from test.nodes.rig import JOINT_SPEC, Rig
+from test.policy.doctor.lerobot_files import save
+
+JOINTS = [0.25, -0.5]
+CONFIG = {
+    "input_features": {"observation.state": {"type": "STATE", "shape": [2]}},
+    "output_features": {"action": {"type": "ACTION", "shape": [1]}},
+}
+STATISTICS = {
+    "observation.state.mean": JOINTS,
+    "observation.state.std": [0.1, 0.1],
+    "action.mean": [0.0],
+    "action.std": [1.0],
+}
+
+
+@pytest.fixture
+def spec() -> dict[str, Any]:
+    made = deepcopy(JOINT_SPEC)
+    made["streams"]["command"]["role"] = "action"
+    return made
+
+
+@contextmanager
+def publishing(rig: Rig, position: list[float]) -> Iterator[None]:
+    """Publish joints from a thread."""
+    publisher, stopped = rig.publisher(JointState, "/joints"), threading.Event()
+
+    def run() -> None:
+        message = JointState(name=["a", "b"], position=position)
+        while not stopped.wait(0.005):
+            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+            message.header.stamp = Time(sec=seconds, nanosec=nanoseconds)
+            publisher.publish(message)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def diagnosis(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, list[str]]:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *(str(argument) for argument in arguments)])
+    captured = capfd.readouterr()
+    return ended.value.code, (captured.out + captured.err).splitlines()
+
+
+def test_degrees_of_a_live_robot_are_found(
+    rig: Rig, spec: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
+    rig.fusion(spec).autostart()
+
+    with publishing(rig, [57.3 * joint for joint in JOINTS]):
+        code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
+
+    assert code == 1
+    wrong = [line for line in lines if line.startswith("error: joints: values")]
+    assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], lines
+
+
+def test_a_node_with_another_spec_is_found(
+    rig: Rig, spec: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
+    other = deepcopy(spec)
+    other["streams"]["joints"]["names"] = ["b", "a"]
+    rig.fusion(other).autostart()
+
+    with publishing(rig, JOINTS):
+        code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 1)
+
+    assert code == 1
+    assert "error: spec: the node has another one: joints; start the node with this spec" in lines
+
+
+def test_a_node_that_does_not_run_is_an_error(
+    spec: dict[str, Any],
+    rig: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(command, "WAIT_S", 0.2)
+
+    code, lines = diagnosis(capfd, save(tmp_path / "act", CONFIG, STATISTICS), "--spec", rig.write(spec), "--live")
+
+    assert code == 2
+    assert "robocache: fusion_node/layout: no message within 0.2 s" in lines[-1]

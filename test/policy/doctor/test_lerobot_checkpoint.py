@@ -1,0 +1,164 @@
+"""Checkpoints of LeRobot, read without LeRobot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.policy.lerobot_config import read_lerobot_config
+from test.policy.doctor.conftest import Diagnosis
+from test.policy.doctor.lerobot_files import STD, save
+from test.policy.doctor.robot import Mistakes, record
+
+Doctor, SpecFile = Callable[..., Diagnosis], Callable[..., Path]
+
+
+def test_nothing_is_wrong_with_the_streams_of_the_training(doctor: Doctor, spec_file: SpecFile, tmp_path: Path) -> None:
+    bag = record(tmp_path / "bag", 9)
+
+    found = doctor(save(tmp_path / "act"), "--spec", spec_file(), "--bag", bag)
+
+    assert (found.code, found.of("error", "warning")) == (0, [])
+    assert [line.split(":")[1] for line in found.of("not checked")] == [
+        *(" action_offset", " rate_hz, columns", " streams.arm", " streams.hand", " predictions")
+    ]
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], dict[str, list[float]], str]] = {
+    "statistics that are not numbers": (
+        {},
+        {"observation.state.std": [float("nan"), *STD[1:]]},
+        "error: normalisation of observation.state: MEAN_STD in training, mean 0.5, std nan of column 0 in the check",
+    ),
+    "a negative deviation": (
+        {},
+        {"action.std": [0.2, -0.1, 0.3, 0.7]},
+        "error: normalisation of action: MEAN_STD in training, mean -1.2, std -0.1 of column 1 in the checkpoint",
+    ),
+    "a column that did not change": (
+        {},
+        {"observation.state.std": [0.0, *STD[1:]]},
+        "warning: normalisation of observation.state: MEAN_STD in training, columns [0] did not change in the check",
+    ),
+    "statistics of another mode": (
+        {"normalization_mapping": {"STATE": "QUANTILES"}},
+        {},
+        "error: normalisation of observation.state: QUANTILES in training, no q01 in the checkpoint; copy",
+    ),
+    "statistics of other columns": (
+        {},
+        {"action.mean": [0.0], "action.std": [1.0]},
+        "error: normalisation of action: 4 columns in training, 1 and 1 numbers in the checkpoint",
+    ),
+    "another state": (
+        {"input_features": {"observation.state": {"type": "STATE", "shape": [7]}}},
+        {},
+        "error: state: 7 columns in training, 11 (joints and position and orientation) in the spec",
+    ),
+    "another camera": (
+        {"input_features": {"observation.images.wrist": {"type": "VISUAL", "shape": [3, 12, 16]}}},
+        {},
+        "error: streams.wrist: an image in training, none in the spec; name an image wrist; there are front",
+    ),
+    "an input that no frame has": (
+        {"input_features": {"observation.environment_state": {"type": "ENV", "shape": [3]}}},
+        {},
+        "error: observation.environment_state: an input in training, none in the spec",
+    ),
+    "another action": (
+        {"output_features": {"action": {"type": "ACTION", "shape": [6]}}},
+        {},
+        "error: actions: 6 columns in training, 4 (arm and hand) in the spec",
+    ),
+    "a GPU": ({"device": "cuda"}, {}, "warning: device: cuda in training, cpu on this machine; measure how long"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_checkpoint_is_found(mistake: str, doctor: Doctor, spec_file: SpecFile, tmp_path: Path) -> None:
+    config, statistics, expected = MISTAKES[mistake]
+
+    found = doctor(save(tmp_path / "act", config, statistics), "--spec", spec_file())
+
+    assert any(line.startswith(expected) for line in found.lines), found.of("error", "warning")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (Mistakes(joints=np.degrees), "joints is degrees, and radians in training"),
+        (Mistakes(image=lambda pixels: pixels[..., ::-1].copy()), "red and blue are swapped"),
+    ],
+)
+def test_a_mistake_in_a_recording_is_found(
+    wrong: Mistakes, expected: str, doctor: Doctor, spec_file: SpecFile, tmp_path: Path
+) -> None:
+    found = doctor(save(tmp_path / "act"), "--spec", spec_file(), "--bag", record(tmp_path / "bag", 9, wrong))
+
+    assert found.code == 1
+    assert any(expected in line for line in found.of("error")), found.lines
+
+
+def test_processors_that_are_missing_are_found(doctor: Doctor, spec_file: SpecFile, tmp_path: Path) -> None:
+    folder = save(tmp_path / "act")
+    (folder / "policy_preprocessor.json").unlink()
+
+    found = doctor(folder, "--spec", spec_file())
+
+    assert any(
+        "normalisation of observation.state: MEAN_STD in training, no mean" in line for line in found.of("error")
+    )
+
+
+def test_the_dataset_of_the_training_gives_its_rate_and_its_columns(
+    doctor: Doctor, spec_file: SpecFile, tmp_path: Path, checkpoint: Path
+) -> None:
+    folder = save(tmp_path / "act")
+    dataset = checkpoint.parent / "dataset"
+    (folder / "train_config.json").write_text(json.dumps({"dataset": {"root": str(dataset)}}))
+
+    def change(spec: dict[str, Any]) -> None:
+        spec["rate_hz"] = 30
+        spec["streams"]["joints"]["names"] = ["elbow", "shoulder", "wrist", "gripper"]
+
+    found = doctor(folder, "--spec", spec_file(change))
+
+    assert "error: rate_hz: 50 in training, 30 in the spec; set rate_hz: 50" in found.lines
+    expected = "error: state: column 0: joints shoulder in training, joints elbow in the spec"
+    assert any(line.startswith(expected) for line in found.lines)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:40], "not a safetensors file of statistics"),
+        (lambda data: b"\xff" * 8 + data, "not a safetensors file of statistics"),
+        (lambda data: data[:-8], "not a safetensors file of statistics"),
+        (lambda data: data.replace(b'"shape": [11]', b'"shape": [99]'), "not a safetensors file of statistics"),
+    ],
+)
+def test_damaged_statistics_are_refused(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
+    file = save(tmp_path / "act") / "pre_normalizer.safetensors"
+    file.write_bytes(damage(file.read_bytes()))
+
+    with pytest.raises(RoboCacheError, match=message):
+        read_lerobot_config(tmp_path / "act")
+
+
+@pytest.mark.parametrize("config", [{"input_features": [1]}, {"output_features": {}}, {"chunk_size": -3}])
+def test_a_damaged_config_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match=r"config\.json: not a policy of LeRobot"):
+        read_lerobot_config(save(tmp_path / "act", config))
+
+
+def test_the_folder_above_a_checkpoint_names_it(tmp_path: Path) -> None:
+    save(tmp_path / "pretrained_model")
+
+    with pytest.raises(RoboCacheError, match="not the policy; give its folder pretrained_model"):
+        read_lerobot_config(tmp_path)

@@ -1,0 +1,130 @@
+"""LeRobot policies and a spec: what is refused at the start. The real LeRobot is in test/export/readers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.policy.policies import check_policy, kind_of, observed_ticks
+from robocache_ros.policy.policies import lerobot as module
+from robocache_ros.policy.policies.lerobot import checked_config, read_config
+from robocache_ros.spec import FusionSpec, load_spec
+
+STREAMS: dict[str, Any] = {
+    "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"]},
+    "front": {"topic": "/front", "type": "sensor_msgs/msg/Image", "image": {"size": [4, 6]}},
+    "wrist": {"topic": "/wrist", "type": "sensor_msgs/msg/Image"},
+    "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
+    | {"role": "action"},
+}
+
+
+def spec(**run: Any) -> FusionSpec:
+    return load_spec({"robocache": 1, "streams": STREAMS} | ({"run": run} if run else {}))
+
+
+def feature(*shape: int) -> dict[str, Any]:
+    return {"type": "STATE", "shape": list(shape)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, rename: dict[str, str] | None = None, **changed: Any) -> None:
+    inputs = {"observation.state": feature(2), "observation.images.front": feature(3, 4, 6)}
+    config = {
+        "type": "act",
+        "n_obs_steps": 1,
+        "chunk_size": 50,
+        "input_features": inputs | changed.pop("inputs", {}),
+        "output_features": {"action": feature(2)},
+    }
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    steps = [{"registry_name": "rename_observations_processor", "config": {"rename_map": rename or {}}}]
+    (folder / "policy_preprocessor.json").write_text(json.dumps({"steps": steps}))
+
+
+def test_a_folder_is_a_policy_of_lerobot_that_goes_with_its_spec(folder: Path) -> None:
+    assert kind_of(str(folder)) == "lerobot"
+    found = checked_config(folder, spec())
+    assert (found.type, found.horizon, found.observed_ticks, found.cameras) == ("act", 50, 1, ("front",))
+    assert found.inputs == {"observation.state": (2,), "observation.images.front": (3, 4, 6)}
+    assert observed_ticks(str(folder)) == 1
+
+
+def test_features_have_the_names_of_the_dataset_also_where_the_training_renamed_them(folder: Path) -> None:
+    write(
+        folder,
+        rename={"observation.images.front": "observation.images.camera1"},
+        input_features={"observation.images.camera1": feature(3, 4, 6)},
+    )
+    assert checked_config(folder, spec()).inputs == {"observation.images.front": (3, 4, 6)}
+
+
+def test_an_empty_camera_is_left_to_the_policy(folder: Path) -> None:
+    write(folder, inputs={"observation.images.empty_camera_0": feature(3, 480, 640)})
+    assert "front" in checked_config(folder, spec()).cameras
+
+
+def test_an_image_of_any_size_goes_with_a_stream_without_one(folder: Path) -> None:
+    write(folder, inputs={"observation.images.wrist": feature(3, 480, 640)})
+    assert checked_config(folder, spec()).cameras == ("front", "wrist")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"inputs": {"observation.state": feature(7)}}, r"observation\.state is 2 in the spec, but 7 in the policy"),
+        ({"inputs": {"observation.images.front": feature(3, 8, 6)}}, r"front is 3x4x6 in the spec, but 3x8x6"),
+        ({"inputs": {"observation.images.top": feature(3, 4, 6)}}, r"it needs observation\.images\.top, and the spec"),
+        ({"inputs": {"observation.environment_state": feature(3)}}, "it needs observation.environment_state"),
+        ({"output_features": {"action": feature(6)}}, "its action is 6, but that of the spec 2; use its spec"),
+        ({"type": "tdmpc"}, "LeRobot's tdmpc cannot be run here; use one of act"),
+        ({"n_obs_steps": 2}, "n_obs_steps 2 is not possible for act; train with 1"),
+        ({"type": "diffusion", "n_obs_steps": 99}, "n_obs_steps 99 is not possible"),
+        ({"input_features": None}, "not a policy of LeRobot"),
+        ({"output_features": {}}, "not a policy of LeRobot"),
+    ],
+)
+def test_a_policy_that_does_not_go_with_the_spec_is_refused_with_names(
+    folder: Path, changed: dict[str, Any], words: str
+) -> None:
+    write(folder, **changed)
+    with pytest.raises(RoboCacheError, match=words) as caught:
+        check_policy(str(folder), spec())
+    assert len(str(caught.value)) < 200
+
+
+def test_several_observations_are_possible_for_diffusion(folder: Path) -> None:
+    write(folder, type="diffusion", n_obs_steps=2, n_action_steps=8)
+    found = checked_config(folder, spec())
+    assert (found.horizon, found.observed_ticks, observed_ticks(str(folder))) == (8, 2, 2)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"type": "act"}'])
+def test_a_damaged_config_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(RoboCacheError, match=r"config\.json: not a"):
+        read_config(folder)
+
+
+def test_the_folder_of_a_checkpoint_names_that_of_the_policy(tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match=r"config\.json: cannot be read"):
+        check_policy(str(tmp_path), spec())
+    (tmp_path / "pretrained_model").mkdir()
+    write(tmp_path / "pretrained_model")
+    with pytest.raises(RoboCacheError, match="not the policy; give its folder pretrained_model"):
+        check_policy(str(tmp_path), spec())
+
+
+def test_a_python_without_lerobot_is_named_with_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda _name: None)
+    with pytest.raises(RoboCacheError, match=r"lerobot is not installed in .*; there: pip install lerobot==0\.4\.4"):
+        check_policy(str(folder), spec())

@@ -1,0 +1,364 @@
+"""Runs of a policy without ROS: a replay gives the same plans and commands, and names what was altered."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from robocache_ros.cli.commands import app
+from robocache_ros.engine import Ingest, tick_grid
+from robocache_ros.engine.frames import FusedFrame, split_window
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.policy.outputs import Outputs
+from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.policies import identity, open_policy
+from robocache_ros.policy.replay import Verification, cut, verify
+from robocache_ros.policy.runner import Reply, Runner
+from robocache_ros.policy.watchdog import State
+from robocache_ros.policy.worker import answer
+from robocache_ros.recorder.run_log import LoggedEngine, RunLog, RunReader
+from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.layout import Layout
+from test.fuzz.messages import serialize
+
+ROOT = Path(__file__).parents[2]
+RATE_HZ = 50
+START = 1_000_000
+JOINTS = "sensor_msgs/msg/JointState"
+CODE = """
+import numpy as np
+
+def wave(frame):
+    at = frame["joints"][-1].numpy()
+    return np.sin(at[None] + np.arange(30)[:, None] * [0.05, 0.11]).astype(np.float32)
+
+def other(frame):
+    return wave(frame) * np.where(frame["joints"][-1, 0] > 20, np.float32(1.0000001), np.float32(1))
+"""
+
+
+class LateWorker:
+    """A policy that answers when a test says so."""
+
+    def __init__(self, policy: str, spec: FusionSpec) -> None:
+        self._policy = open_policy(policy, spec)
+        self._replies: list[Reply] = []
+        self.waiting: tuple[FusedFrame, int] | None = None
+        self.dead = ""
+
+    @property
+    def busy(self) -> bool:
+        return self.waiting is not None or bool(self.dead)
+
+    def observe(self, frame: FusedFrame, tick: int) -> None: ...
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
+        self.waiting = (frame, tick)
+
+    def answer(self) -> None:
+        if self.waiting:
+            self._replies.append(answer(self._policy, *self.waiting))
+            self.waiting = None
+
+    def poll(self) -> list[Reply]:
+        found, self._replies = self._replies, []
+        return found
+
+    def restart(self) -> None:
+        self.dead, self.waiting = "", None
+
+    def close(self) -> None: ...
+
+
+def outputs_of(output: dict[str, Any] | None = None, **run: Any) -> Outputs:
+    streams = {
+        "joints": {"topic": "/joints", "type": JOINTS, "names": ["a", "b"], "on_invalid": "hold"},
+        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
+        | {"role": "action"},
+    }
+    raw = {"robocache": 1, "horizon": 3, "delay_ms": 0, "streams": streams, "run": {"coast_ticks": 8} | run}
+    if output:
+        raw["run"]["outputs"] = {"action": output}
+    spec = load_spec(raw)
+    assert spec.run
+    return Outputs(spec, spec.run)
+
+
+def play(path: Path, policy: str, seed: int, outputs: Outputs, ticks: int = 300) -> list[Any]:
+    """Log a run of an engine and a runner, with all that may happen to them; returns its steps."""
+    random_ = random.Random(seed)
+    spec = outputs.spec
+    engine, worker = LoggedEngine(spec), LateWorker(policy, spec)
+    ingest = Ingest(spec, engine)
+    log = engine.run_log = RunLog(path, spec, {}, {})
+    runner = Runner(outputs, worker, log, identity(policy))
+    steps, window = [], np.zeros((0, engine.layout.row_width), np.float32)
+    tick = START
+    for count in range(ticks):
+        tick += 1
+        now_ns = tick_grid.tick_ns(tick, RATE_HZ)
+        for _ in range(random_.choice((1, 1, 1, 1, 2))):  # some joints come twice
+            seconds, nanoseconds = divmod(now_ns, 10**9)
+            header = {"stamp": {"sec": seconds, "nanosec": nanoseconds}}
+            place = [count / 10, -count / 10]
+            data = serialize(JOINTS, {"header": header, "name": ["a", "b"], "position": place})
+            if random_.random() < 0.95:  # some are lost
+                log.message("/joints", data, now_ns)
+                ingest.serialized("joints", data, now_ns)
+        while len(frames := engine.advance(now_ns, limit=1)):
+            window = np.concatenate([window, frames.rows().numpy()])[-spec.horizon :]
+            if len(window) == spec.horizon:
+                at = tick_grid.first_at_or_after(int(frames.ticks_ns[-1]), RATE_HZ)
+                runner.frame(split_window(engine.layout, int(frames.ticks_ns[-1]), torch.from_numpy(window.copy())), at)
+        if random_.random() < 0.3:
+            worker.answer()
+        happening(random_, runner, worker, tick, count)
+        if random_.random() < 0.9:  # else the next call steps two ticks
+            for step in runner.advance(now_ns):
+                runner.messages(step, now_ns)
+                steps.append(step)
+        if count == ticks * 2 // 3:
+            tick -= 200  # the clock goes back
+    log.close()
+    return steps
+
+
+def happening(random_: random.Random, runner: Runner, worker: LateWorker, tick: int, count: int) -> None:
+    """Do one of what other processes and people do."""
+    what = random_.randrange(60)
+    if what < 3:  # late, early and sometimes twice
+        rows = np.array([[random_.uniform(-1, 1)] * 2] * 20, np.float32)
+        for _ in range(random_.choice((1, 2))):
+            runner.add(Chunk(tick - random_.randrange(-3, 15), rows))
+    elif what == 3:
+        runner.add(Chunk(tick, np.full((3, random_.choice((1, 2))), np.nan, np.float32)))
+    elif what == 4:
+        runner.take_over(not runner.in_takeover)
+    elif what == 5:
+        runner.stop("a person")
+    elif what == 6:
+        worker.dead = "its process ended with exit code -9"
+    elif runner.in_takeover and what < 30:
+        runner.operator("action", np.array([random_.uniform(-1, 1), np.nan if what == 7 else 0.5], np.float32))
+    elif runner.state is State.STOP and what < 20:
+        runner.arm()
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policy") / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wave(code: Path) -> str:
+    return f"{code}:wave"
+
+
+@pytest.fixture(scope="module")
+def log(wave: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run") / "run.mcap"
+    play(path, wave, 3, outputs_of(blend="none"))
+    return path
+
+
+OUTPUTS: dict[str, dict[str, Any] | None] = {
+    "array": {"upper": 0.95, "max_step": 0.6},
+    "velocity": {"type": "geometry_msgs/msg/TwistStamped"},
+    "trajectory": {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]},
+}
+
+
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize(("output", "stop"), [("array", "hold"), ("velocity", "zero-velocity"), ("trajectory", "none")])
+def test_a_run_is_recomputed_to_the_bit_whatever_happens_in_it(
+    tmp_path: Path, wave: str, output: str, stop: str, blend: str
+) -> None:
+    outputs = outputs_of(OUTPUTS[output], blend=blend, stop=stop, replan_every=5, action_latency_ms=30.0)
+    steps = play(tmp_path / "run.mcap", wave, len(output + blend), outputs)
+
+    found = verify(tmp_path / "run.mcap", policy=wave)
+
+    assert (str(found.first or ""), found.notes) == ("", [])
+    assert found.commands == len(steps) > 200
+    assert found.plans > 10
+    assert found.observations >= found.plans
+    assert found.ticks > 250
+    assert {step.origin for step in steps} >= {"policy", "operator"}
+    assert {step.state for step in steps} >= {State.WARMUP, State.RUN, State.STOP}
+
+
+def altered(log: Path, path: Path, find: Callable[[bytes], int], bit: int = 0) -> Verification:
+    """Verify a run of which one bit was flipped."""
+    content = bytearray(log.read_bytes())
+    content[find(content)] ^= 1 << bit
+    path.write_bytes(content)
+    return verify(path)
+
+
+def executed(log: Path, after: int = 0) -> tuple[Any, Any, int]:
+    """A reply of the policy, the first step that is a row of its chunk alone, and the number of that row.
+
+    Args:
+        log: of the run.
+        after: a tick.
+    """
+    events = [event for event in RunReader(log).events() if event.name == "reply" or event.facts.get("tick", 0) > after]
+    for event in events:
+        is_checked = event.name == "step" and "unchecked" not in event.facts
+        if is_checked and event.facts["origin"] == "policy" and len(event.facts["sources"]) == 1:
+            ((observed, _),) = event.facts["sources"]
+            for reply in events:
+                if reply.name == "reply" and reply.facts["observed"] == observed:
+                    return reply, event, event.facts["tick"] - observed
+    raise AssertionError("no such step")
+
+
+def test_one_flipped_bit_of_a_chunk_names_the_tick_its_plan_and_its_command(
+    log: Path, wave: str, tmp_path: Path
+) -> None:
+    reply, step, row = executed(log)
+    chunk = reply.arrays["actions"].tobytes()
+    place = lambda content: content.index(chunk) + row * 8 + 4  # noqa: E731 - of its second column
+
+    found = altered(log, tmp_path / "run.mcap", place)
+
+    assert found.first is not None
+    assert (found.first.tick, found.first.stream, found.first.column) == (step.facts["tick"], "action", "action.1")
+    assert found.first.recorded == repr(float(step.arrays["row"][1]))
+    assert found.first.computed != found.first.recorded
+    assert "the checksum of the chunk" in found.notes[0]
+
+    again = verify(tmp_path / "run.mcap", policy=wave)
+    assert again.first is not None
+    assert (again.first.tick, again.first.stream) == (reply.facts["tick"], "the plan")
+    assert again.first.column == f"row {row} of action.1"
+    assert again.different["plans"] == 1
+
+
+def test_one_flipped_bit_of_an_observation_names_its_stream_and_column(log: Path, tmp_path: Path) -> None:
+    plan = next(event for event in RunReader(log).events() if event.name == "plan")
+    joints = plan.arrays["tensors/joints"].tobytes()
+
+    found = altered(log, tmp_path / "run.mcap", lambda content: content.index(joints) + len(joints) - 8)
+
+    assert found.first is not None
+    assert (found.first.tick, found.first.stream) == (plan.facts["tick"], "the observation of joints")
+    assert found.first.column == "joints.a"
+    assert found.different == {"observations": 1}
+
+
+def test_one_flipped_bit_of_a_command_is_that_command(log: Path, tmp_path: Path) -> None:
+    _, step, _ = executed(log)
+    row = step.arrays["row"].tobytes()
+    head = f'"tick": {step.facts["tick"]}, "state"'.encode()
+
+    found = altered(log, tmp_path / "run.mcap", lambda content: content.index(row, content.index(head)) + 1)
+
+    assert found.first is not None
+    assert (found.first.tick, found.first.column) == (step.facts["tick"], "action.0")
+    assert found.different == {"commands": 1}
+
+
+def test_another_policy_is_named_by_the_first_plan_that_differs(log: Path, code: Path) -> None:
+    found = verify(log, policy=f"{code}:other")
+
+    assert found.first is not None
+    assert (found.first.stream, found.first.column) == ("the plan", "row 0 of action.0")
+    assert set(found.different) == {"plans"}
+    assert 0 < found.different["plans"] < found.plans
+    with pytest.raises(RoboCacheError, match="has no function nothing"):
+        verify(log, policy=f"{code}:nothing")
+
+
+def test_a_function_does_not_plan_again_unless_it_is_given(log: Path) -> None:
+    found = verify(log)
+    assert (found.plans, found.first) == (0, None)
+    assert found.notes == [
+        "the policy has not planned again: it is not a checkpoint; give --policy to compare its plans"
+    ]
+
+
+def test_a_part_of_a_run_recomputes_its_commands(log: Path, wave: str, tmp_path: Path) -> None:
+    first = executed(log, START + 100)[1].facts["tick"] - 4
+
+    part = cut(log, tmp_path / "part.mcap", first, first + 9)
+
+    assert (part.first, part.ticks, part.commands) == (None, 10, 10)
+    assert (part.first_tick, part.last_tick) == (first, first + 9)
+    assert (tmp_path / "part.mcap").stat().st_size < log.stat().st_size / 2
+    assert verify(tmp_path / "part.mcap", policy=wave).plans > 0
+
+    reply, step, row = executed(tmp_path / "part.mcap")
+    chunk = reply.arrays["actions"].tobytes()
+    found = altered(tmp_path / "part.mcap", tmp_path / "b.mcap", lambda content: content.index(chunk) + row * 8)
+    assert found.first is not None
+    assert found.first.tick == step.facts["tick"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damage_anywhere_is_at_most_a_users_error(log: Path, wave: str, tmp_path: Path, seed: int) -> None:
+    random_ = random.Random(seed)
+    content = bytearray(log.read_bytes())
+    for _ in range(3):
+        content[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
+    path = tmp_path / "run.mcap"
+    path.write_bytes(content[: random_.choice((len(content), random_.randrange(len(content))))])
+    with suppress(RoboCacheError):
+        verify(path, policy=wave)
+
+
+def test_the_command_prints_what_is_equal_and_what_differs(log: Path, code: Path) -> None:
+    def call(*words: Any) -> Any:
+        return CliRunner().invoke(app, ["replay", str(log), "--verify", *map(str, words)])
+
+    good, bad = call("--policy", f"{code}:wave"), call("--policy", f"{code}:other")
+
+    assert good.exit_code == 0
+    assert "commands equal" in good.output
+    assert "plans equal" in good.output
+    assert bad.exit_code == 1
+    assert "the first difference: tick " in bad.output
+    assert "plans differ" in bad.output
+
+
+def test_a_checkpoint_of_the_run_plans_again_unless_its_file_has_changed(tmp_path: Path) -> None:
+    raw = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text())
+    del raw["streams"]["front"]
+    spec = load_spec(raw | {"run": {"replan_every": 2}})
+    assert spec.run
+    checkpoint = tmp_path / "checkpoint.pt"
+    shutil.copy(ROOT / "examples" / "so101_policy.pt", checkpoint)
+    worker, log, layout = LateWorker(str(checkpoint), spec), RunLog(tmp_path / "run.mcap", spec), Layout(spec)
+    runner = Runner(Outputs(spec, spec.run), worker, log, identity(str(checkpoint)))
+    generator = np.random.default_rng(0)
+    for tick in range(START, START + 8):
+        now_ns = tick_grid.tick_ns(tick, RATE_HZ)
+        window = generator.normal(0, 0.1, (spec.horizon, layout.row_width)).astype(np.float32)
+        window[:, layout.width :] = 1  # valid
+        runner.frame(split_window(layout, now_ns, torch.from_numpy(window)), tick)
+        worker.answer()
+        for step in runner.advance(now_ns):
+            runner.messages(step, now_ns)
+    log.close()
+
+    found = verify(tmp_path / "run.mcap")
+    assert (found.first, found.notes) == (None, [])
+    assert (found.plans, found.commands, found.ticks) == (4, 8, 0)
+
+    with checkpoint.open("ab") as file:
+        file.write(b"!")
+    found = verify(tmp_path / "run.mcap")
+    assert (found.first, found.plans) == (None, 0)
+    assert "checkpoint.pt has changed; give --policy to compare its plans" in found.notes[0]

@@ -1,0 +1,491 @@
+"""Policies on servers: what is sent, what is read of an answer, and servers that fail, lie or disappear.
+
+`test/export/readers/test_policy_servers.py` has the serializers of openpi itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+import websockets.exceptions
+import websockets.sync.server
+import zmq
+
+from robocache_ros.engine.frames import FusedFrame
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.policy.plan import Chunk
+from robocache_ros.policy.policies import RunnablePolicy, check_policy, open_policy
+from robocache_ros.policy.runner import Reply
+from robocache_ros.policy.worker import ProcessWorker
+from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.layout import Layout
+
+STREAMS: dict[str, Any] = {
+    "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b", "c"]},
+    "gripper": {"topic": "/gripper", "type": "std_msgs/msg/Float32MultiArray", "dim": 1},
+    "front": {"topic": "/front", "type": "sensor_msgs/msg/Image", "image": {"size": [4, 6]}},
+    "points": {
+        "topic": "/points",
+        "type": "sensor_msgs/msg/PointCloud2",
+        "voxels": {"origin_m": [0, 0, 0], "size_m": 0.1, "shape": [2, 2, 2]},
+    },
+    "arm": {"topic": "/arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 3, "align": "hold", "role": "action"},
+    "hand": {"topic": "/hand", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"},
+}
+IMAGE = torch.arange(3 * 4 * 6, dtype=torch.uint8).view(3, 4, 6)
+KINDS = ("openpi", "gr00t")
+
+
+def spec(**run: Any) -> FusionSpec:
+    return load_spec({"robocache": 1, "streams": STREAMS, "run": {"task": "lift the cube", "timeout_s": 20, **run}})
+
+
+def frame() -> FusedFrame:
+    tensors = {
+        "joints": torch.tensor([[9, 9, 9], [0.25, 0.5, 1]]),
+        "gripper": torch.tensor([[9], [2.0]]),
+        "front": IMAGE,
+        "points": torch.zeros(2, 2, 2),
+    }
+    return FusedFrame(40_000_000, torch.tensor([20_000_000, 40_000_000]), tensors, {}, {}, {}, Layout(spec()))
+
+
+def rows(count: int = 5, width: int = 4) -> np.ndarray:
+    return np.arange(count * width, dtype=np.float64).reshape(count, width)
+
+
+def openpi_array(value: np.ndarray) -> dict[bytes, Any]:
+    return {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": list(value.shape)}
+
+
+def gr00t_array(value: np.ndarray) -> dict[str, Any]:
+    file = io.BytesIO()
+    np.save(file, value)
+    return {"__ndarray_class__": True, "as_npy": file.getvalue()}
+
+
+def readable(value: Any) -> Any:
+    """A request with its arrays as such."""
+    if isinstance(value, list):
+        return [readable(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if b"__ndarray__" in value:
+        return np.frombuffer(value[b"data"], value[b"dtype"]).reshape(value[b"shape"])
+    if "__ndarray_class__" in value:
+        return np.load(io.BytesIO(value["as_npy"]))
+    return {key: readable(each) for key, each in value.items()}
+
+
+class Server:
+    """A server of each kind, which answers with what `answer` returns: bytes or text, None for nothing."""
+
+    def __init__(self, kind: str, port: int = 0) -> None:
+        self.kind, self.requests, self.headers = kind, list[Any](), list[Any]()
+        self.answer: Callable[[Any], bytes | str | None] = lambda _request: self.actions(rows())
+        self.settings: Any = {}  # of GR00T: what it wants
+        self._ended, self._connections = threading.Event(), list[Any]()
+        if kind == "openpi":
+            self._server = websockets.sync.server.serve(self._converse, "127.0.0.1", port, compression=None)
+            self.port = self._server.socket.getsockname()[1]
+        else:
+            self._context = zmq.Context()
+            self._socket = self._context.socket(zmq.ROUTER)  # as REP, which must answer
+            self.port = port or self._socket.bind_to_random_port("tcp://127.0.0.1")
+            if port:
+                self._socket.bind(f"tcp://127.0.0.1:{port}")
+        serve = self._server.serve_forever if kind == "openpi" else self._reply
+        self._thread = threading.Thread(target=serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"{self.kind}://127.0.0.1:{self.port}"
+
+    def actions(self, *parts: np.ndarray) -> bytes:
+        """The answer with actions: of both streams, or of each."""
+        if self.kind == "openpi":
+            return msgpack.packb({"actions": openpi_array(parts[0]), "server_timing": {"infer_ms": 1.5}})
+        arm, hand = parts if len(parts) == 2 else (parts[0][:, :3], parts[0][:, 3:])
+        return msgpack.packb([{"hand": gr00t_array(hand[None]), "arm": gr00t_array(arm[None])}, {}])
+
+    def close(self) -> None:
+        if self.kind == "openpi" and not self._ended.is_set():
+            self._server.shutdown()
+            for connection in self._connections:  # old versions leave them open
+                connection.close()
+        self._ended.set()
+        self._thread.join()
+
+    def _converse(self, connection: Any) -> None:
+        self.headers.append(connection.request.headers)
+        self._connections.append(connection)
+        with contextlib.suppress(websockets.exceptions.ConnectionClosed):
+            connection.send(msgpack.packb({"robot": "panda"}))
+            while True:
+                self.requests.append(readable(msgpack.unpackb(connection.recv())))
+                if (answer := self.answer(self.requests[-1])) is not None:
+                    connection.send(answer)
+
+    def _reply(self) -> None:
+        while not self._ended.is_set():
+            if not self._socket.poll(20):
+                continue
+            *peer, data = self._socket.recv_multipart()
+            request = readable(msgpack.unpackb(data))
+            answer: Any = msgpack.packb(self.settings)
+            if request["endpoint"] == "get_action":
+                self.requests.append(request)
+                answer = self.answer(request)
+            if answer is not None:
+                answer = answer if isinstance(answer, bytes) else msgpack.packb({"error": answer})
+                self._socket.send_multipart([*peer, answer])
+        self._socket.close(0)
+        self._context.term()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Server]]:
+    """Starts servers that end with the test."""
+    with contextlib.ExitStack() as started:
+        yield lambda *given: started.enter_context(contextlib.closing(Server(*given)))
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, start: Callable[..., Server]) -> Server:
+    return start(request.param)
+
+
+@pytest.fixture
+def openpi(start: Callable[..., Server]) -> Server:
+    return start("openpi")
+
+
+@pytest.fixture
+def gr00t(start: Callable[..., Server]) -> Server:
+    return start("gr00t")
+
+
+@contextlib.contextmanager
+def opened(url: str, **run: Any) -> Iterator[RunnablePolicy]:
+    policy = open_policy(url, spec(**run))
+    try:
+        yield policy
+    finally:
+        policy.close()
+
+
+def plan(policy: RunnablePolicy, tick: int) -> Chunk:
+    """A plan of a server whose timeout is short, which a busy machine may exceed."""
+    for _ in range(40):
+        with contextlib.suppress(RoboCacheError):
+            return policy.plan(frame(), tick)
+    return policy.plan(frame(), tick)
+
+
+def test_a_plan_is_the_rows_of_the_answer(server: Server) -> None:
+    with opened(server.url) as policy:
+        for tick in (7, 9):
+            chunk = policy.plan(frame(), tick)
+            assert (chunk.tick, chunk.actions.dtype) == (tick, np.float32)
+            assert chunk.actions.tolist() == rows().tolist()
+    assert len(server.requests) == 2
+
+
+def test_openpi_gets_every_vector_and_image_and_the_prompt(openpi: Server) -> None:
+    with opened(openpi.url) as policy:
+        policy.plan(frame(), 7)
+    (request,) = openpi.requests
+    assert set(request) == {"observation/joints", "observation/gripper", "observation/front", "prompt"}
+    assert request["prompt"] == "lift the cube"
+    joints, image = request["observation/joints"], request["observation/front"]
+    assert (joints.dtype, joints.tolist()) == (np.float32, [0.25, 0.5, 1])
+    assert (image.dtype, image.tolist()) == (np.uint8, IMAGE.permute(1, 2, 0).tolist())
+
+
+def test_a_grey_image_has_three_channels_as_in_a_dataset(openpi: Server) -> None:
+    grey = frame()
+    grey.tensors["front"] = IMAGE[:1]
+    with opened(openpi.url) as policy:
+        policy.plan(grey, 7)
+    assert openpi.requests[0]["observation/front"].tolist() == IMAGE[[0, 0, 0]].permute(1, 2, 0).tolist()
+
+
+def test_openpi_gets_the_keys_of_the_spec(openpi: Server) -> None:
+    openpi.answer = lambda _request: msgpack.packb(
+        {"right": openpi_array(rows()[:, 3:]), "left": openpi_array(rows()[:, :3]), "actions": 0}
+    )
+    mapping = {"observation/state": ["joints", "gripper"], "grid": "points"}
+    with opened(openpi.url, observation=mapping, task_key="text", action_keys=["left", "right"]) as policy:
+        assert policy.plan(frame(), 7).actions.tolist() == rows().tolist()
+    (request,) = openpi.requests
+    assert set(request) == {"observation/state", "grid", "text"}
+    assert request["observation/state"].tolist() == [0.25, 0.5, 1, 2]
+    assert request["grid"].shape == (2, 2, 2)
+
+
+def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions(gr00t: Server) -> None:
+    def settings(*keys: str) -> dict[str, Any]:
+        return {"__ModalityConfig_class__": True, "as_json": {"modality_keys": list(keys), "delta_indices": [0]}}
+
+    gr00t.settings = {"video": settings("front"), "state": settings("joints"), "language": settings("said", "meant")}
+    with opened(gr00t.url) as policy:
+        policy.plan(frame(), 7)
+    data = gr00t.requests[0]["data"]
+    assert data["options"] is None
+    observation = data["observation"]
+    assert {modality: set(values) for modality, values in observation.items()} == {
+        "video": {"front"},
+        "state": {"joints"},
+        "language": {"said", "meant"},
+    }
+    assert (observation["video"]["front"].shape, observation["video"]["front"].dtype) == ((1, 1, 4, 6, 3), np.uint8)
+    assert observation["state"]["joints"].tolist() == [[[0.25, 0.5, 1]]]
+    assert observation["language"]["said"] == [["lift the cube"]]
+
+
+def test_gr00t_that_asks_for_nothing_gets_every_vector_and_image(gr00t: Server) -> None:
+    with opened(gr00t.url) as policy:
+        policy.plan(frame(), 7)
+    observation = gr00t.requests[0]["data"]["observation"]
+    assert set(observation["state"]) == {"joints", "gripper"}
+    assert set(observation["language"]) == {"annotation.human.action.task_description"}
+
+
+def test_gr00t_gets_the_keys_of_the_spec(gr00t: Server) -> None:
+    mapping = {"state.q": ["joints", "gripper"], "video.ego": "front"}
+    gr00t.answer = lambda _request: msgpack.packb(
+        [{"q": gr00t_array(rows()[None, :, :3]), "g": gr00t_array(np.asfortranarray(rows()[None, :, 3:]))}, {}]
+    )
+    with opened(gr00t.url, observation=mapping, task_key="say", action_keys=["q", "g"]) as policy:
+        assert policy.plan(frame(), 7).actions.tolist() == rows().tolist()
+    observation = gr00t.requests[0]["data"]["observation"]
+    assert observation["state"]["q"].tolist() == [[[0.25, 0.5, 1, 2]]]
+    assert set(observation["video"]) == {"ego"}
+    assert observation["language"] == {"say": [["lift the cube"]]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"state": {"modality_keys": ["arm_q"], "delta_indices": [0]}}, "no state arm_q; there is joints, gripper"),
+        ({"video": {"modality_keys": ["front"], "delta_indices": [-8, 0]}}, "2 video steps; train with"),
+    ],
+)
+def test_gr00t_that_asks_for_what_the_spec_lacks_is_refused_with_names(
+    gr00t: Server, settings: dict[str, Any], words: str
+) -> None:
+    gr00t.settings = settings
+    with opened(gr00t.url) as policy, pytest.raises(RoboCacheError, match=words):
+        policy.plan(frame(), 7)
+
+
+def test_the_key_of_the_server_comes_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBOCACHE_POLICY_KEY", "secret")
+    with opened(server.url) as policy:
+        policy.plan(frame(), 7)
+    given = server.headers[0]["Authorization"] if server.kind == "openpi" else server.requests[0]["api_token"]
+    assert given == ("Api-Key secret" if server.kind == "openpi" else "secret")
+
+
+def test_a_failure_of_the_server_is_shown_and_the_next_plan_succeeds(server: Server) -> None:
+    with opened(server.url) as policy:
+        good, server.answer = server.answer, lambda _request: 'Traceback\n  File "x"\nValueError: no \x1b[31mcamera\n'
+        with pytest.raises(RoboCacheError, match=r"the server failed: .*ValueError: no .*camera") as caught:
+            policy.plan(frame(), 7)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 200
+        server.answer = good
+        assert len(policy.plan(frame(), 8).actions) == 5
+
+
+def test_a_server_that_does_not_answer_is_an_error_and_then_asked_again(server: Server) -> None:
+    with opened(server.url, timeout_s=0.3) as policy:
+        good, server.answer = server.answer, lambda _request: None
+        with pytest.raises(RoboCacheError, match=r"no answer in 0\.3 s; check that the server runs"):
+            policy.plan(frame(), 7)
+        server.answer = good
+        assert len(plan(policy, 8).actions) == 5
+
+
+def test_a_server_that_ends_and_comes_back_is_used_again(server: Server, start: Callable[..., Server]) -> None:
+    with opened(server.url, timeout_s=0.3) as policy:
+        plan(policy, 7)
+        server.close()
+        with pytest.raises(RoboCacheError, match="check that the server runs"):
+            policy.plan(frame(), 8)
+        with pytest.raises(RoboCacheError, match="check that the server runs"):
+            policy.plan(frame(), 9)
+        start(server.kind, server.port)
+        assert plan(policy, 10).tick == 10
+
+
+def test_the_process_of_a_policy_outlives_its_server(start: Callable[..., Server]) -> None:
+    server = start("openpi")
+    worker = ProcessWorker(server.url, spec())
+
+    def reply(tick: int) -> Reply:
+        while worker.busy:
+            assert not worker.dead
+            worker.poll()
+            time.sleep(0.01)
+        worker.submit(frame(), tick)
+        while not (replies := worker.poll()):
+            assert not worker.dead
+            time.sleep(0.01)
+        return replies[0]
+
+    try:
+        assert reply(7).chunk is not None
+        server.close()
+        failed = reply(8)
+        assert (failed.tick, failed.chunk) == (8, None)
+        assert "check that the server runs" in failed.error
+        start(server.kind, server.port)
+        assert reply(9).chunk is not None
+    finally:
+        worker.close()
+
+
+def answers(kind: str) -> dict[str, tuple[Any, str]]:
+    """Answers of which no chunk is made, and the words of the errors."""
+    array = openpi_array if kind == "openpi" else gr00t_array
+
+    def actions(**parts: Any) -> bytes:
+        return msgpack.packb(parts if kind == "openpi" else [parts, {}])
+
+    def one(value: np.ndarray) -> bytes:
+        return actions(actions=array(value)) if kind == "openpi" else actions(arm=array(value), hand=array(value))
+
+    npy = gr00t_array(rows())["as_npy"]
+    damaged = {
+        "openpi": {
+            "objects": (actions(actions=openpi_array(rows()) | {b"dtype": "|O"}), "dtype .* is not one of numbers"),
+            "claims": (actions(actions=openpi_array(rows()) | {b"shape": [1 << 40, 4]}), "cannot be read"),
+            "no map": (msgpack.packb([1]), "an answer of list, not a map"),
+        },
+        "gr00t": {
+            "objects": (
+                actions(arm={"__ndarray_class__": 1, "as_npy": npy.replace(b"'<f8'", b"'|O' ")}),
+                "one of numbers",
+            ),
+            "claims": (
+                actions(arm={"__ndarray_class__": 1, "as_npy": npy.replace(b"(5, 4)", b"(9, 9)")}),
+                "cannot be read",
+            ),
+            "no map": (msgpack.packb(3), "an answer of int, not actions"),
+        },
+    }[kind]
+    return damaged | {
+        "garbage": (b"\xc1garbage", "cannot be read"),
+        "deep": (b"\x91" * 100_000, "cannot be read"),
+        "nothing": (actions(), "no .H, D. .* in nothing; set run.action_keys"),
+        "other keys": (actions(other=array(rows())), r"no .H, D. .* in other .*; set run.action_keys"),
+        "too wide": (one(rows(5, 9)), r"actions of .*5, 9.*, but the spec has \(H, 4\)"),
+        "no rows": (one(np.zeros((0, 4))), "actions of"),
+        "flat": (one(np.zeros(4)), "no .H, D."),
+        "text": (actions(actions="up", arm="up"), "no .H, D."),
+    }
+
+
+@pytest.mark.parametrize("case", answers("openpi"))
+def test_an_answer_that_is_not_actions_is_an_error_and_the_next_one_is_read(server: Server, case: str) -> None:
+    bad, words = answers(server.kind)[case]
+    good = server.answer
+    with opened(server.url) as policy:
+        server.answer = lambda _request: bad
+        with pytest.raises(RoboCacheError, match=words) as caught:
+            policy.plan(frame(), 7)
+        assert len(str(caught.value)) < 200
+        server.answer = good
+        assert len(policy.plan(frame(), 8).actions) == 5
+
+
+def test_an_answer_above_the_limit_is_not_read(server: Server) -> None:
+    large = server.actions(np.zeros((400_000, 4)))
+    server.answer = lambda _request: large
+    with opened(server.url, timeout_s=0.5) as policy, pytest.raises(RoboCacheError, match=server.url):
+        policy.plan(frame(), 7)
+
+
+def test_a_server_that_reads_nothing_does_not_block_for_ever() -> None:
+    ended = threading.Event()
+
+    def deaf() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += connection.recv(4096)
+            key = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
+            proof = base64.b64encode(
+                hashlib.sha1(key.split(b": ")[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
+            )
+            connection.sendall(
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Accept: " + proof + b"\r\n\r\n" + b"\x82\x01\x80"  # and an empty map
+            )
+            ended.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        thread = threading.Thread(target=deaf, daemon=True)
+        thread.start()
+        large = frame()
+        large.tensors["front"] = torch.zeros(3, 2000, 2000, dtype=torch.uint8)
+        url = f"openpi://127.0.0.1:{listening.getsockname()[1]}"
+        with opened(url, timeout_s=0.5) as policy, pytest.raises(RoboCacheError, match="check that the server runs"):
+            policy.plan(large, 7)
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("openpi://", "is not an address; write openpi://HOST:8000"),
+        ("gr00t://host:1/path", "is not an address; write gr00t://HOST:5555"),
+        ("gr00t://host:70000", "is not an address"),
+        ("openpi://me@host", "is not an address"),
+        ("ws://host:8000", "no such kind of server; use openpi://HOST:PORT or gr00t://HOST:PORT"),
+    ],
+)
+def test_what_is_not_an_address_is_refused(text: str, words: str) -> None:
+    with pytest.raises(RoboCacheError, match=words):
+        check_policy(text, spec())
+
+
+@pytest.mark.parametrize(
+    ("kind", "run", "words"),
+    [
+        ("gr00t", {"observation": {"grid": "points"}}, "GR00T takes vectors and images, not points"),
+        ("openpi", {"observation": {"x": ["joints", "front"]}}, "front is not a vector; give it a key of its own"),
+        ("openpi", {"prefix": 3}, "takes no prefix; remove the option"),
+    ],
+)
+def test_options_that_a_server_cannot_have_are_refused_at_the_start(kind: str, run: dict[str, Any], words: str) -> None:
+    with pytest.raises(RoboCacheError, match=words):
+        check_policy(f"{kind}://host", spec(**run))
+
+
+@pytest.mark.parametrize("given", ["arm", "absent", ["joints", "absent"]])
+def test_a_stream_that_is_not_observed_is_refused_in_the_spec(given: Any) -> None:
+    with pytest.raises(RoboCacheError, match=r"run\.observation\.key: .* is not a stream with role: observation"):
+        spec(observation={"key": given})
+
+
+def test_the_keys_of_a_server_are_written_and_read_back() -> None:
+    found = spec(observation={"a/b.c": "joints", "d": ["joints", "gripper"]}, action_keys=["x"], task_key="t")
+    assert load_spec(found.to_dict()) == found
