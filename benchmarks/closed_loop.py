@@ -37,7 +37,7 @@ from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.engine.tick_grid import last_at_or_before
 from robocache_ros.policy.outputs import Outputs
-from robocache_ros.policy.plan import ActionPlan, Chunk, PlanOptions
+from robocache_ros.policy.plan import ActionPlan, Chunk
 from robocache_ros.policy.policies import RunnablePolicy, kind_of, open_policy
 from robocache_ros.sim.simulation import TICK_NS, SimOptions, Simulation
 from robocache_ros.spec import FusionSpec, load_spec
@@ -96,6 +96,7 @@ class Robot:
         self.spec = spec
         self._stream_of = {stream.topic: stream.name for stream in spec.streams}
         self._rows: deque[torch.Tensor] = deque(maxlen=spec.horizon)
+        self._observed = np.array([stream.role == "observation" for stream in spec.streams])
 
     def begin(self, seed: int) -> None:
         """Begin an episode, with an engine that knows nothing of the last one."""
@@ -119,10 +120,6 @@ class Robot:
         frame = split_window(self.engine.layout, int(frames.ticks_ns[0]), torch.stack(list(self._rows)))
         return replace(frame, tensors=frame.tensors | {name: each[0].clone() for name, each in frames.media.items()})
 
-    @property
-    def _observed(self) -> Any:
-        return np.array([stream.role == "observation" for stream in self.spec.streams])
-
 
 def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: int) -> tuple[bool, float]:
     """Run an episode; return its success and the largest step of the commands at a seam between chunks, in rad."""
@@ -130,9 +127,7 @@ def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: 
     torch.manual_seed(seed)  # the noise of a diffusion policy
     simulation, run = robot.simulation, way.run
     outputs = Outputs(robot.engine.spec, replace(run, outputs=(OutputSpec("action", discrete=(GRIPPER,)),)))
-    plan = ActionPlan(
-        outputs.blending, PlanOptions(0, run.execute_from, run.blend, run.crossfade_ticks, decay=run.decay)
-    )
+    plan = ActionPlan(outputs.blending, outputs.plan_options)
     arriving: deque[tuple[int, Chunk]] = deque()
     first: FusedFrame | None = None
     planned = None

@@ -76,7 +76,8 @@ def _values(
     checkpoint: str, facts: "TrainedFacts", spec: "FusionSpec", bag: "str | None", fusion: str, seconds: float
 ) -> list["Finding"]:
     from robocache_ros.policy import observed_values
-    from robocache_ros.policy.doctor import UNCHECKED, Finding, run_offset
+    from robocache_ros.policy.doctor import UNCHECKED, Finding
+    from robocache_ros.policy.outputs import run_offset
     from robocache_ros.storage.paths import any_path
     from robocache_ros.training.trained_policy import TrainedPolicy
 
@@ -91,7 +92,10 @@ def _values(
     if observed is None:
         return findings
     policy = None if facts.lerobot else TrainedPolicy.load(checkpoint)
-    return [*findings, *observed_values.check_values(facts, observed, policy, run_offset(spec))]
+    return [
+        *findings,
+        *observed_values.check_values(facts, observed, policy, run_offset(spec, spec.run or RunOptions())),
+    ]
 
 
 def _listen(spec: "FusionSpec", fusion: str, seconds: float) -> tuple["Observed | None", list["Finding"]]:

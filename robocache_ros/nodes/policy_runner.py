@@ -227,8 +227,8 @@ class Run:
         with_options = replace(spec, run=options)
         if policy:
             check_policy(policy, with_options)
-        identified = identity(policy, device) if policy else {}
         file = parameters.read(node, "record_run")
+        identified = identity(policy, device) if policy and (file or shared_log) else {}
         self._own_log = RunLog(Path(file).expanduser(), spec) if file else None
         log = self._own_log or shared_log
         self._run_log = log

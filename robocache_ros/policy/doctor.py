@@ -12,7 +12,7 @@ import torch
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.policy.lerobot_config import ACTION, IMAGES, MODES, STATE, LeRobotConfig
-from robocache_ros.policy.outputs import Outputs
+from robocache_ros.policy.outputs import Outputs, run_offset
 from robocache_ros.policy.trained_facts import Column, TrainedFacts
 from robocache_ros.spec import FusionSpec, Layout, StreamSpec
 from robocache_ros.spec.keys import suggestion
@@ -253,18 +253,11 @@ def _actions(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
         yield Finding(UNCHECKED, "action_offset", "not known of the training; a recording with commands shows it")
     else:
         advice = f"set offset: {facts.action_offset} in the section run"
-        yield compared("action_offset", facts.action_offset, run_offset(spec), advice)
+        yield compared("action_offset", facts.action_offset, run_offset(spec, spec.run or RunOptions()), advice)
     try:
         Outputs(spec, spec.run or RunOptions())
     except RoboCacheError as error:
         yield Finding(ERROR, "run", "the policy gives commands", "not possible", advice=str(error).splitlines()[0])
-
-
-def run_offset(spec: FusionSpec) -> int:
-    """Return the ticks from an observation to the first row of its chunk, as `robocache run` has them."""
-    if spec.run and spec.run.offset is not None:
-        return spec.run.offset
-    return spec.dataset.offset_ticks(spec.rate_hz) if spec.dataset else 0
 
 
 def _plan(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.read import read_object, refusing
+from robocache_ros.formats.read import refusing
 from robocache_ros.storage.paths import as_path
-from robocache_ros.untrusted_files import DatasetFile, file_below, open_file
+from robocache_ros.untrusted_files import DatasetFile, file_below, open_file, read_text
 
 CONFIG, TRAIN_CONFIG = "config.json", "train_config.json"
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
@@ -39,6 +39,7 @@ MODES = {  # the statistics that a mode of normalisation uses
     "QUANTILE10": ("q10", "q90"),
 }
 MAX_SIZE = 1 << 20  # of a dimension, a horizon
+MAX_JSON_BYTES = 1 << 20
 MAX_HEADER, MAX_STATISTICS = 16 << 20, 64 << 20  # bytes of a safetensors file of statistics
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 
@@ -86,14 +87,12 @@ def read_lerobot_config(folder: str | Path) -> LeRobotConfig:
     root = Path(folder)
     if not (root / CONFIG).is_file() and (root / "pretrained_model" / CONFIG).is_file():
         raise RoboCacheError(f"{printable(root, 60)}: not the policy; give its folder pretrained_model")
-    config = read_object(file_below(as_path(root), CONFIG))
+    config = _object(root, CONFIG)
     with refusing(printable(root / CONFIG, 80), "not a policy of LeRobot", "give the folder pretrained_model"):
         kind = str(config["type"])
         shapes = {str(key): _shape(about) for key, about in config["input_features"].items()}
         (action,) = _shape(config["output_features"][ACTION])
-        horizon, observed = (
-            int(config.get(key) or default) for key, default in ((HORIZONS.get(kind, ""), 0), ("n_obs_steps", 1))
-        )
+        horizon, observed = int(config.get(HORIZONS.get(kind, "")) or 0), int(config.get("n_obs_steps", 1))
         if not (0 <= horizon <= MAX_SIZE and 0 < observed <= MAX_SIZE):
             raise ValueError(f"a horizon of {horizon}, {observed} observed ticks")
         by_type = {str(name): str(mode) for name, mode in dict(config.get("normalization_mapping") or {}).items()}
@@ -115,6 +114,18 @@ def read_lerobot_config(folder: str | Path) -> LeRobotConfig:
     )
 
 
+def _object(root: Path, name: str) -> dict[str, Any]:
+    """Return the object in a JSON file of a checkpoint."""
+    path = file_below(as_path(root), name) if (root / name).exists() else root / name
+    advice = "give the folder of a LeRobot policy"
+    text = read_text(path, advice, MAX_JSON_BYTES)
+    with refusing(printable(path, 80), "not a JSON object", advice, (ValueError, RecursionError)):
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}")
+    return found
+
+
 def _shape(feature: Mapping[str, Any]) -> tuple[int, ...]:
     shape = tuple(int(each) for each in feature["shape"])
     if not all(0 < each <= MAX_SIZE for each in shape):
@@ -125,7 +136,7 @@ def _shape(feature: Mapping[str, Any]) -> tuple[int, ...]:
 def _dataset(root: Path) -> str:
     if not (root / TRAIN_CONFIG).is_file():
         return ""
-    stated = read_object(file_below(as_path(root), TRAIN_CONFIG)).get("dataset")
+    stated = _object(root, TRAIN_CONFIG).get("dataset")
     return str(stated.get("root") or "") if isinstance(stated, dict) else ""
 
 
@@ -136,7 +147,7 @@ def _processor(root: Path, name: str) -> tuple[dict[str, str], dict[str, dict[st
     if not (root / name).is_file():
         return {}, {}
     with refusing(printable(root / name, 80), "not a processor of LeRobot", "get the file again"):
-        for step in read_object(file_below(as_path(root), name))["steps"]:
+        for step in _object(root, name)["steps"]:
             if step.get("registry_name") == RENAME:
                 renamed |= {str(new): str(old) for old, new in dict(step["config"].get("rename_map") or {}).items()}
             elif step.get("registry_name") == NORMALIZERS[name] and "state_file" in step:

@@ -45,7 +45,7 @@ FACTORS = {  # by which a value is multiplied to be as in training
 ORDERS = {"w x y z, and x y z w": (1, 2, 3, 0), "x y z w, and w x y z": (3, 0, 1, 2)}  # of quaternions
 FAR, VERY_FAR = 0.25, 1.0  # beyond the range of a column, in parts of it
 SHIFTED = (-0.5, -0.25, -0.125, 0.125, 0.25, 0.5)  # zeros that are tried, in parts of the range
-MUCH = 0.2  # share of ticks
+MAX_OUTSIDE_SHARE = 0.2  # of the values of a column that may be beyond its range
 PREDICTIONS, MIN_PREDICTIONS = 16, 4  # ticks at which a policy predicts
 MAX_CHANGES = 300  # of columns that are tried
 # Errors of the predictions: in parts of that of the mean command, and in parts of that without a change.
@@ -153,7 +153,7 @@ def observe_frames(frames: Iterable[FusedFrame], every: int = 1) -> Observed:
         every: ticks from one image that is kept to the next.
 
     Errors:
-        RoboCacheError: there is no frame.
+        RoboCacheError: no frame came from the node.
     """
     rows: dict[str, list[Float32]] = {}
     marks: dict[str, list[tuple[int, float]]] = {}
@@ -228,12 +228,17 @@ class Columns:
         return float(np.nanmean(np.minimum(np.abs(values[:, at] - middle) / span, 1.0)))
 
     def outside(self, values: Float64, beyond: float) -> NDArray[np.bool_]:
-        """Return for each of K columns of values whether much of it is outside its range by parts of the range."""
+        """Return for each of K columns whether more than `MAX_OUTSIDE_SHARE` of it is outside its range.
+
+        Args:
+            values: (T, K), NaN where there is none.
+            beyond: how far outside, in parts of the range.
+        """
         margin = beyond * (self.high - self.low)
         with np.errstate(invalid="ignore"):
             out = (values < self.low - margin) | (values > self.high + margin)
         known = np.isfinite(values).sum(0)
-        return np.asarray(out.sum(0) > MUCH * np.maximum(known, 1))
+        return np.asarray(out.sum(0) > MAX_OUTSIDE_SHARE * np.maximum(known, 1))
 
 
 def _range(statistics: dict[str, Float64]) -> tuple[Float64, Float64]:

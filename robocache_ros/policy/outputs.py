@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.alignments import alignment
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.policy.plan import PlanOptions
 from robocache_ros.policy.watchdog import Limits
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
@@ -193,6 +194,13 @@ class Output:
 _SHOWN = ", ".join(name.rpartition("/")[2] for name in TYPES if name not in (TWIST, *list(NUMBERS)[1:]))
 
 
+def run_offset(spec: FusionSpec, options: RunOptions) -> int:
+    """Return the ticks from an observation to the first row of its chunk: those of the run, else of the dataset."""
+    if options.offset is not None:
+        return options.offset
+    return spec.dataset.offset_ticks(spec.rate_hz) if spec.dataset else 0
+
+
 class Outputs:
     """The outputs of a spec, and what it says about the columns of an action row.
 
@@ -227,6 +235,18 @@ class Outputs:
             for key in ("lower", "upper", "max_step")
         }
         self.limits = Limits(**bounds, coast_ticks=options.coast_ticks, invalid_ticks=options.invalid_ticks)
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        """How the rows of chunks become commands."""
+        options = self.options
+        return PlanOptions(
+            run_offset(self.spec, options),
+            options.execute_from,
+            options.blend,
+            options.crossfade_ticks,
+            decay=options.decay,
+        )
 
     @property
     def velocities(self) -> list[Output]:

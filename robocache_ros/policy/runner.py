@@ -19,7 +19,7 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import printable
 from robocache_ros.policy.outputs import AHEAD, MIN_POINTS, Output, Outputs
-from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, PlanOptions, Prefix
+from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, Prefix
 from robocache_ros.policy.watchdog import State, Stop, Watchdog
 from robocache_ros.recorder.run_log import DIGEST_BYTES, RunLog
 
@@ -118,18 +118,12 @@ class Runner:
         policy: Mapping[str, str] | None = None,
     ) -> None:
         spec, options = outputs.spec, outputs.options
-        offset = options.offset
-        if offset is None:
-            offset = spec.dataset.offset_ticks(spec.rate_hz) if spec.dataset else 0
-        plan_options = PlanOptions(
-            offset, options.execute_from, options.blend, options.crossfade_ticks, decay=options.decay
-        )
         self.outputs, self._options = outputs, options
         self.counters: Counter[str] = Counter()
         self.last_error = ""
         self.rate_hz = spec.rate_hz
         self._worker = worker
-        self._plan = ActionPlan(outputs.blending, plan_options)
+        self._plan = ActionPlan(outputs.blending, outputs.plan_options)
         self._watchdog = Watchdog(outputs.limits, outputs.names)
         self._required = [stream.name for stream in spec.streams if stream.role == "observation"]
         self._has_trajectories = any(output.is_trajectory for output in outputs.outputs)

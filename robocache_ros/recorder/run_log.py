@@ -57,7 +57,7 @@ class RunLog:
     Args:
         path: of the new file.
         spec: of the engine and the runner.
-        definitions: of the message types, by name; None: there is no engine, and the file has the events of a runner.
+        definitions: of the message types, by name; None: no engine is logged, only the events of a runner.
         options: of the engine, such as `normalized`, for the metadata.
 
     Errors:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.policy.lerobot_config import read_lerobot_config
 from robocache_ros.policy.policies import check_policy, kind_of, observed_ticks
 from robocache_ros.policy.policies import lerobot as module
-from robocache_ros.policy.policies.lerobot import checked_config, read_config
+from robocache_ros.policy.policies.lerobot import checked_config
 from robocache_ros.spec import FusionSpec, load_spec
 
 STREAMS: dict[str, Any] = {
@@ -112,7 +113,7 @@ def test_several_observations_are_possible_for_diffusion(folder: Path) -> None:
 def test_a_damaged_config_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(RoboCacheError, match=r"config\.json: not a"):
-        read_config(folder)
+        read_lerobot_config(folder)
 
 
 def test_the_folder_of_a_checkpoint_names_that_of_the_policy(tmp_path: Path) -> None:

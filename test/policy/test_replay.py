@@ -48,7 +48,7 @@ def other(frame):
 
 
 class LateWorker:
-    """A policy that answers when a test says so."""
+    """A policy whose answers a test triggers."""
 
     def __init__(self, policy: str, spec: FusionSpec) -> None:
         self._policy = open_policy(policy, spec)

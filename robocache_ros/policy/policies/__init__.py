@@ -86,9 +86,9 @@ def observed_ticks(text: str) -> int:
     """Return how many ticks a policy observes; RoboCacheError if it is a damaged checkpoint of LeRobot."""
     if kind_of(text) != "lerobot":
         return 1
-    from robocache_ros.policy.policies.lerobot import read_config
+    from robocache_ros.policy.lerobot_config import read_lerobot_config
 
-    return read_config(Path(text)).observed_ticks
+    return read_lerobot_config(text).observed_ticks
 
 
 def identity(text: str, device: str = "cpu") -> dict[str, str]:

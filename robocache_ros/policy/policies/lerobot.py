@@ -1,14 +1,9 @@
-"""A checkpoint of LeRobot as a policy, with its own pre- and postprocessors: the API of LeRobot 0.4.4.
-
-`read_config` and what it returns need no LeRobot.
-"""
+"""A checkpoint of LeRobot as a policy, with its own pre- and postprocessors: the API of LeRobot 0.4.4."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,100 +13,29 @@ from torch import Tensor
 
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.policy.lerobot_config import (
+    ACTION,
+    HORIZONS,
+    IMAGES,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    STATE,
+    LeRobotConfig,
+    read_lerobot_config,
+)
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies.server import options_of, task_of
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
-from robocache_ros.untrusted_files import read_text
 
 VERSION = "0.4.4"
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
-ACTION, IMAGES = "action", "observation.images"
-RENAME = "rename_observations_processor"
-EMPTY_CAMERA = "observation.images.empty_camera_"  # filled in by the policy
-MAX_JSON_BYTES = 1 << 20
+WEIGHTS = "model.safetensors"
+CAMERAS = IMAGES.rstrip(".")  # the feature of all cameras in one tensor
 MAX_OBSERVED_TICKS = 16  # of an observation: each is a copy of the images
-# Rows of a chunk by type of policy. Others plan no chunks, or, as groot, are not read with their statistics.
-HORIZONS = {
-    **dict.fromkeys(("act", "pi0", "pi05", "smolvla", "xvla", "wall_x"), "chunk_size"),
-    **dict.fromkeys(("pi0_fast", "diffusion"), "n_action_steps"),
-    "vqbet": "action_chunk_size",
-}
+RUNNABLE = tuple(name for name in HORIZONS if name != "groot")  # its loader leaves out the statistics
 QUEUED = ("diffusion", "vqbet")  # they plan from observations that they keep
 
 Shape = tuple[int | None, ...]
-
-
-@dataclass(frozen=True)
-class LeRobotConfig:
-    """What the files of a checkpoint say.
-
-    Attributes:
-        type: of the policy, such as `act`.
-        inputs: shapes of the features of a dataset that it needs, such as `observation.images.front`: (3, 224, 224).
-        action: shape of the action.
-        horizon: rows of a chunk; 0: not known.
-        observed_ticks: ticks of an observation, `n_obs_steps`.
-    """
-
-    type: str
-    inputs: dict[str, Shape]
-    action: Shape
-    horizon: int
-    observed_ticks: int
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras, without `observation.images.`."""
-        prefix = "observation.images."
-        return tuple(key.removeprefix(prefix) for key in self.inputs if key.startswith(prefix))
-
-
-def read_config(folder: Path) -> LeRobotConfig:
-    """Read the files of a checkpoint, such as the folder `checkpoints/last/pretrained_model` of `lerobot-train`.
-
-    Raises:
-        RoboCacheError: a file is missing or damaged.
-    """
-    if not (folder / CONFIG).is_file() and (folder / "pretrained_model" / CONFIG).is_file():
-        raise RoboCacheError(f"{printable(folder, 60)}: not the policy; give its folder pretrained_model")
-    found = _read_json(folder / CONFIG)
-    renamed: dict[str, str] = {}  # a dataset's feature by the policy's
-    if (folder / PREPROCESSOR).is_file():
-        for step in _read_json(folder / PREPROCESSOR).get("steps", []):
-            if isinstance(step, dict) and step.get("registry_name") == RENAME:
-                renamed |= {new: old for old, new in step.get("config", {}).get("rename_map", {}).items()}
-    try:
-        inputs = {key: _shape(value) for key, value in found["input_features"].items()}
-        type_ = str(found["type"])
-        return LeRobotConfig(
-            type_,
-            {renamed.get(key, key): shape for key, shape in inputs.items() if not key.startswith(EMPTY_CAMERA)},
-            _shape(found["output_features"][ACTION]),
-            int(found.get(HORIZONS.get(type_, ""), 0)),
-            int(found.get("n_obs_steps", 1)),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RoboCacheError(
-            f"{printable(folder / CONFIG, 80)}: not a policy of LeRobot ({printable(error, 40)}); give its folder"
-        ) from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(read_text(path, "give the folder of a LeRobot policy", MAX_JSON_BYTES))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, RoboCacheError):
-            raise
-        found = None
-    if not isinstance(found, dict):
-        raise RoboCacheError(f"{printable(path, 80)}: not a JSON object; give the folder of a LeRobot policy")
-    return found
-
-
-def _shape(feature: dict[str, Any]) -> Shape:
-    return tuple(int(each) for each in feature["shape"])
 
 
 def features(spec: FusionSpec) -> dict[str, Shape]:
@@ -119,12 +43,12 @@ def features(spec: FusionSpec) -> dict[str, Shape]:
     found: dict[str, Shape] = {}
     state = Layout(spec).vectors_of("observation")
     if state:
-        found["observation.state"] = (sum(stream.dim for stream in state),)
+        found[STATE] = (sum(stream.dim for stream in state),)
     for stream in spec.streams:
         if stream.role == "observation" and stream.rows:
             found[f"observation.window.{stream.name}"] = stream.shape
         elif stream.role == "observation" and stream.image:
-            found[f"observation.images.{stream.name}"] = (3, *(stream.image.size or (None, None)))
+            found[f"{IMAGES}{stream.name}"] = (3, *(stream.image.size or (None, None)))
     return found
 
 
@@ -134,7 +58,7 @@ def checked_config(folder: Path, spec: FusionSpec) -> LeRobotConfig:
     Raises:
         RoboCacheError: a feature is missing or has another shape, or this kind of policy cannot be run.
     """
-    config, has = read_config(folder), features(spec)
+    config, has = read_lerobot_config(folder), features(spec)
     for key, shape in config.inputs.items():
         if key not in has:
             known = printable(", ".join(has), 90)
@@ -143,13 +67,11 @@ def checked_config(folder: Path, spec: FusionSpec) -> LeRobotConfig:
         if len(mine) != len(shape) or any(a not in (b, None) for a, b in zip(mine, shape, strict=True)):
             shapes = f"{_words(mine)} in the spec, but {_words(shape)} in the policy"
             raise RoboCacheError(f"policy: {printable(key, 50)} is {shapes}; use its spec")
-    width = (sum(stream.dim for stream in Layout(spec).vectors_of("action")),)
+    width = sum(stream.dim for stream in Layout(spec).vectors_of("action"))
     if config.action != width:
-        raise RoboCacheError(
-            f"policy: its action is {_words(config.action)}, but that of the spec {_words(width)}; use its spec"
-        )
-    if config.type not in HORIZONS:
-        names = ", ".join(HORIZONS)
+        raise RoboCacheError(f"policy: its action is {config.action}, but that of the spec {width}; use its spec")
+    if config.type not in RUNNABLE:
+        names = ", ".join(RUNNABLE)
         raise RoboCacheError(f"policy: LeRobot's {printable(config.type, 30)} cannot be run here; use one of {names}")
     if not 1 <= config.observed_ticks <= (MAX_OBSERVED_TICKS if config.type in QUEUED else 1):
         raise RoboCacheError(
@@ -254,7 +176,7 @@ class LeRobotPolicy:
 
         self._policy.reset()
         for batch in batches:
-            batch[IMAGES] = torch.stack([batch[key] for key in self._policy.config.image_features], dim=-4)
+            batch[CAMERAS] = torch.stack([batch[key] for key in self._policy.config.image_features], dim=-4)
             populate_queues(self._policy._queues, batch, exclude_keys=[ACTION])
         return batches[-1]
 

@@ -25,9 +25,10 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
 from lerobot.policies.rtc.configuration_rtc import RTCConfig  # noqa: E402
 
 from robocache_ros.engine.frames import FusedFrame  # noqa: E402
+from robocache_ros.policy.lerobot_config import read_lerobot_config  # noqa: E402
 from robocache_ros.policy.plan import Prefix  # noqa: E402
 from robocache_ros.policy.policies import check_policy, open_policy  # noqa: E402
-from robocache_ros.policy.policies.lerobot import LeRobotPolicy, read_config  # noqa: E402
+from robocache_ros.policy.policies.lerobot import LeRobotPolicy  # noqa: E402
 from robocache_ros.policy.worker import ProcessWorker  # noqa: E402
 from robocache_ros.spec import load_spec  # noqa: E402
 from robocache_ros.spec.layout import Layout  # noqa: E402
@@ -90,7 +91,7 @@ def continued(policy, folder):
             given.update(options)
             return options["prev_chunk_left_over"]
 
-    model = LeRobotPolicy(Model(), policy._preprocessor, policy._postprocessor, read_config(folder), "task")
+    model = LeRobotPolicy(Model(), policy._preprocessor, policy._postprocessor, read_lerobot_config(folder), "task")
     rows = np.random.default_rng(0).normal(size=(40, 7)).astype(np.float32)
     chunk = model.plan(frames[-1], 9, Prefix(rows, 3))
     return {
@@ -114,22 +115,22 @@ if __name__ == "__main__":
     windows = dict.fromkeys(config.input_features, steps) if config.n_obs_steps > 1 else None
     dataset = LeRobotDataset("local/dataset", root=root, delta_timestamps=windows)
     index = {int(tick_ns): at for at, tick_ns in enumerate(dataset.hf_dataset["robocache.tick_ns"])}
-    told = {"ours": [], "lerobot": []}
+    found = {"ours": [], "lerobot": []}
     for tick, frame in enumerate(frames):
         torch.manual_seed(tick)
         earlier = frames[max(0, tick + 1 - config.n_obs_steps) : tick]
-        told["ours"].append(policy.plan(frame, tick, None, earlier).actions.tolist())
+        found["ours"].append(policy.plan(frame, tick, None, earlier).actions.tolist())
         torch.manual_seed(tick)
-        told["lerobot"].append(own(policy, dataset[index[frame.tick_ns]]).tolist())
+        found["lerobot"].append(own(policy, dataset[index[frame.tick_ns]]).tolist())
     torch.manual_seed(0)  # as the process of the worker
     again = open_policy(folder, spec)
-    told["again"] = [
+    found["again"] = [
         again.plan(frame, tick, None, frames[max(0, tick + 1 - config.n_obs_steps) : tick]).actions.tolist()
         for tick, frame in enumerate(frames)
     ]
     worker = ProcessWorker(folder, spec)
-    told["worker"] = [actions.tolist() for actions in answers(worker, frames)]
+    found["worker"] = [actions.tolist() for actions in answers(worker, frames)]
     worker.close()
     if config.type == "act":
-        told["prefix"] = continued(policy, Path(folder))
-    print(json.dumps(told))  # noqa: T201
+        found["prefix"] = continued(policy, Path(folder))
+    print(json.dumps(found))  # noqa: T201
