@@ -11,6 +11,7 @@ import typer
 
 from robocache_ros.bench.command import live
 from robocache_ros.cli import program
+from robocache_ros.cli.calibrate import calibrate
 from robocache_ros.cli.check import check
 from robocache_ros.cli.doctor import doctor
 from robocache_ros.cli.export import export
@@ -131,6 +132,7 @@ app.add_typer(_bench, name="bench")
 app.add_typer(fleet, name="fleet")
 app.command()(validate)
 app.command()(replay)
+app.command()(calibrate)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045
