@@ -121,4 +121,4 @@ $(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOG) .venv-lowest $(READERS:%=.venv-%) $(READERS:%=.venv-%.log) build dist install log out *.egg-info
+	rm -rf $(VENV) $(LOG) .venv-lowest .venv-view $(READERS:%=.venv-%) $(READERS:%=.venv-%.log) build dist install log out *.egg-info

@@ -103,6 +103,8 @@ setup(
         "policies": ["websockets>=12.0", "msgpack>=1.0.5", "pyzmq>=25.1"],  # policy servers: openpi, GR00T
         # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip would have to compile.
         "pedals": ["evdev-binary>=1.8; sys_platform == 'linux'"],
+        # The Rerun viewer, 500 MB installed; `make test` does not need it. It needs Python 3.11 or later, and NumPy 2.
+        "view": [*BAGS, "pillow>=9.3", "rerun-sdk>=0.41; python_version >= '3.11'"],
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "calibrate": ["segno>=1.5.2", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB

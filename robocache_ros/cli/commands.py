@@ -21,6 +21,7 @@ from robocache_ros.cli.replay import replay
 from robocache_ros.cli.report import report
 from robocache_ros.cli.run import run
 from robocache_ros.cli.validate import validate
+from robocache_ros.cli.view import view
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import install_hint
 
@@ -133,6 +134,7 @@ app.add_typer(fleet, name="fleet")
 app.command()(validate)
 app.command()(replay)
 app.command()(calibrate)
+app.command()(view)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045
