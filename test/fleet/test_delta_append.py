@@ -20,8 +20,8 @@ from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BUCKET_APPENDS
 from robocache_ros.formats.delta.log import append_dataset, storage_options
 from robocache_ros.storage.object_store import Listed, ObjectStore
-from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
-from test.export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.delta_tables import OPTIONS, append_together, assert_complete, small_dataset
+from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.fleet.bucket.conftest import hidden, objects
 from test.fleet.fault_proxy import Faults
 from test.fleet.s3_server import Bucket

@@ -11,8 +11,7 @@ import pytest
 
 from robocache_ros.datasets import DatasetError, TimelineDataset, open_dataset
 from robocache_ros.formats.delta.log import append_dataset
-from test.export.delta.delta_rows import deltalake
-from test.export.delta.small_datasets import small_dataset
+from test.export.delta_tables import deltalake, small_dataset
 
 EVERYTHING = ("vision", "proprio", "language", "depth")
 

@@ -13,10 +13,14 @@ from robocache_ros.datasets import TimelineDataset, open_dataset
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.lerobot.test_depth_video import depth_spec
-from test.export.lerobot.test_depth_video import recording as depth_recording
-from test.export.readers.engine_rows import Rows, engine_episodes
-from test.export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.sensor_recording import (
+    Rows,
+    depth_recording,
+    depth_spec,
+    engine_episodes,
+    sensor_recording,
+    sensor_spec,
+)
 
 FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
 EVERYTHING = ("vision", "proprio", "language", "depth", "voxels")

@@ -10,7 +10,7 @@ import pytest
 from robocache_ros.exporter.job import export, export_together, outputs_of
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.merging.elsewhere import Elsewhere
+from test.export.conftest import Elsewhere
 from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
 from test.fleet.s3_server import Bucket
 

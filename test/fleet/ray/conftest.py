@@ -10,8 +10,8 @@ import pytest
 
 from robocache_ros.exporter import executors as ray_session
 from robocache_ros.exporter.job import export
-from test.export.pieces.conftest import Contents, contents
-from test.export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.conftest import Contents, contents
+from test.export.sensor_recording import sensor_recording, sensor_spec
 
 ROOT = Path(__file__).parents[3]
 os.environ.setdefault(ray_session.ONLY_LOOPBACK, "0")  # before tests import Ray

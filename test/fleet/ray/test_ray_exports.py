@@ -22,9 +22,8 @@ from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Converted, Event, Started
 from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import ROBOCACHE
-from test.export.pieces.conftest import Contents, contents
-from test.export.readers.sensor_recording import sensor_spec
+from test.export.conftest import ROBOCACHE, Contents, contents
+from test.export.sensor_recording import sensor_spec
 from test.fleet.bucket.conftest import objects
 from test.fleet.ray.conftest import CPUS, ROOT
 from test.fleet.s3_server import Bucket
@@ -136,7 +135,7 @@ def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: lis
     pytest.importorskip("ray", reason="needs ray (the fleet extra)")
     out = tmp_path / "set"
     folder = Path(tempfile.mkdtemp(prefix="t"))  # short: its path is in the names of sockets
-    program = ROOT / "test" / "export" / "pieces" / "interrupted_export.py"
+    program = ROOT / "test" / "export" / "interrupted_export.py"
     _python, _option, _code, *arguments = command(recordings, tmp_path)
     done = subprocess.run(
         [sys.executable, str(program), "Converted", str(signal.SIGINT.value), *arguments],
