@@ -65,7 +65,7 @@ NEEDS = {
 # Folders and files whose tests are all marked `slow`.
 SLOW = tuple(
     (Path(__file__).parent / place).resolve(strict=True)
-    for place in ("fleet/deploy", "fleet/ray", "fuzz/test_memory.py", "datasets/test_claimed_sizes.py")
+    for place in ("fleet/deploy", "fleet/ray", "fuzz/test_memory.py")
 )
 
 DOMAINS = 101  # ROS domains; the ports of a higher one may be taken by any program

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, Window
+from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset
 from robocache_ros.formats.validate import validate
 from test.fuzz.datasets import write_lerobot
 
@@ -47,49 +45,21 @@ def write_v21(folder: Path, lengths: tuple[int, ...] = (4, 1), state: Any = None
     return folder
 
 
-def test_values_are_those_of_the_real_files(real: Path) -> None:
-    dataset = LeRobotTimelineDataset(real / SO101, ["proprio"], target_hz=30)
-    rows = parquet.read_table(real / SO101 / "data/chunk-000/file-000.parquet").to_pydict()
-
-    for index in range(len(dataset)):
-        of_it = [row for row, episode in enumerate(rows["episode_index"]) if episode == index]
-        sample = dataset[index]
-        for name, stored in (("proprio", "observation.state"), ("actions", "action")):
-            assert np.array_equal(sample[name], np.array([rows[stored][row] for row in of_it], np.float32))
-
-
 def test_tasks_and_lengths_are_those_of_the_real_files(real: Path) -> None:
     dataset = LeRobotTimelineDataset(real / SO101, ["language"], target_hz=30)
     episodes = parquet.read_table(real / SO101 / "meta/episodes/chunk-000/file-000.parquet").to_pydict()
-
     assert [dataset[k]["length"] for k in range(len(dataset))] == episodes["length"]
     assert {dataset[k]["language"] for k in range(len(dataset))} == {"pick and place"}
 
 
-def test_frames_of_a_window_are_those_of_the_real_video(real: Path) -> None:
-    dataset = LeRobotTimelineDataset(real / SO101, target_hz=30, window=Window(n_obs=3))
-    first = 383  # frames of the first episode
-    with av.open(str(real / SO101 / "videos/observation.images.wrist/chunk-000/file-000.mp4")) as video:
-        frames = video.decode(video.streams.video[0])
-        wanted = [
-            f.to_ndarray(format="rgb24") for k, f in zip(range(first + 13), frames, strict=False) if k > first + 9
-        ]
-
-    sample = dataset[first + 12]
-
-    assert np.array_equal(sample["vision"][:, 0], np.stack(wanted))
-
-
 def test_stamps_are_nominal(tmp_path: Path) -> None:
     sample = LeRobotTimelineDataset(write_v21(tmp_path / "d"))[0]
-
     assert sample["tick_ns"].tolist() == [0, 20_000_000, 40_000_000, 60_000_000]
     assert not sample["measured"].any()
 
 
 def test_version_2_1_has_a_file_per_episode(tmp_path: Path) -> None:
     dataset = LeRobotTimelineDataset(write_v21(tmp_path / "d"))
-
     assert [dataset[k]["proprio"][:, 0].tolist() for k in range(2)] == [[0, 1, 2, 3], [0]]
     assert dataset[1]["language"] == "push"
 
@@ -98,7 +68,6 @@ def test_version_2_1_has_a_file_per_episode(tmp_path: Path) -> None:
 def test_some_episodes_are_chosen_by_their_numbers(kind: str, exported: Callable[[str], Path]) -> None:
     whole = LeRobotTimelineDataset(exported("none") / kind)
     chosen = LeRobotTimelineDataset(exported("none") / kind, episodes=[1])
-
     assert (len(whole), len(chosen)) == (2, 1)
     assert chosen[0]["tick_ns"].equal(whole[1]["tick_ns"])
     assert chosen[0]["fused"].equal(whole[1]["fused"])
@@ -127,52 +96,17 @@ def test_images_in_several_row_groups_are_read_and_checked(tmp_path: Path) -> No
         table = table.set_column(image, table.schema.field(image), repeated.column(image))
         parquet.write_table(table, path, row_group_size=rows)
     whole, parts = (LeRobotTimelineDataset(tmp_path / name) for name in ("whole", "parts"))
-
     assert [parts[index]["vision"].equal(whole[index]["vision"]) for index in range(2)] == [True, True]
     found = [[str(one) for one in validate(tmp_path / name, decode=True)[0].found] for name in ("whole", "parts")]
     assert found[0] == found[1]
     assert not any("image" in one for one in found[1])
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    folder = write_v21(tmp_path / "d")
-    (folder / "data/chunk-000/episode_000001.parquet").unlink()
-
-    with pytest.raises(DatasetError, match=r"episode_000001.parquet: not there"):
-        LeRobotTimelineDataset(folder)[1]
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    folder = write_v21(tmp_path / "d")
-    path = folder / "data/chunk-000/episode_000000.parquet"
-    path.write_bytes(path.read_bytes()[:-10])
-
-    with pytest.raises(DatasetError, match=r"episode_000000.parquet: damaged"):
-        LeRobotTimelineDataset(folder)[0]
-
-
-def test_nan_is_refused(tmp_path: Path) -> None:
-    folder = write_v21(tmp_path / "d", (3,), [0, np.nan, 1])
-
-    with pytest.raises(DatasetError, match=r"episode 0: observation.state: row 1, column 0 is not finite"):
-        LeRobotTimelineDataset(folder)[0]
-
-
 def test_an_episode_of_another_length_than_stated_is_refused(tmp_path: Path) -> None:
     folder = write_v21(tmp_path / "d", (3,))
     path = folder / "data/chunk-000/episode_000000.parquet"
     parquet.write_table(parquet.read_table(path).slice(0, 2), path)
-
     with pytest.raises(DatasetError, match="episode 0: 2 rows, not 3"):
-        LeRobotTimelineDataset(folder)[0]
-
-
-def test_a_path_out_of_the_dataset_is_refused(tmp_path: Path) -> None:
-    folder = write_v21(tmp_path / "d")
-    info = json.loads((folder / "meta" / "info.json").read_text())
-    (folder / "meta" / "info.json").write_text(json.dumps({**info, "data_path": "../{episode_index}.parquet"}))
-
-    with pytest.raises(DatasetError, match="not in the folder of the dataset"):
         LeRobotTimelineDataset(folder)[0]
 
 
@@ -180,17 +114,8 @@ def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     folder = write_v21(tmp_path / "d")
     info = json.loads((folder / "meta" / "info.json").read_text())
     (folder / "meta" / "info.json").write_text(json.dumps({**info, "codebase_version": "v1.6"}))
-
     with pytest.raises(DatasetError, match=r"version v1.6"):
         LeRobotTimelineDataset(folder)
-
-
-def test_a_missing_video_is_named(real: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "d"
-    shutil.copytree(real / SO101, folder, ignore=shutil.ignore_patterns("videos"), copy_function=shutil.copyfile)
-
-    with pytest.raises(DatasetError, match=r"file-000.mp4: not there"):
-        LeRobotTimelineDataset(folder)[0]
 
 
 def test_a_camera_that_is_not_there_is_refused(real: Path) -> None:
@@ -200,7 +125,6 @@ def test_a_camera_that_is_not_there_is_refused(real: Path) -> None:
 
 def test_without_vision_no_video_is_read(real: Path) -> None:
     sample = LeRobotTimelineDataset(real / SO101, ["proprio"])[0]
-
     assert "vision" not in sample
     assert torch.equal(sample["fused"], torch.cat([sample["proprio"], sample["actions"]], dim=1))
 
@@ -209,6 +133,5 @@ def test_a_path_that_would_fill_the_memory_is_not_formatted(tmp_path: Path) -> N
     folder = write_v21(tmp_path / "d")
     info = json.loads((folder / "meta" / "info.json").read_text())
     (folder / "meta" / "info.json").write_text(json.dumps({**info, "data_path": "{episode_index:0999999999d}.parquet"}))
-
     with pytest.raises(DatasetError, match="not there"):
         LeRobotTimelineDataset(folder)[0]

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting_episodes import Counting, order_of, same
-from moving_streams import MovingStreams
+from memory_episodes import Counting, MovingStreams, order_of, same
 
 from robocache_ros.datasets import LoaderOptions, ShuffledRuns, SourceEpisode, TimelineDataset, TimelineLoader, Window
 from robocache_ros.datasets.loader import timeline_loader as runs
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS
 from robocache_ros.datasets.loader.reading import BatchReader
-from robocache_ros.datasets.loader.timeline_loader import ROW_BYTES, RunOrder, SamplePool
+from robocache_ros.datasets.loader.timeline_loader import RunOrder, SamplePool
 from robocache_ros.errors import RoboCacheError
 
 ENDS = np.cumsum([7, 1, 30, 12])
@@ -30,7 +29,6 @@ def order(**changes: object) -> RunOrder:
 
 def test_an_epoch_has_every_sample_once_and_another_order_than_the_next() -> None:
     epochs = [np.concatenate(order().batches(epoch)).tolist() for epoch in range(2)]
-
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(50))
     assert epochs[0] != epochs[1]
     reads = [[run.tolist() for run in order().reads(epoch, [np.arange(50)])] for epoch in range(2)]
@@ -39,7 +37,6 @@ def test_an_epoch_has_every_sample_once_and_another_order_than_the_next() -> Non
 
 def test_a_run_is_consecutive_and_stays_in_its_episode() -> None:
     runs = order().reads(0, [np.arange(50)])
-
     assert sorted(map(len, runs)) == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
     for run in runs:
         assert np.array_equal(run, run[0] + np.arange(len(run)))
@@ -49,9 +46,7 @@ def test_a_run_is_consecutive_and_stays_in_its_episode() -> None:
 def test_a_sample_is_moved_back_by_fewer_places_than_the_buffer() -> None:
     read = {number: place for place, number in enumerate(np.concatenate(order().reads(0, [np.arange(50)])).tolist())}
     given = np.concatenate(order().batches(0)).tolist()
-
     moved = [place - read[number] for place, number in enumerate(given)]
-
     assert max(moved) <= RUNS.buffer
     assert min(moved) >= -RUNS.buffer
     assert max(map(abs, moved)) > RUNS.length  # mixed with other runs
@@ -60,9 +55,7 @@ def test_a_sample_is_moved_back_by_fewer_places_than_the_buffer() -> None:
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_ranks_are_disjoint_and_complete_and_read_other_runs(world_size: int) -> None:
     shares = [order(rank=rank, world_size=world_size) for rank in range(world_size)]
-
     numbers = [np.concatenate(each.batches(1)).tolist() for each in shares]
-
     assert sorted(chain(*numbers)) == list(range(50))
     assert len({len(each.batches(1)) for each in shares}) == 1
     assert sum(len(each.reads(1, [np.arange(50)])) for each in shares) <= 14 + world_size - 1
@@ -71,14 +64,12 @@ def test_ranks_are_disjoint_and_complete_and_read_other_runs(world_size: int) ->
 @pytest.mark.parametrize("options", [{"workers": 2}, {"cache": "host"}], ids=str)
 def test_workers_and_a_cache_give_the_same_batches(options: dict) -> None:
     separate = list(TimelineLoader(Counting(), 4, **MIXED))
-
     assert same(list(TimelineLoader(Counting(), 4, **MIXED, **options)), separate)
     assert order_of(separate) != [sorted(batch) for batch in order_of(separate)]
 
 
 def test_whole_episodes_have_their_values_and_padding() -> None:
     episodes = [batch["proprio"][0] for batch in TimelineLoader(Counting(), 1)]
-
     for batch in TimelineLoader(Counting(), 4, shuffle=RUNS):
         for row, index in enumerate(batch["index"].tolist()):
             length = int(batch["length"][row])
@@ -95,15 +86,12 @@ def test_a_resumed_loader_continues_with_the_very_next_sample(seen: int) -> None
     iterator = iter(first)
     for _ in range(seen):
         next(iterator)
-
     second.load_state_dict(first.state_dict())
-
     assert same(list(second), whole[seen:])
 
 
 def test_a_state_of_other_runs_is_refused() -> None:
     state = TimelineLoader(Counting(), 4, **MIXED).state_dict()
-
     with pytest.raises(RoboCacheError, match=r"state: runs is \[4, 8\], here None"):
         TimelineLoader(Counting(), 4, **{**MIXED, "shuffle": True}).load_state_dict(state)
 
@@ -111,7 +99,6 @@ def test_a_state_of_other_runs_is_refused() -> None:
 def test_samples_that_cannot_be_read_are_left_out_counted_and_named() -> None:
     loader = TimelineLoader(Counting(nan=(4,)), 4, **MIXED, on_error="skip")
     numbers = chain(*order_of(list(loader)))
-
     assert sorted(numbers) == [number for number in range(len(loader._samples)) if number not in (6, 7, 8, 9)]
     assert loader.skipped == 4
 
@@ -160,7 +147,6 @@ def test_batches_are_those_of_windows_read_one_by_one(images: str, window: Windo
     source = MovingStreams(images=images, marks=marks)
     datasets = (kind(source, target_hz=100, window=window) for kind in (TimelineDataset, OneByOne))
     loaders = [TimelineLoader(each, 6, shuffle=ShuffledRuns(4, 8)) for each in datasets]
-
     for batch, expected in zip(*loaders, strict=True):
         assert list(batch) == list(expected)
         for key, value in batch.items():
@@ -174,7 +160,6 @@ def test_batches_are_those_of_windows_read_one_by_one(images: str, window: Windo
 def test_windows_of_one_episode_are_read_together_and_others_are_not() -> None:
     reader = BatchReader(TimelineDataset(MovingStreams(), target_hz=100, window=Window(2, 3)))
     within = int(reader.dataset.window_ends()[0])  # type: ignore[attr-defined]
-
     assert reader.load(wanted(within)).together is not None
     assert reader.load(wanted(2, within - 1)).together is None
     assert reader.load(wanted(1)).together is None
@@ -185,9 +170,7 @@ def test_windows_of_an_episode_that_cannot_be_read_are_skipped_and_named() -> No
     dataset = TimelineDataset(source, target_hz=100, window=Window(2, 3))
     ends = dataset.window_ends()
     loader = TimelineLoader(dataset, 6, shuffle=ShuffledRuns(4, 8), on_error="skip")
-
     read = sorted(number for batch in loader for number in batch["index"].tolist())
-
     assert not set(read) & set(range(ends[0], ends[1]))
     assert set(range(ends[0])) <= set(read)
     assert all("shard-1: damaged" in loader.skipped_samples[number] for number in range(ends[0], ends[1]))
@@ -198,42 +181,8 @@ def test_windows_of_an_episode_that_cannot_be_read_are_skipped_and_named() -> No
 def test_a_window_that_cannot_be_read_is_an_error_that_names_it() -> None:
     dataset = TimelineDataset(Unreadable(images=""), target_hz=100, window=Window(2, 3))
     first = dataset.window_ends()[0]
-
     with pytest.raises(RoboCacheError, match=f"sample {first}: shard-1: damaged"):
         BatchReader(dataset).load(wanted(3, first))
-
-
-def batch(first: int, count: int, ticks: int = 2, width: int = 3) -> Batch:
-    values = torch.arange(first, first + count).float()[:, None, None].expand(count, ticks, width).contiguous()
-    images = torch.zeros((count, ticks, ROW_BYTES), dtype=torch.uint8)
-    samples, lengths = tuple(range(first, first + count)), (ticks,) * count
-    return Batch({"values": values, "images": images}, samples, lengths, frozenset({"values", "images"}), {})
-
-
-def test_slots_are_reused_and_more_are_made_only_when_all_are_taken() -> None:
-    pool = SamplePool(batch(0, 4))
-
-    first, second = pool.add(batch(0, 4)), pool.add(batch(4, 4))
-    assert first is not None
-    assert second is not None
-    pool.free(first)
-    third = pool.add(batch(8, 3))
-
-    assert sorted(first + second) == list(range(8))
-    assert third is not None
-    assert set(third) <= set(first)
-    assert pool.tensors["values"].shape == (8, 2, 3)
-    assert pool.tensors["values"][second][:, 0, 0].tolist() == [4, 5, 6, 7]
-    assert pool.tensors["values"][third][:, 0, 0].tolist() == [8, 9, 10]
-
-
-def test_large_tensors_and_other_shapes_are_not_in_the_pool() -> None:
-    pool = SamplePool(batch(0, 4))
-
-    assert set(pool.tensors) == {"values"}
-    assert pool.keys == ("values", "images")
-    assert pool.add(batch(0, 4, ticks=3)) is None
-    assert pool.add(batch(0, 4, width=2)) is None
 
 
 def test_runs_of_other_lengths_are_mixed_with_those_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +197,6 @@ def test_runs_of_other_lengths_are_mixed_with_those_of_the_pool(monkeypatch: pyt
 
     monkeypatch.setattr(runs, "SamplePool", Refusing)
     found = list(loaders[1])
-
     assert len(pools) > 2
     for one, other in zip(found, expected, strict=True):
         assert all(value.equal(other[key]) for key, value in one.items() if isinstance(value, torch.Tensor))

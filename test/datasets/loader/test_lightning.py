@@ -50,9 +50,7 @@ def trainer(tmp_path: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_training_sees_the_batches_of_the_loader(folder: Path, tmp_path: Path, workers: int) -> None:
     model = Model()
-
     trainer(tmp_path, max_epochs=2, enable_checkpointing=False).fit(model, loader_of(folder, workers))
-
     plain = loader_of(folder)
     assert model.seen == [batch["index"].tolist() for _ in range(2) for batch in plain]
 
@@ -61,10 +59,8 @@ def test_a_training_that_is_resumed_continues_with_the_next_sample(folder: Path,
     first, second = Model(), Model()
     checkpoint = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, filename="state", every_n_train_steps=7)
     trainer(tmp_path, max_steps=7, callbacks=[checkpoint]).fit(first, loader_of(folder))
-
     trainer(tmp_path, max_epochs=2, enable_checkpointing=False).fit(
         second, loader_of(folder), ckpt_path=tmp_path / "state.ckpt"
     )
-
     plain = loader_of(folder)
     assert first.seen + second.seen == [batch["index"].tolist() for _ in range(2) for batch in plain]
