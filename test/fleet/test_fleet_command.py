@@ -17,8 +17,8 @@ from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BucketTarget
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.fleet.bucket.conftest import NO_MEDIA, hidden
-from test.fleet.s3_server import Bucket
+from test.fleet.conftest import NO_MEDIA, hidden
+from test.fleet.s3 import Bucket
 
 
 @pytest.fixture
