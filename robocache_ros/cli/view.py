@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import typer
 
-from robocache_ros.cli.options import place, with_msg_path
+from robocache_ros.cli.options import SpecOfRecording, place, spec_of_recording, with_msg_path
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.new_files import check_new, write_new
 
 WEB_PORT = 9090  # of Rerun
 
 if TYPE_CHECKING:
-    from robocache_ros.spec import FusionSpec
     from robocache_ros.storage.paths import AnyPath
 
 
@@ -30,16 +30,7 @@ def view(
         typer.Argument(parser=place, metavar="BAG|DATASET|RUN", help="A recording, a dataset, or the log of a run."),
     ],
     given: dict[str, Any],
-    spec: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Option(
-            "--spec",
-            "-s",
-            parser=place,
-            metavar="PATH",
-            help="The fusion spec of a recording. (that of info --write-spec)",
-        ),
-    ] = None,
+    spec: SpecOfRecording = None,
     first: Annotated[
         float,
         typer.Option("--from", metavar="N", help="First second of a recording or a run; first episode of a dataset."),
@@ -67,21 +58,16 @@ def view(
     from robocache_ros.cli import tables
 
     files = {"--save": save, "--foxglove": foxglove, "--plotjuggler": plotjuggler}
-    given_files = [(flag, file) for flag, file in files.items() if file is not None]
-    if len(given_files) + web > 1:
+    if sum(file is not None for file in files.values()) + web > 1:
         raise RoboCacheError(f"view: {', '.join(files)} and --web exclude each other; give one")
-    for _, file in given_files:
-        if file.is_dir() or (file.exists() and not overwrite):
-            raise RoboCacheError(f"{printable(file)}: exists; choose another file, or replace it with --overwrite")
+    check_new(*files.values(), overwrite=overwrite)
     msg_path = given.get("msg_path", ())
     if layout := foxglove or plotjuggler:
-        from robocache_ros.storage.errors import file_errors
         from robocache_ros.view import layouts
 
-        loaded = _spec_of(source, spec, msg_path)
+        loaded = spec_of_recording(source, spec, msg_path)
         text = json.dumps(layouts.foxglove(loaded), indent=1) if foxglove else layouts.plotjuggler(loaded)
-        with file_errors(layout):
-            layout.write_text(text, encoding="utf-8")
+        write_new(layout, text)
         tables.say(
             f"wrote {tables.argument(layout)}; import it in {'Foxglove or Lichtblick' if foxglove else 'PlotJuggler'}"
         )
@@ -174,20 +160,4 @@ def _drawn(
             return sources.show_run(path, scene_of, first, last)
         if path.exists() and (name := format_of(path)):
             return sources.show_dataset(path, name, scene_of, int(first), None if last is None else int(last))
-    return sources.show_recording(path, scene_of, _spec_of(source, spec, msg_path), first, last, msg_path)
-
-
-def _spec_of(source: str, spec: str | None, msg_path: Sequence[str]) -> "FusionSpec":
-    """Return the spec that is given, or a first one for the recording."""
-    from robocache_ros.spec import load_spec
-
-    if spec is not None:
-        return load_spec(spec)
-    import yaml
-
-    from robocache_ros.bags.describe import describe
-    from robocache_ros.bags.suggest.first_spec import first_spec
-    from robocache_ros.storage.paths import any_path
-
-    found = describe(any_path(source, "recordings"), msg_path)
-    return load_spec(yaml.safe_load(first_spec(found).text))
+    return sources.show_recording(path, scene_of, spec_of_recording(source, spec, msg_path), first, last, msg_path)
