@@ -254,7 +254,8 @@ def _main_clock(every: Times, senders: _Senders | None) -> tuple[list[Times], Cl
 def _distinct(times: Int64) -> Int64:
     """Return the distinct times, sorted. NumPy's own function hashes them, which takes ten times as long."""
     ordered = np.sort(times)
-    return ordered[np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])]
+    distinct: Int64 = ordered[np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])]
+    return distinct
 
 
 def _out_of_order(stamps: Int64) -> int:
