@@ -32,6 +32,7 @@ from robocache_ros.programs import HelpFormatter
 
 ENCODERS, ROSBAGS = "encoders alone", "rosbags"
 HELP, INFO, ALL = "robocache --help", "robocache info", "all in one pass"
+SHARES = {"lerobot": ["lerobot"], ALL: list(WRITERS)}  # exports whose parts are measured
 
 
 class Measurements:
@@ -49,9 +50,16 @@ class Measurements:
     def part(self, what: str, kind: str, wanted: dict[str, Any], peers: Mapping[str, tuple[str, Any]]) -> None:
         """Run a part of `benchmarks.export.run` in each version, and the peers in the newest one."""
         for name, tree in self._trees.items():
-            self._keep(what, name, self._run(tree, kind, wanted))
+            self._keep(what, name, self._run(tree, kind, wanted)["cpu_seconds"])
         for name, (kind_of_peer, wanted_of_peer) in peers.items():
-            self._keep(what, name, self._run(list(self._trees.values())[-1], kind_of_peer, wanted_of_peer))
+            found = self._run(list(self._trees.values())[-1], kind_of_peer, wanted_of_peer)
+            self._keep(what, name, found["cpu_seconds"])
+
+    def shares(self, wanted: dict[str, Any]) -> dict[str, float]:
+        """Return the CPU seconds of the parts of an export in the newest version, the largest first."""
+        found = self._run(list(self._trees.values())[-1], "shares", {**wanted, "jobs": 1})
+        parts = {**found["shares"], "all": found["cpu_seconds"]}
+        return {part: round(parts[part], 2) for part in sorted(parts, key=parts.__getitem__, reverse=True)}
 
     def command(self, what: str, *arguments: str) -> None:
         """Run a command of robocache in each version, with the start of Python and imports."""
@@ -61,12 +69,13 @@ class Measurements:
             subprocess.run(command, check=True, capture_output=True, env=_environment(tree), cwd=tree)
             self._keep(what, name, _of_children() - before)
 
-    def _run(self, tree: Path, kind: str, wanted: dict[str, Any]) -> float:
+    def _run(self, tree: Path, kind: str, wanted: dict[str, Any]) -> dict[str, Any]:
         out = self._folder / "set"
         shutil.rmtree(out, ignore_errors=True)
         command = [sys.executable, "-m", "benchmarks.export.run", kind, json.dumps({**wanted, "out": str(out)})]
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=_environment(tree), cwd=tree)
-        return float(json.loads(done.stdout.splitlines()[-1])["cpu_seconds"])
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
 
     def _keep(self, what: str, name: str, seconds: float) -> None:
         of = self.seconds.setdefault(what, {})
@@ -82,9 +91,8 @@ def _of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def parts(folder: Path, of: Measurements, seconds: float, minutes: float) -> list[Callable[[], None]]:
-    """Make the recordings; return what measures each part once."""
-    cameras = recordings.write(folder / "cameras", seconds, 2)
+def parts(folder: Path, of: Measurements, cameras: Path, seconds: float, minutes: float) -> list[Callable[[], None]]:
+    """Make the recordings but that of the cameras; return what measures each part once."""
     read = {name: recordings.write(folder / name, seconds / 2, 1, name) for name in COMPRESSIONS}
     topics = memory.topics()
     long = write_bag(folder / "long", {t.name: t.type for t in topics}, memory.messages(topics, 60 * minutes))
@@ -128,23 +136,41 @@ def as_markdown(result: dict[str, Any]) -> str:
             slowest = max(result["cpu_seconds"][name][names[-1]] for name in ("lerobot", "delta"))
             ratio = f"{of[names[-1]] / slowest:.2f} x the slowest format alone"
         rows.append(f"| {what} | {' | '.join(f'{of[name]:.3f}' for name in names)} | {of.get(peer, '')} | {ratio} |")
+    of_parts = result.get("shares", {})
+    first = of_parts.get("lerobot", {})
+    share_rows = [
+        f"| {part} | {' | '.join(f'{found.get(part, 0):.2f}' for found in of_parts.values())} |"
+        for part in sorted(first, key=of_parts.get(ALL, first).__getitem__, reverse=True)
+    ]
     return "\n".join(
         [
             "# CPU seconds of exports, of reading and of commands",
             "",
             f"`python -m benchmarks.export.cpu` on {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
-            f"{on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the process tree, the "
-            f"minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of two 640x480 rgb8 cameras "
-            f"at 30 Hz with joints at 500 Hz; the formats with h264. `robocache info`: a recording of "
-            f"{result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, 1060 messages a second. Imports "
-            "are not counted, except those of commands.",
+            f"{on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the process tree, "
+            f"the minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of two 640x480 rgb8 "
+            "cameras at 30 Hz with joints at 500 Hz; the formats with h264. `robocache info`: a recording of "
+            f"{result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, 1060 messages a second. "
+            "Imports are not counted, except those of commands.",
             "",
             f"| | {' | '.join(names)} | peer | {names[-1]} |",
             f"|---|{'---|' * len(names)}---|---|",
             *rows,
             "",
+            "## Parts of an export with h264, one process, CPU seconds",
+            "",
+            f"| | {' | '.join(of_parts)} |",
+            f"|---|{'---|' * len(of_parts)}",
+            *share_rows,
+            "",
         ]
     )
+
+
+def write(result: dict[str, Any], out: Path) -> None:
+    """Write the files of the result."""
+    replace(out / "export_cpu.json", json.dumps(result, indent=2) + "\n")
+    replace(out / "export_cpu.md", as_markdown(result))
 
 
 def main() -> None:
@@ -162,15 +188,20 @@ def main() -> None:
         trees = {name: memory.checkout(place, folder / name, worktrees) for name, place in places.items()}
         result = {"machine": machine(), "versions": list(trees), "recording_s": given.seconds}
         of = Measurements(folder, trees)
-        measure = parts(folder, of, given.seconds, given.minutes)
+        cameras = recordings.write(folder / "cameras", given.seconds, 2)
+        measure = parts(folder, of, cameras, given.seconds, given.minutes)
         result |= {"info_minutes": given.minutes, "info_bytes": sum(f.stat().st_size for f in folder.glob("long/*"))}
         for number in range(given.rounds):
             for part in measure:
                 tell(f"round {number + 1}: {part.__name__}")
                 part()
             result |= {"rounds": number + 1, "cpu_seconds": of.seconds}
-            replace(given.out / "export_cpu.json", json.dumps(result, indent=2) + "\n")
-            replace(given.out / "export_cpu.md", as_markdown(result))
+            write(result, given.out)
+        for name, formats in SHARES.items():
+            options = {"formats": formats, "codec": "h264"}
+            wanted = {"bags": [str(cameras)], "spec": recordings.spec(2), "options": options}
+            result.setdefault("shares", {})[name] = of.shares(wanted)
+        write(result, given.out)
     print(as_markdown(result))
 
 

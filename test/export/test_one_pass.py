@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 from robocache_ros.exporter.job import export
 from robocache_ros.formats import pictures
 from robocache_ros.formats.pictures import JPEG_QUALITY
+from robocache_ros.formats.pieces import CONTENTS
 from robocache_ros.formats.registry import known_formats
 from robocache_ros.formats.video import VideoFile
 from robocache_ros.spec import FusionSpec
@@ -66,3 +68,21 @@ def test_formats_in_one_pass_encode_each_image_once(
     no_jpegs, *video = calls("lerobot")
     assert no_jpegs == 0
     assert calls(*known_formats()) == (jpegs, *video)
+
+
+def test_the_dataset_is_flushed_to_disk_and_its_pieces_are_not(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    flush = os.fsync
+
+    def watched(handle: int) -> None:
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    export(bags[1:], spec, tmp_path / "set", DatasetOptions(media="none"))
+
+    names = {path.name for path in flushed}
+    assert {"info.json", "report.html"} <= names
+    assert CONTENTS not in names
