@@ -40,6 +40,12 @@ TEST = [
     "colcon-common-extensions",
 ]
 
+# Verbs of `ros2 robocache`, which are the commands of `robocache`.
+VERBS = (
+    "bench calibrate check demo doctor env export fleet info play record replay report run schema self-test sim "
+    "validate view"
+)
+
 setup(
     name=NAME,
     version=version(),
@@ -123,6 +129,9 @@ setup(
             "bag_player = robocache_ros.programs:bag_player",
             "episode_recorder = robocache_ros.programs:episode_recorder",
             "simulator = robocache_ros.programs:simulator",
-        ]
+        ],
+        "ros2cli.command": ["robocache = robocache_ros.cli.ros2:RobocacheCommand"],
+        "ros2cli.extension_point": ["robocache_ros.verb = robocache_ros.cli.ros2:Verb"],
+        "robocache_ros.verb": [f"{verb} = robocache_ros.cli.ros2:{verb.replace('-', '_')}" for verb in VERBS.split()],
     },
 )
