@@ -1,8 +1,8 @@
 """`ros2 robocache`: the commands of `robocache` as verbs of ros2cli.
 
 ros2cli finds the command and its verbs by the entry points of setup.py, one verb for each command. Arguments and help
-are those of `robocache`: a verb hands over all that follows it. `from robocache_ros.cli.ros2 import info` gives the verb
-`info`, because ros2cli keeps one object for each class.
+are those of `robocache`: a verb hands over all that follows it. `from robocache_ros.cli.ros2 import info` gives the
+verb `info`, because ros2cli keeps one object for each class.
 """
 
 from __future__ import annotations

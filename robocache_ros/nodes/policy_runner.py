@@ -25,7 +25,7 @@ import numpy as np
 import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rcl_interfaces.msg import ParameterDescriptor
+from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
 from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
 from rclpy.duration import Duration
 from rclpy.exceptions import ParameterException
@@ -71,7 +71,12 @@ PARAMETERS = (
     Declared("policy", "", f"{KINDS}; empty: chunks come on ~/chunk."),
     Declared("device", "cpu", "Device of a checkpoint.", "cpu | cuda | cuda:<index>"),
     Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
-    Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
+    Declared(
+        "takeover_button",
+        -1,
+        "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none.",
+        bounds=(-1, 255),
+    ),
     Declared("record_run", "", "Path of a new file with all that the runner takes and sends, for `robocache replay`."),
     Declared("pedal", "", "Foot pedal that takes over while it is pressed.", "/dev/input/by-id/..."),
     Declared("pedal_keys", "takeover=KEY_B", "Its key.", "takeover=<key>"),
@@ -79,6 +84,7 @@ PARAMETERS = (
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
 OPTIONS = {name: field for name, field in keys_of(RunOptions).items() if field.metadata["flag"]}
+AT_CONFIGURE = frozenset([*(each.name for each in PARAMETERS if not each.read_only), *OPTIONS])
 STATES = tuple(State)
 ORIGINS = ("", "policy", "coast", "operator", "hold")
 FACTS = ("state", "origin", "seam_step")  # columns of ~/executed after those of the row; then pairs of each source
@@ -110,9 +116,12 @@ class PolicyRunner(LifecycleNode):
             self.declare_parameter(parameter.name, parameter.default, parameter.descriptor())
         for option, field in OPTIONS.items():
             described = ParameterDescriptor(
-                description=f"{field.metadata['doc']}. Empty: as the spec has it.", dynamic_typing=True
+                description=f"{field.metadata['doc']}. Empty: as the spec has it.",
+                additional_constraints=_constraints(field.metadata["type"].schema),
+                dynamic_typing=True,
             )
             self.declare_parameter(option, "", described)
+        self.add_on_set_parameters_callback(self._check_change)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
@@ -184,6 +193,17 @@ class PolicyRunner(LifecycleNode):
             self.run.runner.stop("the operator stopped it")
         else:
             self.run.runner.arm()
+
+    def _check_change(self, changed: list[Parameter[Any]]) -> SetParametersResult:
+        names = [p.name for p in changed if self.has_parameter(p.name) and parameters.read(self, p.name) != p.value]
+        reason = parameters.refused_change(
+            names,
+            self.get_fully_qualified_name(),
+            configured=self.run is not None,
+            active=self.run is not None and self.run.active,
+            at_configure=AT_CONFIGURE,
+        )
+        return SetParametersResult(successful=not reason, reason=reason)
 
     def _release(self) -> None:
         if self.run:
@@ -257,12 +277,12 @@ class Run:
         self._worker = ProcessWorker(policy, with_options, device, log) if policy else None
         self.runner = Runner(outputs, self._worker, log, identified)
         self._publishers = {
-            output.name: node.create_publisher(classes[output.name], output.topic, middleware.reliable(1))
+            output.name: middleware.output(node.create_publisher, classes[output.name], output.topic, depth=1)
             for output in outputs.outputs
         }
-        self._executed = node.create_publisher(Float32MultiArray, "~/executed", middleware.reliable(200))
+        self._executed = middleware.output(node.create_publisher, Float32MultiArray, "~/executed", depth=200)
         self._columns = node.create_publisher(String, "~/columns", middleware.latched())
-        self._actions = node.create_publisher(JointState, "~/action", middleware.reliable(200))
+        self._actions = middleware.output(node.create_publisher, JointState, "~/action", depth=200)
         self._interventions = node.create_publisher(Bool, "~/intervention", middleware.latched())
         self.take_over(False)
         described = {
@@ -293,6 +313,11 @@ class Run:
         self._sim_ns: int | None = None
         self._woken, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether commands are sent."""
+        return self._thread is not None
 
     def start(self, *, sim_time: bool) -> None:
         """Start the steps; with `sim_time` the ticks follow /clock."""
@@ -549,6 +574,13 @@ def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[byte
     guard.stdin.write(json.dumps(zeros).encode() + b"\n")
     guard.stdin.flush()
     return guard
+
+
+def _constraints(schema: Mapping[str, Any]) -> str:
+    """The values of an option, for `ros2 param describe`."""
+    if "enum" in schema:
+        return " | ".join(schema["enum"])
+    return f"{schema['minimum']} to {schema['maximum']}" if "minimum" in schema else ""
 
 
 def help_text() -> str:
