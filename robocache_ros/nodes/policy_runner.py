@@ -53,7 +53,7 @@ from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
 from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
-from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
+from robocache_ros.policy.outputs import Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.policies import KINDS, check_policy, identity
 from robocache_ros.policy.runner import Runner, Step
@@ -554,16 +554,17 @@ def _urdf_on(node: LifecycleNode, topic: str) -> str:
 
 
 def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
-    """Start the process that sends zero velocity if this one is killed, for outputs without a timeout; else None."""
+    """Start the process that sends zero velocity if this one is killed; None if no output is a velocity."""
     period_ns = tick_grid.period_ns(outputs.spec.rate_hz)
+    by_clock = bool(parameters.read(node, "use_sim_time"))  # /clock may have ended too: the stamp stays 0, for now
     zeros = [
         {
             "topic": node.resolve_topic_name(output.topic),
             "type": output.type,
             "data": base64.b64encode(output.zero(0, period_ns)).decode(),
+            "stamped": output.is_stamped and not by_clock,
         }
         for output in outputs.velocities
-        if output.type not in VELOCITIES
     ]
     if not zeros:
         return None

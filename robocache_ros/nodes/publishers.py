@@ -97,9 +97,7 @@ class Outputs:
             for stream in spec.media
         }
         self._compressed: dict[str, Any] = {
-            stream.name: middleware.output(
-                create, CompressedImage, f"~/{stream.name}/aligned/compressed", MEDIA_DEPTH
-            )
+            stream.name: middleware.output(create, CompressedImage, f"~/{stream.name}/aligned/compressed", MEDIA_DEPTH)
             for stream in spec.media
             if stream.kind == "image"
         }
