@@ -1,7 +1,8 @@
 """Sends zero velocity when a policy runner is killed: some controllers keep the last command for ever.
 
-It is a process of its own. Its first line of input is JSON: a list of topics, with the type and the message of each, and
-whether the stamp of its header is set. It ends at the line `done`; if the input ends without one, the runner was killed.
+It is a process of its own. Its first line of input is JSON: a list of topics, with the type and the message of each,
+and whether the stamp of its header is set. It ends at the line `done`; if the input ends without one, the runner was
+killed.
 """
 
 from __future__ import annotations
