@@ -94,7 +94,6 @@ def test_each_robot_is_commanded_and_recorded_by_its_own_nodes(rig: Rig, tmp_pat
         (file,) = (tmp_path / robot).glob("*.mcap")
         with Bag(file) as bag:
             recorded = {name for name, topic in bag.topics.items() if topic.count}
-        print(recorded)
         assert f"/{robot}/joint_states" in recorded
         assert f"/{robot}/policy_runner/executed" in recorded
         assert not any(name.startswith(f"/{other}/") for name in recorded for other in ROBOTS if other != robot)

@@ -601,7 +601,7 @@ def test_trajectories_are_sent_at_once_after_a_clock_that_went_back_while_the_ru
         for step in robot.runner.advance(robot.now_ns):
             sends += [index for _ in robot.runner.messages(step, robot.now_ns)]
         robot.tick += 1
-    assert [index for index in sends if index >= 25][0] <= 27
+    assert next(index for index in sends if index >= 25) <= 27
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

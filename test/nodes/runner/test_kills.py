@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
