@@ -108,7 +108,7 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
     synchronizer.registerCallback(
         lambda image, joint: sets.append((_stamp_ns(image), joint.position[0], _stamp_ns(image)))
     )
-    streams = {
+    streams: dict[str, dict[str, Any]] = {
         "front": {"topic": "/front"},
         "joints": {"topic": "/joints", "names": ["arm"]},
     }

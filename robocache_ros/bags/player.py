@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 
 # Replay timing: when each message of a recording is published, and the time on /clock.
 
@@ -109,9 +109,10 @@ class Options:
         start_s: seconds of the recording to skip.
         duration_s: seconds of the recording to replay; None: all.
         wait_s: how long to wait at most until every topic has a subscriber, in seconds.
+        remap: rules `from:=to` for the names of topics, for the node that plays.
 
     Raises:
-        RoboCacheError: a number is not finite or out of range.
+        RoboCacheError: a number is not finite or out of range, or a rule is not from:=to.
     """
 
     rate: float = 1.0
@@ -122,9 +123,16 @@ class Options:
     start_s: float = 0.0
     duration_s: float | None = None
     wait_s: float = 0.0
+    remap: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not finite or out of range."""
+        """Refuse numbers that are not finite or out of range, and rules that are none."""
+        for rule in self.remap:
+            before, _, after = rule.partition(":=")
+            if not (before and after):
+                raise RoboCacheError(
+                    f"remap: {printable(rule, 60)!r} is not from:=to; write for example /joint_states:=/left/joint_states"
+                )
         check_rate(self.rate)
         for name, value in (("start", self.start_s), ("duration", self.duration_s), ("wait", self.wait_s)):
             if value is not None and not 0 <= value <= LONGEST_S:  # also refuses NaN
@@ -138,17 +146,33 @@ def parser() -> argparse.ArgumentParser:
         description="Publish the messages of a recording as ROS 2 topics, byte for byte; ROS 1 messages are converted.",
     )
     made.add_argument("bag", help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")
+    # The second names are those of `ros2 bag play`.
     made.add_argument(
-        "--rate", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
+        "--rate", "-r", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
     )
-    made.add_argument("--loop", action="store_true", help="Start again at the end.")
+    made.add_argument("--loop", "-l", action="store_true", help="Start again at the end.")
     made.add_argument("--clock", action="store_true", help="Publish /clock, for nodes with use_sim_time.")
     made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="Replay only these topics.")
     made.add_argument("--spec", default="", metavar="FILE", help="Replay the topics of this fusion spec.")
     made.add_argument(
-        "--start", type=float, default=0.0, metavar="S", help="Skip the first S seconds of the recording."
+        "--remap",
+        "-m",
+        nargs="+",
+        default=[],
+        metavar="FROM:=TO",
+        help="Publish topics under other names, such as /joint_states:=/left/joint_states.",
     )
-    made.add_argument("--duration", type=float, metavar="S", help="Replay S seconds of the recording.")
+    made.add_argument(
+        "--start",
+        "--start-offset",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="Skip the first S seconds of the recording.",
+    )
+    made.add_argument(
+        "--duration", "--playback-duration", type=float, metavar="S", help="Replay S seconds of the recording."
+    )
     made.add_argument(
         "--wait-for-subscribers",
         type=float,
@@ -174,6 +198,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
             start_s=given.start,
             duration_s=given.duration,
             wait_s=given.wait_for_subscribers,
+            remap=tuple(given.remap),
         )
     except RoboCacheError as error:
         parser().error(str(error))

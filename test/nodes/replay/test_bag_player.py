@@ -232,3 +232,25 @@ def test_parameters_of_the_player_answer_during_a_replay(rig: Any, tmp_path: Pat
     finally:
         player.send_signal(signal.SIGINT)
         assert player.wait(60) == 0
+
+
+def test_topics_are_remapped_as_by_ros2_bag_play(rig: Any, wait: Callable[..., Any]) -> None:
+    poses = rig.listen(PoseStamped, "/left/pose")
+    words = ["play", str(PANDA), "--topics", "/panda/ee_pose", "-m", "/panda/ee_pose:=/left/pose", "-r", "8"]
+    player = forked.Popen(
+        [sys.executable, "-m", "robocache_ros", *words, "--start-offset", "1", "--wait-for-subscribers", "60"],
+        preload=forked.NODE,
+        cwd=PANDA.parents[2],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait(lambda: len(poses), "a pose under its new name")
+    finally:
+        player.send_signal(signal.SIGINT)
+        player.wait(60)
+
+
+def test_a_rule_that_is_none_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match="remap: '/left' is not from:=to; write for example"):
+        Options(remap=("/left",))
