@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError
 
 # Replay timing: when each message of a recording is published, and the time on /clock.
 
@@ -109,10 +109,9 @@ class Options:
         start_s: seconds of the recording to skip.
         duration_s: seconds of the recording to replay; None: all.
         wait_s: how long to wait at most until every topic has a subscriber, in seconds.
-        remap: rules `from:=to` for the names of topics, for the node that plays.
 
     Raises:
-        RoboCacheError: a number is not finite or out of range, or a rule is not from:=to.
+        RoboCacheError: a number is not finite or out of range.
     """
 
     rate: float = 1.0
@@ -123,16 +122,9 @@ class Options:
     start_s: float = 0.0
     duration_s: float | None = None
     wait_s: float = 0.0
-    remap: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not finite or out of range, and rules that are none."""
-        for rule in self.remap:
-            before, _, after = rule.partition(":=")
-            if not (before and after):
-                raise RoboCacheError(
-                    f"remap: {printable(rule, 60)!r} is not from:=to; write for example /joint_states:=/left/joint_states"
-                )
+        """Refuse numbers that are not finite or out of range."""
         check_rate(self.rate)
         for name, value in (("start", self.start_s), ("duration", self.duration_s), ("wait", self.wait_s)):
             if value is not None and not 0 <= value <= LONGEST_S:  # also refuses NaN
@@ -144,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="bag_player",
         description="Publish the messages of a recording as ROS 2 topics, byte for byte; ROS 1 messages are converted.",
+        epilog="Rename topics with --ros-args -r FROM:=TO.",
     )
     made.add_argument("bag", help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")
     # The second names are those of `ros2 bag play`.
@@ -154,14 +147,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--clock", action="store_true", help="Publish /clock, for nodes with use_sim_time.")
     made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="Replay only these topics.")
     made.add_argument("--spec", default="", metavar="FILE", help="Replay the topics of this fusion spec.")
-    made.add_argument(
-        "--remap",
-        "-m",
-        nargs="+",
-        default=[],
-        metavar="FROM:=TO",
-        help="Publish topics under other names, such as /joint_states:=/left/joint_states.",
-    )
     made.add_argument(
         "--start",
         "--start-offset",
@@ -198,7 +183,6 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
             start_s=given.start,
             duration_s=given.duration,
             wait_s=given.wait_for_subscribers,
-            remap=tuple(given.remap),
         )
     except RoboCacheError as error:
         parser().error(str(error))

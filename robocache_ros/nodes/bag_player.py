@@ -196,8 +196,7 @@ def main(args: Sequence[str] | None = None) -> int:
     argv = list(sys.argv if args is None else ["bag_player", *args])
     bag_path, options = parse(remove_ros_args(argv)[1:])
     transport.use_profile()
-    rules = [word for rule in options.remap for word in ("-r", rule)]
-    rclpy.init(args=[*argv, *(["--ros-args", *rules] if rules else [])], signal_handler_options=SignalHandlerOptions.NO)
+    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     stopped = process.stop_on_signals()
     node = rclpy.create_node("bag_player")
     log = node.get_logger()
