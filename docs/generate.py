@@ -1,15 +1,19 @@
-"""Writes the reference pages of the fusion spec and of the command line from their declarations: `make docs`."""
+"""Writes the reference pages of the spec, the command line, the API and the dependencies from their declarations."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer.main
 
+import robocache_ros
 from robocache_ros.alignments import alignment, spec_alignments, units_of
 from robocache_ros.cli.commands import app
 from robocache_ros.cli.options import flags, help_line
@@ -79,9 +83,97 @@ command line, or a keyword, comes before the key of the spec. `robocache COMMAND
 """
 
 
+# The public modules, and their public names where these are not all of `__all__`.
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "robocache_ros": ("export", "RoboCacheError"),
+    "robocache_ros.client": (),
+    "robocache_ros.engine": (),
+    "robocache_ros.spec": (
+        *("FusionSpec", "load_spec", "json_schema", "Layout", "Column", "StreamSpec", "ImageSpec", "Normalize"),
+        *("VoxelSpec", "Extrinsic", "QosSpec", "SpecQuality", "StreamQuality"),
+    ),
+    "robocache_ros.ops": (),
+    "robocache_ros.bags.reader": ("Bag",),
+    "robocache_ros.bags.fuse": ("BagRun",),
+    "robocache_ros.datasets": (),
+    "robocache_ros.monitoring": (),
+    "robocache_ros.training.trained_policy": ("TrainedPolicy",),
+    "robocache_ros.exporter.job": ("export_together", "outputs_of"),
+    "robocache_ros.exporter.planned_recording": ("PlannedRecording", "moment"),
+    "robocache_ros.exporter.recordings": ("load_manifest",),
+    "robocache_ros.spec.dataset": ("DatasetOptions",),
+    "robocache_ros.formats.validate": ("validate",),
+    "robocache_ros.formats.lerobot.openpi": ("write_chunk_norm_stats",),
+}
+
+API = """\
+# The Python API
+
+RoboCache ROS follows [semantic versioning](https://semver.org). Public, and therefore stable within a major version,
+are
+
+- the names on this page, with their signatures. Names marked with * can also be imported from `robocache_ros`. Any
+  other module or name may change in every release;
+- the commands and options of [`robocache`](commands.md), its exit codes, and the keys of its
+  [JSON output](json_output.md). The text that it prints may change;
+- the keys of the [fusion spec](spec.md) and what they mean. A spec that names version 1 gives the same values in every
+  1.x release, but for errors that the [changes](../../CHANGELOG.rst) name;
+- the topics, services, parameters and layouts of the [nodes](node.md);
+- the files of [exported datasets](formats.md), runs and checkpoints: a later release reads those of an earlier one of
+  the same major version. Their bytes may differ between releases.
+
+What is to be removed is first marked as deprecated, in the changes, in its documentation, and by a `DeprecationWarning`
+or a line in the log. It keeps working for at least two minor releases and six months, and is removed in a major release
+only. The oldest supported versions of Python, ROS and dependencies are raised in minor releases, when their own support
+ends.
+
+The package has type hints (`py.typed`).
+"""
+
+
+DOCS = Path(__file__).parent
+
+
 def pages() -> dict[str, str]:
-    """Return the generated pages in Markdown, by their names in docs/reference."""
-    return {"spec.md": spec_page(), "commands.md": commands_page()}
+    """Return the generated pages in Markdown, by their paths in docs/."""
+    return {
+        "index.md": index_page(),
+        "reference/spec.md": spec_page(),
+        "reference/commands.md": commands_page(),
+        "reference/api.md": api_page(),
+    }
+
+
+def index_page() -> str:
+    """Return the first page of the site: the beginning of README.md, the index of docs/, and its tables of contents."""
+    start = (DOCS.parent / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    index = (DOCS / "README.md").read_text(encoding="utf-8").strip()
+    lines = [start.replace("](docs/", "]("), "", index.replace("# Documentation\n\n", "", 1), ""]
+    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        pages = dict.fromkeys(re.findall(r"^- \[[^\]]+\]\((\w[^)#]*)\.md\)", section, re.MULTILINE))
+        lines += ["```{toctree}", ":hidden:", f":caption: {section.splitlines()[0]}", *pages, "```", ""]
+    return "\n".join(lines)
+
+
+def api_page() -> str:
+    """Return the page of the public names."""
+    lines = [API]
+    for name, names in PUBLIC.items():
+        module = import_module(name)
+        summary = (module.__doc__ or "").strip().splitlines()[0]
+        lines += [f"## `{name}`", "", *textwrap.wrap(summary, 119), "", "| name | |", "|---|---|"]
+        for each in names or module.__all__:
+            value = getattr(module, each)
+            star = "*" * (name != "robocache_ros" and getattr(robocache_ros, each, None) is value)
+            lines.append(f"| `{each}`{star} | {_summary(value)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _summary(value: Any) -> str:
+    if not callable(value):
+        return "a constant"
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def commands_page() -> str:
@@ -178,4 +270,4 @@ def _default(field: Field[Any]) -> str:
 
 if __name__ == "__main__":
     for page, contents in pages().items():
-        (Path(__file__).parent / "reference" / page).write_text(contents, encoding="utf-8")
+        (DOCS / page).write_text(contents, encoding="utf-8")

@@ -1,12 +1,12 @@
 """What a policy uses: `FusedSubscriber` gives the ticks of a fusion node as torch tensors.
 
-```python
-from robocache_ros.client import FusedSubscriber
+Its frames are those of a loop::
 
-with FusedSubscriber("fusion_node", images=["front"]) as ticks:
-    for frame in ticks:  # or: async for frame in ticks
-        action = policy(frame["joint_position"], frame["front"])
-```
+    from robocache_ros.client import FusedSubscriber
+
+    with FusedSubscriber("fusion_node", images=["front"]) as ticks:
+        for frame in ticks:  # or: async for frame in ticks
+            action = policy(frame["joint_position"], frame["front"])
 """
 
 from __future__ import annotations
