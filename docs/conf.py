@@ -23,7 +23,7 @@ REPOSITORY = "https://github.com/robocache/robocache_ros"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # index.md has the contents of README.md. The others are what rosdoc2 adds.
-exclude_patterns = ["README.md", "_build", "index.rst", "standard_docs"]
+exclude_patterns = ["README.md", "_build", "*.rst", "standard_docs"]
 rosdoc2_settings = {"override_theme": False, "enable_intersphinx": False}
 rosdoc2_settings["automatically_extend_intersphinx_mapping"] = False
 myst_heading_anchors = 4
