@@ -12,7 +12,6 @@ from typing import Any
 
 from robocache_ros.bags.source import ConvertedSource, Data, RawMessage, Source
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.extras import need
 from robocache_ros.storage.paths import AnyPath
 
 MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five together are less than 1 GB
@@ -34,6 +33,7 @@ def decompress(codec: str, data: Data, size: int | None = None) -> Data:
 
     Errors:
         RoboCacheError: unknown codec, damaged data, or more bytes than `size` or MAX_BYTES.
+        ImportError: the extra `bags` is not installed. It is no RoboCacheError, which readers count as damaged data.
     """
     limit = MAX_BYTES if size is None else size
     if limit > MAX_BYTES:
@@ -102,7 +102,7 @@ def _at_once(codec: str, data: Data, size: int | None) -> memoryview | None:
 
 def _zstd_size(data: Data) -> int | None:
     """Return the size that the header of a zstd frame declares, if it does."""
-    zstd = need(_ZSTD, "bags")
+    zstd = importlib.import_module(_ZSTD)
     try:
         size: int | None = zstd.get_frame_info(data).decompressed_size
     except zstd.ZstdError:
@@ -144,12 +144,12 @@ def _decompress(make: Callable[[], Any], codec: str, data: Data, limit: int) -> 
 
 
 def _zstd() -> Any:
-    return need(_ZSTD, "bags").ZstdDecompressor()
+    return importlib.import_module(_ZSTD).ZstdDecompressor()
 
 
 # A fixed table, so that text in a file cannot select a Python module.
 _CODECS: dict[str, Callable[[], Any]] = {
-    "lz4": lambda: need("lz4.frame", "bags").LZ4FrameDecompressor(),
+    "lz4": lambda: importlib.import_module("lz4.frame").LZ4FrameDecompressor(),
     "zstd": _zstd,
     "bz2": bz2.BZ2Decompressor,
 }
@@ -158,7 +158,7 @@ _CODECS: dict[str, Callable[[], Any]] = {
 @cache
 def _errors() -> tuple[type[Exception], ...]:
     """Return the exception types that the libraries raise for damaged data."""
-    return (need(_ZSTD, "bags").ZstdError, OSError, RuntimeError, EOFError, ValueError, MemoryError)
+    return (importlib.import_module(_ZSTD).ZstdError, OSError, RuntimeError, EOFError, ValueError, MemoryError)
 
 
 class CompressedMessages(ConvertedSource):
