@@ -106,8 +106,8 @@ dist: $(VENV)/.ready
 
 # The packages of .venv with their licenses, as CycloneDX. Its own environment, as the tool is no dependency of ours.
 sbom: $(VENV)/.ready
-	@$(PYTHON) -m venv $(VENV)-sbom && $(VENV)-sbom/bin/pip install --quiet cyclonedx-bom
-	@mkdir -p out && $(VENV)-sbom/bin/cyclonedx-py environment --gather-license-texts \
+	@$(PYTHON) -m venv .venv-tools && .venv-tools/bin/pip install --quiet cyclonedx-bom
+	@mkdir -p out && .venv-tools/bin/cyclonedx-py environment --gather-license-texts \
 	  --output-reproducible --output-file out/sbom.json $(BIN)/python
 	@echo "==> out/sbom.json"
 
@@ -144,4 +144,4 @@ $(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOG) .venv-lowest .venv-sbom .venv-view $(READERS:%=.venv-%) $(READERS:%=.venv-%.log) build dist install log out docs/api docs/_build *.egg-info
+	rm -rf $(VENV) $(LOG) .venv-lowest .venv-tools .venv-view $(READERS:%=.venv-%) $(READERS:%=.venv-%.log) build dist install log out docs/api docs/_build *.egg-info

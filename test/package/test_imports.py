@@ -9,12 +9,10 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-import robocache_ros
 from robocache_ros.errors import printable
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
@@ -194,12 +192,6 @@ print(*sorted(new - set(sys.stdlib_module_names) - {"robocache_ros"}))
     done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
-
-
-def test_version_is_the_one_in_package_xml() -> None:
-    declared = ElementTree.parse(PACKAGE.parent / "package.xml").findtext("version")
-
-    assert robocache_ros.__version__ == declared
 
 
 # What opens files that an export itself has written.
