@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from robocache_ros.cli.options import AsJson, place, with_msg_path
+from robocache_ros.cli.options import AsJson, SpecOfRecording, place, spec_of_recording, with_msg_path
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.new_files import check_new, write_new
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from robocache_ros.bags.calibrate import Calibration, Measurement
-    from robocache_ros.spec import FusionSpec
 
 
 @with_msg_path
@@ -32,16 +32,7 @@ def calibrate(
             show_default=False,
         ),
     ] = None,
-    spec: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Option(
-            "--spec",
-            "-s",
-            parser=place,
-            metavar="PATH",
-            help="The fusion spec; else that of the run, or the one that `info --write-spec` suggests.",
-        ),
-    ] = None,
+    spec: SpecOfRecording = None,
     joints: Annotated[
         str, typer.Option("--joints", metavar="STREAM", help="The stream of positions; else the largest joint states.")
     ] = "",
@@ -67,13 +58,11 @@ def calibrate(
     from robocache_ros.bags.calibrate import calibrate as measure
     from robocache_ros.bags.reader import Bag
 
-    for file in filter(None, (write, qr_page)):
-        if file.exists() and not overwrite:
-            raise RoboCacheError(f"{printable(file)}: already exists; choose another file, or give --overwrite")
+    check_new(write, qr_page, overwrite=overwrite)
     if qr_page:
         from robocache_ros.bags.qr_clock import page
 
-        _write(qr_page, page())
+        write_new(qr_page, page())
         _report_page(qr_page, json)
         return
     if recording is None:
@@ -84,15 +73,16 @@ def calibrate(
         from robocache_ros.bags.qr_clock import CodeReader
 
         reader = CodeReader
-    loaded = _spec_of(recording, spec, msg_path)
+    loaded = spec_of_recording(recording, spec, msg_path)
     with Bag(recording, msg_path=msg_path) as bag:
         found = measure(bag, loaded, joints, reader)
     patch = _text(found, recording) if found.patch() else ""
     if write and patch:
-        _write(write, patch)
+        write_new(write, patch)
     wrote = write if patch else None
     nothing = all(m.refused for m in found.measurements)
-    errors = [f"{printable(recording, 80)}: nothing could be measured; see the reasons above"] if nothing else []
+    why = "see the reasons above" if found.measurements else "the spec has no camera or action, and the stamps no drift"
+    errors = [f"{printable(recording, 80)}: nothing could be measured; {why}"] if nothing else []
     if json:
         content = {
             "recording": recording,
@@ -110,37 +100,11 @@ def calibrate(
         raise typer.Exit(1)
 
 
-def _spec_of(recording: str, spec: str | None, msg_path: Sequence[str]) -> "FusionSpec":
-    """Return the given spec, that of a run log, or a suggested one."""
-    import yaml
-
-    from robocache_ros.bags.describe import describe
-    from robocache_ros.bags.suggest.first_spec import first_spec
-    from robocache_ros.recorder.run_log import spec_of_run
-    from robocache_ros.spec import load_spec
-    from robocache_ros.storage.paths import any_path
-
-    if spec is not None:
-        return load_spec(spec)
-    path = any_path(recording, "recordings")
-    if isinstance(path, Path) and path.is_file() and (own := spec_of_run(path)):
-        return own
-    return load_spec(yaml.safe_load(first_spec(describe(path, msg_path)).text))
-
-
 def _text(found: "Calibration", recording: str) -> str:
     import yaml
 
     head = f"# Measured by `robocache calibrate` from {printable(recording, 80)}. Merge these keys into the spec.\n"
     return head + yaml.safe_dump(found.patch(), sort_keys=False, allow_unicode=True)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RoboCacheError(f"{printable(path)}: cannot be written ({reason}); choose another file") from None
 
 
 def _report_page(path: Path, json: bool) -> None:
@@ -156,7 +120,8 @@ def _report_page(path: Path, json: bool) -> None:
 def _show(found: "Calibration", recording: str, patch: str, wrote: Path | None) -> None:
     from robocache_ros.cli import tables
 
-    tables.show(_table(found.measurements, recording))
+    if found.measurements:
+        tables.show(_table(found.measurements, recording))
     for m in found.measurements:
         if m.refused:
             tables.show_notes([f"{m.name}: {m.quantity.replace('_', ' ')} not measured: {m.refused}"])

@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import typer
 
-from robocache_ros.cli.options import place, with_msg_path
+from robocache_ros.cli.options import SpecOfRecording, place, spec_of_recording, with_msg_path
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.new_files import check_new, write_new
 
 WEB_PORT = 9090  # of Rerun
 
 if TYPE_CHECKING:
-    from robocache_ros.spec import FusionSpec
     from robocache_ros.storage.paths import AnyPath
 
 
@@ -30,16 +30,7 @@ def view(
         typer.Argument(parser=place, metavar="BAG|DATASET|RUN", help="A recording, a dataset, or the log of a run."),
     ],
     given: dict[str, Any],
-    spec: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Option(
-            "--spec",
-            "-s",
-            parser=place,
-            metavar="PATH",
-            help="The fusion spec of a recording. (that of info --write-spec)",
-        ),
-    ] = None,
+    spec: SpecOfRecording = None,
     first: Annotated[
         float,
         typer.Option("--from", metavar="N", help="First second of a recording or a run; first episode of a dataset."),
@@ -47,6 +38,10 @@ def view(
     last: Annotated[
         Optional[float],  # noqa: UP045 - typer reads it at run time
         typer.Option("--to", metavar="N", help="Second at which it ends; the episode after the last."),
+    ] = None,
+    split: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--split", metavar="NAME", help="Split of an RLDS dataset, such as val."),
     ] = None,
     save: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it at run time
@@ -67,27 +62,22 @@ def view(
     from robocache_ros.cli import tables
 
     files = {"--save": save, "--foxglove": foxglove, "--plotjuggler": plotjuggler}
-    given_files = [(flag, file) for flag, file in files.items() if file is not None]
-    if len(given_files) + web > 1:
+    if sum(file is not None for file in files.values()) + web > 1:
         raise RoboCacheError(f"view: {', '.join(files)} and --web exclude each other; give one")
-    for _, file in given_files:
-        if file.is_dir() or (file.exists() and not overwrite):
-            raise RoboCacheError(f"{printable(file)}: exists; choose another file, or replace it with --overwrite")
+    check_new(*files.values(), overwrite=overwrite)
     msg_path = given.get("msg_path", ())
     if layout := foxglove or plotjuggler:
-        from robocache_ros.storage.errors import file_errors
         from robocache_ros.view import layouts
 
-        loaded = _spec_of(source, spec, msg_path)
+        loaded = spec_of_recording(source, spec, msg_path)
         text = json.dumps(layouts.foxglove(loaded), indent=1) if foxglove else layouts.plotjuggler(loaded)
-        with file_errors(layout):
-            layout.write_text(text, encoding="utf-8")
+        write_new(layout, text)
         tables.say(
             f"wrote {tables.argument(layout)}; import it in {'Foxglove or Lichtblick' if foxglove else 'PlotJuggler'}"
         )
         return
     began = time.monotonic()
-    notes = _shown(source, spec, first, last, msg_path, save, web, tables.say)
+    notes = _shown(source, spec, first, last, split, msg_path, save, web, tables.say)
     tables.show_notes(notes)
     if save is not None:
         seconds, size = time.monotonic() - began, save.stat().st_size / 1e6
@@ -101,6 +91,7 @@ def _shown(
     spec: str | None,
     first: float,
     last: float | None,
+    split: str | None,
     msg_path: Sequence[str],
     save: Path | None,
     web: bool,
@@ -140,7 +131,7 @@ def _shown(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: several threads would wait for each other
     try:
-        notes = _drawn(path, source, spec, first, last, msg_path, scene_of)
+        notes = _drawn(path, source, spec, first, last, split, msg_path, scene_of)
         recording.send_blueprint(made[0].blueprint())  # with what was found meanwhile
         recording.flush()
         if draft and save:
@@ -161,6 +152,7 @@ def _drawn(
     spec: str | None,
     first: float,
     last: float | None,
+    split: str | None,
     msg_path: Sequence[str],
     scene_of: Any,
 ) -> list[str]:
@@ -173,21 +165,8 @@ def _drawn(
         if path.is_file() and RUN in read_metadata(path):
             return sources.show_run(path, scene_of, first, last)
         if path.exists() and (name := format_of(path)):
-            return sources.show_dataset(path, name, scene_of, int(first), None if last is None else int(last))
-    return sources.show_recording(path, scene_of, _spec_of(source, spec, msg_path), first, last, msg_path)
-
-
-def _spec_of(source: str, spec: str | None, msg_path: Sequence[str]) -> "FusionSpec":
-    """Return the spec that is given, or a first one for the recording."""
-    from robocache_ros.spec import load_spec
-
-    if spec is not None:
-        return load_spec(spec)
-    import yaml
-
-    from robocache_ros.bags.describe import describe
-    from robocache_ros.bags.suggest.first_spec import first_spec
-    from robocache_ros.storage.paths import any_path
-
-    found = describe(any_path(source, "recordings"), msg_path)
-    return load_spec(yaml.safe_load(first_spec(found).text))
+            options = {"split": split} if split else {}
+            return sources.show_dataset(
+                path, name, scene_of, int(first), None if last is None else int(last), **options
+            )
+    return sources.show_recording(path, scene_of, spec_of_recording(source, spec, msg_path), first, last, msg_path)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import heapq
 import json
-import os
 import shlex
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,6 +25,7 @@ from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, Fai
 from robocache_ros.json_values import plain
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.storage.errors import file_errors
+from robocache_ros.storage.new_files import check_new, write_new
 
 
 @dataclass(frozen=True)
@@ -727,13 +726,13 @@ def write_report(
         RoboCacheError: `out` exists, or cannot be written.
     """
     document_file = json_file(out)
-    check_new(out, overwrite=overwrite)
+    check_new(out, document_file, overwrite=overwrite)
     found = summaries(recordings)
     document = report_document(found, failed, dataset)
     with file_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _replace(document_file, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-        _replace(out, _html(found, dataset, stored or {}, failed, document))
+        write_new(document_file, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        write_new(out, _html(found, dataset, stored or {}, failed, document))
     return document
 
 
@@ -742,27 +741,6 @@ def json_file(out: Path) -> Path:
     if out.suffix == ".json":
         raise RoboCacheError(f"{printable(out)}: is the name of the JSON document; give a name that ends in .html")
     return out.with_suffix(".json")
-
-
-def check_new(out: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a report or its document, unless it is asked for."""
-    for file in (out, json_file(out)):
-        with file_errors(file):
-            if file.is_dir() or (file.exists() and not overwrite):
-                raise RoboCacheError(f"{printable(file)}: exists; choose another file, or replace it with --overwrite")
-
-
-def _replace(out: Path, text: str) -> None:
-    """Write a file atomically."""
-    handle, draft = tempfile.mkstemp(out.suffix, ".robocache-report-", out.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            os.fchmod(handle, 0o644)
-            file.write(text)
-        os.replace(draft, out)
-    except BaseException:
-        os.unlink(draft)
-        raise
 
 
 @cache

@@ -53,7 +53,7 @@ def test_the_patch_is_printed_and_written_only_if_asked(
     assert load_spec({**raw, "run": patch["run"]}).stream("front").latency_ms == patch["streams"]["front"]["latency_ms"]
 
     again = robocache("calibrate", moving, "--spec", fusion, "--write", tmp_path / "patch.yaml")
-    assert (again.code, "already exists" in again.err) == (2, True)
+    assert (again.code, ": exists;" in again.err) == (2, True)
 
 
 def test_without_a_spec_the_streams_are_those_that_info_suggests(robocache: Command, moving: Path) -> None:

@@ -14,7 +14,6 @@ import yaml
 from test.nodes.rig import ROOT, Rig, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
-pytest.importorskip("mujoco", reason="needs the sim extra")
 
 ACTION = [f"action.{index}" for index in range(6)]
 POLICY = """
