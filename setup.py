@@ -126,7 +126,7 @@ setup(
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "calibrate": ["segno>=1.5.2", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB
-        "docs": ["sphinx>=7.3", "myst-parser>=3", "furo>=2024.1"],  # the site; 60 MB
+        "docs": ["sphinx>=8.1.3", "myst-parser>=4.0", "furo>=2024.8.6"],  # the site; 90 MB with what they bring
         "test": TEST,
         # With an S3 server for the tests, readers of Delta Lake tables, and what `fastdds shm clean` imports.
         "dev": [

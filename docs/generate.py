@@ -221,7 +221,7 @@ def measure() -> None:
         files = [Path(str(found.locate_file(file))) for file in found.files or []]
         size = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
         about |= {"version": found.version, "mb": round(size / 1e6, 1)}
-        if expression := found.metadata.get("License-Expression", ""):
+        if expression := found.metadata.json.get("license_expression"):
             about["license"] = expression
     path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
