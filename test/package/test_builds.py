@@ -80,7 +80,7 @@ def test_package_xml_and_setup_py_name_one_address() -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with nothing built in it."""
     copy = tmp_path_factory.mktemp("source") / "robocache_ros"
-    built = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "install", "log", "out", "*.png")
+    built = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "*build", "install", "log", "out", "*.png")
     return Path(shutil.copytree(SOURCE, copy, ignore=built))
 
 

@@ -17,7 +17,6 @@ from robocache_ros.storage.paths import AnyPath
 MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five together are less than 1 GB
 MAX_FILE_RATIO = 200  # a file that exceeds both this ratio and MAX_FILE_BYTES after decompression is refused
 MAX_FILE_BYTES = 1 << 30
-_ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 _BLOCK = 1 << 20
 _ARROW = 26  # pyarrow 10 decompresses some damaged zstd data to other bytes, without an error; 26 is tested
 _AT_ONCE = 64 << 10  # from this size on, data is decompressed into memory of its declared size
@@ -102,7 +101,7 @@ def _at_once(codec: str, data: Data, size: int | None) -> memoryview | None:
 
 def _zstd_size(data: Data) -> int | None:
     """Return the size that the header of a zstd frame declares, if it does."""
-    zstd = importlib.import_module(_ZSTD)
+    zstd = _zstd_library()
     try:
         size: int | None = zstd.get_frame_info(data).decompressed_size
     except zstd.ZstdError:
@@ -143,8 +142,16 @@ def _decompress(make: Callable[[], Any], codec: str, data: Data, limit: int) -> 
     return found[0] if len(found) == 1 else b"".join(found)
 
 
+def _zstd_library() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
 def _zstd() -> Any:
-    return importlib.import_module(_ZSTD).ZstdDecompressor()
+    return _zstd_library().ZstdDecompressor()
 
 
 # A fixed table, so that text in a file cannot select a Python module.
@@ -158,7 +165,7 @@ _CODECS: dict[str, Callable[[], Any]] = {
 @cache
 def _errors() -> tuple[type[Exception], ...]:
     """Return the exception types that the libraries raise for damaged data."""
-    return (importlib.import_module(_ZSTD).ZstdError, OSError, RuntimeError, EOFError, ValueError, MemoryError)
+    return (_zstd_library().ZstdError, OSError, RuntimeError, EOFError, ValueError, MemoryError)
 
 
 class CompressedMessages(ConvertedSource):
