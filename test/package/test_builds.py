@@ -204,7 +204,7 @@ COMMANDS = {
     f"robocache check {SPEC} {BAG}": ZSTD,
     "robocache calibrate --help": "",
     f"robocache export {BAG} --spec {SPEC} --out lift": "bags",
-    f"robocache report {BAG} --spec {SPEC} --out lift.html": "export",
+    f"robocache report {BAG} --spec {SPEC} --out lift.html": ZSTD or "export",
     f"robocache view {BAG}": "view",
     f"robocache play {BAG}": "ros",
     f"robocache record --spec {SPEC} --out out": "ros",
