@@ -48,6 +48,7 @@ except ImportError:
 html_theme = "furo"
 html_title = f"RoboCache ROS {version}"
 html_show_sphinx = False
+html_static_path = html_css_files = ["site.css"]
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
 
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")

@@ -156,8 +156,8 @@ Every dependency that `setup.py` declares, with the lowest version that it accep
 version on x86-64 Linux, unpacked, without what it brings itself. `make sbom` lists everything that is installed
 (CycloneDX). The workflow `audit` asks PyPI each week for known vulnerabilities.
 
-`python docs/generate.py --measure` writes versions, licenses and sizes of what is installed into
-`docs/dependencies.json`; upkeep and alternatives are written there by hand.
+`python docs/generate.py --measure` writes versions and sizes of what is installed into `docs/dependencies.json`;
+upkeep and alternatives are written there by hand.
 """
 
 ROSDEP = """\
@@ -210,7 +210,7 @@ def dependencies_page() -> str:
 
 
 def measure() -> None:
-    """Write version, license and size of each dependency that is installed into dependencies.json."""
+    """Write version and size of each dependency that is installed into dependencies.json, and licenses it lacks."""
     path = DOCS / "dependencies.json"
     known = json.loads(path.read_text(encoding="utf-8"))
     for name, about in known.items():
@@ -222,7 +222,7 @@ def measure() -> None:
         size = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
         about |= {"version": found.version, "mb": round(size / 1e6, 1)}
         if expression := found.metadata.json.get("license_expression"):
-            about["license"] = expression
+            about.setdefault("license", expression)
     path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
