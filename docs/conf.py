@@ -35,11 +35,12 @@ autodoc_typehints_description_target = "documented_params"
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 napoleon_custom_sections = [("Errors", "Raises")]
+autodoc_mock_imports = ["message_filters"]  # not on PyPI
 try:
     import rclpy  # noqa: F401 - the wheels of the extra `ros`, or a sourced ROS
 except ImportError:
     packages = ("rosgraph", "std", "sensor", "geometry", "diagnostic", "lifecycle", "trajectory")
-    autodoc_mock_imports = ["rclpy", *(f"{package}_msgs" for package in packages)]
+    autodoc_mock_imports += ["rclpy", *(f"{package}_msgs" for package in packages)]
     with mock(autodoc_mock_imports):
         import robocache_ros.client
         import robocache_ros.nodes.client.subscriber as subscriber

@@ -11,7 +11,9 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer.main
@@ -90,6 +92,7 @@ command line, or a keyword, comes before the key of the spec. `robocache COMMAND
 PUBLIC: dict[str, tuple[str, ...]] = {
     "robocache_ros": ("export", "RoboCacheError"),
     "robocache_ros.client": (),
+    "robocache_ros.filters": (),
     "robocache_ros.engine": (),
     "robocache_ros.spec": (
         *("FusionSpec", "load_spec", "json_schema", "Layout", "Column", "StreamSpec", "ImageSpec", "Normalize"),
@@ -239,6 +242,10 @@ def index_page() -> str:
 
 def api_page() -> str:
     """Return the page of the public names."""
+    if find_spec("message_filters") is None:  # it is not on PyPI
+        stub = ModuleType("message_filters")
+        vars(stub)["SimpleFilter"] = type("SimpleFilter", (), {})
+        sys.modules["message_filters"] = stub
     lines = [API]
     for name, names in PUBLIC.items():
         module = import_module(name)

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--joy", default="", metavar="ACTION=BUTTON,...", help="Buttons of a game pad on /joy.")
     made.add_argument("--pedal", default="", metavar="DEVICE", help="Foot pedal, such as /dev/input/by-id/...")
     made.add_argument("--pedal-keys", default="", metavar="ACTION=KEY,...", help="Its keys, such as toggle=KEY_B.")
-    made.add_argument("--sim-time", action="store_true", help="Follow /clock, and record it.")
+    made.add_argument("--sim-time", "--use-sim-time", action="store_true", help="Follow /clock, and record it.")
     return made
 
 

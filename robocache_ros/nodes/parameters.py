@@ -42,7 +42,9 @@ class Declared:
             dynamic_typing=self.dynamic,
         )
         if self.bounds and isinstance(self.default, float):
-            made.floating_point_range = [FloatingPointRange(from_value=self.bounds[0], to_value=self.bounds[1])]
+            # Python's integers are not converted: they would arrive as other numbers.
+            low, high = (float(bound) for bound in self.bounds)
+            made.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
         elif self.bounds:
             made.integer_range = [IntegerRange(from_value=int(self.bounds[0]), to_value=int(self.bounds[1]))]
         return made

@@ -47,7 +47,7 @@ from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
 from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
-from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
+from robocache_ros.policy.outputs import Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.policies import KINDS, check_policy, identity
 from robocache_ros.policy.runner import Runner, Step
@@ -65,15 +65,35 @@ PARAMETERS = (
     Declared("policy", "", f"{KINDS}; empty: chunks come on ~/chunk."),
     Declared("device", "cpu", "Device of a checkpoint.", "cpu | cuda | cuda:<index>"),
     Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
-    Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
+    Declared(
+        "takeover_button",
+        -1,
+        "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none.",
+        bounds=(-1, 255),
+    ),
     Declared("record_run", "", "Path of a new file with all that the runner takes and sends, for `robocache replay`."),
     Declared("pedal", "", "Foot pedal that takes over while it is pressed.", "/dev/input/by-id/..."),
     Declared("pedal_keys", "takeover=KEY_B", "Its key.", "takeover=<key>"),
     Declared("autostart", False, "Configure and activate at the start.", read_only=True),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
+
+
+def _values(schema: Mapping[str, Any]) -> str:
+    """The values of an option, as `ros2 param describe` shows them."""
+    if "enum" in schema:
+        return " | ".join(schema["enum"])
+    return f"{schema['minimum']} to {schema['maximum']}" if "minimum" in schema else ""
+
+
 OPTIONS = tuple(
-    Declared(name, "", f"{field.metadata['doc']}. Empty: as the spec has it.", dynamic=True)
+    Declared(
+        name,
+        "",
+        f"{field.metadata['doc']}. Empty: as the spec has it.",
+        _values(field.metadata["type"].schema),
+        dynamic=True,
+    )
     for name, field in keys_of(RunOptions).items()
     if field.metadata["flag"]
 )
@@ -241,12 +261,11 @@ class Run:
                 made.callback(worker.close)
             self.runner = Runner(outputs, worker, log, identified)
             self._publishers = {
-                output.name: self._publisher(classes[output.name], output.topic, middleware.reliable(1))
-                for output in outputs.outputs
+                output.name: self._output(classes[output.name], output.topic, depth=1) for output in outputs.outputs
             }
-            self._executed = self._publisher(Float32MultiArray, "~/executed", middleware.reliable(200))
+            self._executed = self._output(Float32MultiArray, "~/executed", depth=200)
             self._columns = self._publisher(String, "~/columns", middleware.latched())
-            self._actions = self._publisher(JointState, "~/action", middleware.reliable(200))
+            self._actions = self._output(JointState, "~/action", depth=200)
             self._interventions = self._publisher(Bool, "~/intervention", middleware.latched())
             self.take_over(False)
             described = {
@@ -442,11 +461,15 @@ class Run:
             raise RoboCacheError(f"run.outputs.{name}.takeover: {stream.type} is not installed; install its package")
         self._subscribe(message_class, topic, on_command, middleware.profile(stream.qos), raw=True)
 
-    def _publisher(self, *arguments: Any) -> Any:
+    def _publisher(self, *arguments: Any, **options: Any) -> Any:
         """Return a publisher that is destroyed with the run."""
-        publisher = self._node.create_publisher(*arguments)
+        publisher = self._node.create_publisher(*arguments, **options)
         self._made.callback(self._node.destroy_publisher, publisher)
         return publisher
+
+    def _output(self, message_class: type[Any], topic: str, depth: int) -> Any:
+        """Return a publisher whose QoS parameters of the node can change."""
+        return middleware.output(self._publisher, message_class, topic, depth)
 
     def _subscribe(self, *arguments: Any, **options: Any) -> Any:
         """Subscribe until the run is destroyed."""
@@ -504,16 +527,17 @@ def _urdf_on(node: LifecycleNode, topic: str) -> str:
 
 
 def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
-    """Start the process that sends zero velocity if this one is killed, for outputs without a timeout; else None."""
+    """Start the process that sends zero velocity if this one is killed; None if no output is a velocity."""
     period_ns = tick_grid.period_ns(outputs.spec.rate_hz)
+    by_clock = bool(parameters.read(node, "use_sim_time"))  # /clock may end too: the stamp stays 0, which is now
     zeros = [
         {
             "topic": node.resolve_topic_name(output.topic),
             "type": output.type,
             "data": base64.b64encode(output.zero(0, period_ns)).decode(),
+            "stamped": output.is_stamped and not by_clock,
         }
         for output in outputs.velocities
-        if output.type not in VELOCITIES
     ]
     if not zeros:
         return None

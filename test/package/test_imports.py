@@ -35,7 +35,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("policy",),
     ("nodes",),
-    ("bench", "client"),
+    ("bench", "client", "filters"),
     ("cli",),
     ("demo",),
     ("__init__", "__main__"),
@@ -192,6 +192,16 @@ print(*sorted(new - set(sys.stdlib_module_names) - {"robocache_ros"}))
     done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+def test_filters_without_message_filters_say_where_it_comes_from() -> None:
+    code = "import sys; sys.modules['message_filters'] = None; import robocache_ros.filters"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1].startswith(
+        "robocache_ros.errors.RoboCacheError: robocache_ros.filters: message_filters is not installed; source a ROS 2"
+    )
 
 
 # What opens files that an export itself has written.
