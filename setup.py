@@ -25,6 +25,16 @@ def shared(folder: str) -> list:
 
 
 URL = "https://github.com/robocache/robocache_ros"
+
+
+def description() -> str:
+    """README.md for PyPI, where links inside of the repository need its address and the version."""
+    tag = f"v{version()}"
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:)", rf"\1https://raw.githubusercontent.com/{URL[19:]}/{tag}/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{URL}/blob/{tag}/", text)
+
+
 # The Kilted wheels are for machines without ROS; they exist for x86-64 Linux only.
 ROS_WHEELS = "; platform_machine == 'x86_64' and sys_platform == 'linux'"
 # The tests pass with each lower bound; .ci/run installs exactly these versions. typer before 0.9 does not support
@@ -50,11 +60,19 @@ setup(
     name=NAME,
     version=version(),
     description="Fuses a robot's multi-rate topics, live or recorded, into one 50 Hz stream of tensors",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=description(),
     long_description_content_type="text/markdown",
     url=URL,
-    project_urls={"Source": URL, "Issues": f"{URL}/issues"},
+    project_urls={"Source": URL, "Issues": f"{URL}/issues", "Changes": f"{URL}/blob/main/CHANGELOG.rst"},
     license="Apache-2.0",
+    classifiers=[
+        "Development Status :: 5 - Production/Stable",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     maintainer="RoboCache ROS",
     maintainer_email="maintainers@robocache.dev",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
@@ -118,11 +136,12 @@ setup(
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "calibrate": ["segno>=1.5.2", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB
+        "docs": ["sphinx>=8.1.3", "myst-parser>=4.0", "furo>=2024.8.6"],  # the site; 90 MB with what they bring
         "test": TEST,
         # With an S3 server for the tests, readers of Delta Lake tables, and what `fastdds shm clean` imports.
         "dev": [
             *(*TEST, "pytest-xdist>=3", "ruff", "mypy", "types-PyYAML", "moto[server]>=5", "duckdb", "polars"),
-            "psutil",
+            *("psutil", "build", "twine"),
         ],
     },
     entry_points={

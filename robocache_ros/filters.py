@@ -1,14 +1,14 @@
 """`FusedFilter`: fused frames as a filter of message_filters, in place of an ApproximateTimeSynchronizer.
 
-```python
-from message_filters import Subscriber
-from robocache_ros.filters import FusedFilter
+For example::
 
-inputs = [Subscriber(node, Image, "/front"), Subscriber(node, JointState, "/joint_states")]
-joints = {"topic": "/joint_states", "names": ["shoulder", "elbow"]}
-fused = FusedFilter(node, inputs, rate_hz=50, streams={"joints": joints})
-fused.registerCallback(on_frame)
-```
+    from message_filters import Subscriber
+    from robocache_ros.filters import FusedFilter
+
+    inputs = [Subscriber(node, Image, "/front"), Subscriber(node, JointState, "/joint_states")]
+    joints = {"topic": "/joint_states", "names": ["shoulder", "elbow"]}
+    fused = FusedFilter(node, inputs, rate_hz=50, streams={"joints": joints})
+    fused.registerCallback(on_frame)
 """
 
 from __future__ import annotations

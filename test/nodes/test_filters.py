@@ -187,6 +187,23 @@ def test_a_spec_gives_the_bits_of_the_fusion_node(
     assert compared > 5
 
 
+def test_a_spec_in_a_file_is_fused_until_the_filter_is_closed(
+    rig: Rig, driver: Driver, joint_spec: dict[str, Any], fused: Callable[..., FusedFilter]
+) -> None:
+    frames: list[Any] = []
+    made = fused(rig.write(joint_spec))
+    made.registerCallback(frames.append)
+    until(lambda: frames and frames[-1].valid["joints"][-1] == 1, "aligned joints")
+
+    made.close()
+
+    count = len(frames)
+    assert frames[-1]["joints"][-1].tolist() == [1.0, 2.0]
+    assert made.counters["joints"]["accepted"] > 0
+    until(lambda: rig.node.count_subscribers("/joints") == 0, "the end of its subscription")
+    assert len(frames) <= count + 1  # one may have been on its way
+
+
 def test_bytes_of_a_raw_subscriber_give_the_same_values(
     rig: Rig, driver: Driver, fused: Callable[..., FusedFilter]
 ) -> None:

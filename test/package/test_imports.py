@@ -9,12 +9,10 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-import robocache_ros
 from robocache_ros.errors import printable
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
@@ -204,12 +202,6 @@ def test_filters_without_message_filters_say_where_it_comes_from() -> None:
     assert done.stderr.splitlines()[-1].startswith(
         "robocache_ros.errors.RoboCacheError: robocache_ros.filters: message_filters is not installed; source a ROS 2"
     )
-
-
-def test_version_is_the_one_in_package_xml() -> None:
-    declared = ElementTree.parse(PACKAGE.parent / "package.xml").findtext("version")
-
-    assert robocache_ros.__version__ == declared
 
 
 # What opens files that an export itself has written.
