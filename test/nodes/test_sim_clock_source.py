@@ -165,7 +165,7 @@ def test_message_that_the_transport_held_back_is_late_and_does_not_restart_the_t
 def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched(
     rig: Any, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    stream = {"topic": "/a", "type": "std_msgs/msg/Float64", "stamp": "receive", "align": "hold"}
+    stream = {"topic": "/a", "type": "sensor_msgs/msg/JointState", "names": ["x"], "align": "hold"}
     engine = FusionEngine(load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 20, "streams": {"a": stream}}))
     waiting: list[tuple[Any, ReceivedMessage]] = []
     outcomes: list[Outcome] = []
@@ -173,7 +173,9 @@ def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched
         topics=[SimpleNamespace(large=False, qos=QosSpec(depth=50), subscription=None)],
         provide_buffers=lambda: None,
         take_from=lambda topic, limit: [waiting.pop()] if waiting else [],
-        push=lambda topic, message, arrival_ns: outcomes.append(engine.push("a", None, arrival_ns, np.ones(1, "f4"))),
+        push=lambda topic, message, arrival_ns: outcomes.append(
+            engine.push("a", 5 * S + 10_000_000, arrival_ns, np.ones(1, "f4"))
+        ),
     )
     source = SimClockSource(rig.node, topics, engine, Counter())  # type: ignore[arg-type]
     deadline_ns = 5 * S + 40_000_000
