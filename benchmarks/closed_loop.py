@@ -46,10 +46,10 @@ from robocache_ros.spec.run import OutputSpec, RunOptions
 ROOT = Path(__file__).parents[1]
 FIRST_START = 0  # seeds of the starts; those of demonstrations begin at FIRST_DEMONSTRATION
 FIRST_DEMONSTRATION = 1000
-DISTURBANCE_RAD = 0.015
+DISTURBANCES_RAD = (0.015, 0.03, 0.045)  # of one process and the next; at the largest, the expert misses some blocks
 LATENCIES_MS = (0, 150, 300)
 LONGEST_TICKS = 600
-GRIPPER = "5"  # the component of the action that is not blended
+GRIPPER = "gripper"  # the component of the action that is not blended
 
 
 @dataclass(frozen=True)
@@ -312,9 +312,13 @@ def _record(out: Path, spec: Path, first: int, episodes: int, job: int, camera: 
     os.environ |= {"ROS_DOMAIN_ID": str(1 + job), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     loop = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "close_the_loop.py")))
     out.mkdir(parents=True)
-    observer = loop.Observer()
+    if not camera:
+        spec = out / "spec.yaml"
+        loop.write_spec(spec)
+    observer = loop.Observer(scenes=False)
     try:
-        simulation = ("--disturbance", DISTURBANCE_RAD, *(() if camera else ("--no-camera",)))
+        disturbance = DISTURBANCES_RAD[job % len(DISTURBANCES_RAD)]
+        simulation = ("--rate", 0, "--disturbance", disturbance, *(() if camera else ("--no-camera",)))
         seeds = range(FIRST_DEMONSTRATION + first, FIRST_DEMONSTRATION + first + episodes)
         successes: list[bool] = loop.record(out, spec, seeds, observer, simulation)
     finally:
