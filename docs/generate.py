@@ -12,7 +12,7 @@ import typer.main
 
 from robocache_ros.alignments import alignment, spec_alignments, units_of
 from robocache_ros.cli.commands import app
-from robocache_ros.cli.options import flags
+from robocache_ros.cli.options import flags, help_line
 from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.spec import (
     Extrinsic,
@@ -113,7 +113,8 @@ def _command(name: str, command: Any) -> list[str]:
 def _option(command: str, option: Any) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     key = flags(ExportOptions).get(option.name)
-    if key is None or command.startswith("fleet"):
+    # A command's own option may have the name of another command's, as --overwrite has.
+    if key is None or command.startswith("fleet") or option.help != help_line(key):
         shown = "**required**" if option.required else _shown(option.default)
         meaning, keyword = option.help, "*"
     else:

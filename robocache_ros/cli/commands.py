@@ -11,6 +11,7 @@ import typer
 
 from robocache_ros.bench.command import live
 from robocache_ros.cli import program
+from robocache_ros.cli.calibrate import calibrate
 from robocache_ros.cli.check import check
 from robocache_ros.cli.doctor import doctor
 from robocache_ros.cli.export import export
@@ -20,6 +21,7 @@ from robocache_ros.cli.replay import replay
 from robocache_ros.cli.report import report
 from robocache_ros.cli.run import run
 from robocache_ros.cli.validate import validate
+from robocache_ros.cli.view import view
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import install_hint
 
@@ -131,6 +133,8 @@ app.add_typer(_bench, name="bench")
 app.add_typer(fleet, name="fleet")
 app.command()(validate)
 app.command()(replay)
+app.command()(calibrate)
+app.command()(view)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045

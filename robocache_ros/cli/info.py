@@ -10,7 +10,8 @@ import typer
 
 from robocache_ros.cli.options import AsJson, Recordings, with_msg_path
 from robocache_ros.cli.program import print_document
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.storage.new_files import check_new, write_new
 from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ def info(
     if (topics or only) and not write_spec:
         option = "--topics" if topics else "--only"
         raise RoboCacheError(f"{option}: chooses the streams of a spec; add --write-spec FILE")
-    if write_spec and write_spec.exists() and not overwrite:
-        raise RoboCacheError(f"{printable(write_spec)}: already exists; choose another file, or give --overwrite")
+    check_new(write_spec, overwrite=overwrite)
     paths = [recording.path for recording in recordings_of(bags)]
     if len(paths) > 1 and write_spec:
         raise RoboCacheError(
@@ -80,7 +80,7 @@ def _one(
         text, warnings = first_spec(described, topics, only)
     if json:
         if write_spec:
-            _write(write_spec, text)
+            write_new(write_spec, text)
         print_document("info", {"recordings": [_facts(described)], "wrote": write_spec, "warnings": warnings})
         return
     tables.show(tables.bag_table(described))
@@ -90,7 +90,7 @@ def _one(
     if described.integrity != UNCHECKED:  # most recordings have no checksums, which needs no action
         tables.say(f"integrity: {described.integrity}")
     if write_spec:
-        _write(write_spec, text)
+        write_new(write_spec, text)
         tables.show_notes(warnings)
         spec = tables.argument(write_spec)
         given_too = "".join(f" --msg-path {tables.argument(folder)}" for folder in msg_path)
@@ -119,14 +119,6 @@ def _overview(paths: Sequence[AnyPath], json: bool) -> None:
             tables.complain(line)
     if errors:
         raise typer.Exit(1)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RoboCacheError(f"{printable(path)}: cannot be written ({reason}); choose another file") from None
 
 
 # What --json states about a recording.

@@ -3,16 +3,20 @@
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field
 from functools import wraps
-from typing import Annotated, Any, Optional, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
 
 from robocache_ros.spec import keys
 from robocache_ros.spec.dataset import ACTIONS, EPISODES, IMAGES, INPUT, MACHINES, OUTPUT, DatasetOptions
 from robocache_ros.spec.run import PLAN, STOPPING
+
+if TYPE_CHECKING:
+    from robocache_ros.spec import FusionSpec
 
 
 def place(text: str) -> str:
@@ -26,6 +30,16 @@ def place(text: str) -> str:
 
 SpecFile = Annotated[
     str, typer.Option("--spec", "-s", parser=place, metavar="PATH", help="The fusion spec (YAML), or its URL.")
+]
+SpecOfRecording = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option(
+        "--spec",
+        "-s",
+        parser=place,
+        metavar="PATH",
+        help="The fusion spec; else that of a run log, or the one that `info --write-spec` suggests.",
+    ),
 ]
 Recording = Annotated[
     str,
@@ -152,3 +166,21 @@ def _option(field: Field[Any], *, panel: bool) -> Any:
 
 
 with_msg_path = with_options(DatasetOptions, "msg_path")
+
+
+def spec_of_recording(recording: str, spec: str | None, msg_path: Sequence[str]) -> "FusionSpec":
+    """Return the spec that `SpecOfRecording` gives, else that of a run log, else a first one for the recording."""
+    import yaml
+
+    from robocache_ros.bags.describe import describe
+    from robocache_ros.bags.suggest.first_spec import first_spec
+    from robocache_ros.recorder.run_log import spec_of_run
+    from robocache_ros.spec import load_spec
+    from robocache_ros.storage.paths import any_path
+
+    if spec is not None:
+        return load_spec(spec)
+    path = any_path(recording, "recordings")
+    if isinstance(path, Path) and path.is_file() and (own := spec_of_run(path)):
+        return own
+    return load_spec(yaml.safe_load(first_spec(describe(path, msg_path)).text))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from robocache_ros.cli.terminal import pressed_keys
 from robocache_ros.programs import HelpFormatter
 
 if TYPE_CHECKING:
@@ -19,9 +16,7 @@ if TYPE_CHECKING:
 
 KEYS = {" ": "toggle", "f": "failure", "d": "discard", "r": "rerecord", "q": "quit"}
 HELP = "space: start, or end as success; f: end as failure; d: discard; r: discard and record again; q: quit"
-ACTIONS = ("start", "success", "failure", "discard", "rerecord")
-MAX_LINE = 4096
-POLL_S = 0.1
+ACTIONS = ("start", "success", "failure", "discard", "rerecord", "toggle")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,8 +33,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--operator", default="", metavar="TEXT", help="Who controls the robot.")
     made.add_argument("--robot", default="", metavar="TEXT", help="Name of the robot.")
     made.add_argument("--extra", nargs="+", default=[], metavar="TOPIC", help="More topics to record.")
+    made.add_argument("--runner", default="policy_runner", metavar="NODE", help="Policy runner that is recorded too.")
     made.add_argument("--silent", type=float, default=2.0, metavar="S", help="A stream is silent after S seconds.")
     made.add_argument("--joy", default="", metavar="ACTION=BUTTON,...", help="Buttons of a game pad on /joy.")
+    made.add_argument("--pedal", default="", metavar="DEVICE", help="Foot pedal, such as /dev/input/by-id/...")
+    made.add_argument("--pedal-keys", default="", metavar="ACTION=KEY,...", help="Its keys, such as toggle=KEY_B.")
     made.add_argument("--sim-time", action="store_true", help="Follow /clock, and record it.")
     return made
 
@@ -56,10 +54,14 @@ def main(arguments: Sequence[str]) -> int:
         "operator": _text(given.operator),
         "robot": _text(given.robot),
         "extra": _text(" ".join(given.extra)),
+        "runner": _text(given.runner),
         "joy_buttons": _text(given.joy),
+        "pedal": _text(given.pedal),
         "silent_s": repr(given.silent),
         "use_sim_time": str(given.sim_time).lower(),
     }
+    if given.pedal_keys:
+        parameters["pedal_keys"] = _text(given.pedal_keys)
     words = [word for name, value in parameters.items() for word in ("-p", f"{name}:={value}")]
     return episode_recorder.main(["--ros-args", *words], control=control)
 
@@ -67,10 +69,8 @@ def main(arguments: Sequence[str]) -> int:
 def control(node: EpisodeRecorder) -> None:
     """Do what keys and lines of stdin say, until `quit`, the end of the lines, or the end of ROS."""
     node.get_logger().info(HELP if sys.stdin.isatty() else "actions are lines of stdin")
-    for key in _keys(node.context.ok):
+    for key in pressed_keys(node.context.ok):
         action = KEYS.get(key, key)
-        if action == "toggle":
-            action = "success" if node.recording else "start"
         if action == "quit":
             return
         if action in ACTIONS:
@@ -82,34 +82,3 @@ def control(node: EpisodeRecorder) -> None:
 def _text(value: str) -> str:
     """A text as the YAML of a ROS argument."""
     return "'" + value.replace("'", "''") + "'"
-
-
-def _keys(running: Callable[[], bool]) -> Iterator[str]:
-    """The keys of a terminal in lower case, or the lines of stdin without spaces around them, while `running`."""
-    handle = sys.stdin.fileno()
-    terminal = sys.stdin.isatty()
-    with _single_keys(handle) if terminal else nullcontext():
-        pending = b""
-        while running():
-            if not select.select([handle], [], [], POLL_S)[0]:
-                continue
-            data = os.read(handle, MAX_LINE)
-            if not data:
-                return
-            if terminal:
-                yield from data.decode(errors="replace").lower()
-                continue
-            *lines, pending = (pending + data).split(b"\n")
-            pending = pending[-MAX_LINE:]
-            yield from (line.decode(errors="replace").strip().lower() or " " for line in lines)
-
-
-@contextmanager
-def _single_keys(handle: int) -> Iterator[None]:
-    """Deliver each key of a terminal at once, without showing it; Ctrl-C still interrupts."""
-    before = termios.tcgetattr(handle)
-    tty.setcbreak(handle)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(handle, termios.TCSADRAIN, before)

@@ -27,10 +27,11 @@ def report(
     from robocache_ros.cli.program import print_document
     from robocache_ros.cli.progress import shown_progress
     from robocache_ros.exporter.job import summarize
-    from robocache_ros.exporter.report import check_new, json_file, write_report
+    from robocache_ros.exporter.report import json_file, write_report
     from robocache_ros.spec import load_spec
+    from robocache_ros.storage.new_files import check_new
 
-    check_new(out, overwrite=overwrite)
+    check_new(out, json_file(out), overwrite=overwrite)
     loaded = load_spec(spec)
     with shown_progress() as progress:
         recording = summarize(bag, loaded, progress=progress, **given)

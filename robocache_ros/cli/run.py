@@ -2,17 +2,25 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from robocache_ros.cli.options import SpecFile, with_options
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.cli.terminal import pressed_keys
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import install_hint
 from robocache_ros.spec.run import RunOptions
+
+if TYPE_CHECKING:
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+KEYS = "t: take over, or give back; s: stop; a: arm; q: quit"
 
 
 @with_options(RunOptions)
@@ -39,14 +47,17 @@ def run(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Run a policy on a robot, or in a simulation, until Ctrl-C."""
+    """Run a policy on a robot, or in a simulation, until Ctrl-C. Keys: t takes over or gives back, s stops, a arms."""
+    from robocache_ros.policy.joint_limits import read_urdf_files
     from robocache_ros.policy.outputs import Outputs
     from robocache_ros.policy.policies import check_policy
     from robocache_ros.spec import load_spec
 
     read = load_spec(spec)
     options = replace(read.run or RunOptions(), **given)
-    Outputs(read, options)  # mistakes are reported before nodes start
+    urdfs = read_urdf_files(options, Path(str(spec)).parent)
+    known = options.without_urdfs() if options.urdf_topics else options  # the node reads those of topics
+    Outputs(read, known, urdfs)  # mistakes are reported before nodes start
     check_policy(policy, replace(read, run=options))
     try:
         from robocache_ros.nodes.policy_runner import run_policy
@@ -54,8 +65,23 @@ def run(
         if (hint := install_hint(error)) is None:
             raise
         raise RoboCacheError(hint) from None
-    sys.exit(
-        run_policy(
-            policy, str(spec), device, fusion, given, use_sim_time=use_sim_time, record=str(record) if record else ""
-        )
-    )
+    log = str(record) if record else ""
+    code = run_policy(policy, str(spec), device, fusion, given, use_sim_time=use_sim_time, record=log, control=control)
+    sys.exit(code)
+
+
+def control(node: "PolicyRunner") -> None:
+    """Do what keys and lines of stdin say, until `q` or the end of ROS; without stdin, nothing."""
+    if sys.stdin is None or (sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp()):
+        return  # in the background, where a terminal stops who reads from it
+    if sys.stdin.isatty():
+        node.get_logger().info(KEYS)
+    for key in pressed_keys(node.context.ok):
+        action = {"t": "takeover", "s": "stop", "a": "arm", "q": "quit"}.get(key, key)
+        if action == "quit":
+            os.kill(os.getpid(), signal.SIGINT)
+            return
+        if action not in ("takeover", "stop", "arm"):
+            node.get_logger().warning(f"{printable(key, 20)!r} is no action; {KEYS}")
+        else:
+            node.act(action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,8 @@ class FusionEngine:
         self._next: int | None = None  # index of the next tick
         self._out_ns: int | None = None  # time of the tick before `_next`
         self._now_ns: int | None = None
+        # Called with the name of a stream, (M,) stamps and the values of samples as they are added, such as by viewers.
+        self.watch: Callable[[str, Int64, Any], None] | None = None
 
     def push(self, stream: str, stamp_ns: int | None, arrival_ns: int, value: Any) -> Outcome:
         """Add a sample.
@@ -116,6 +118,8 @@ class FusionEngine:
             return Outcome.LATE  # no later tick can use it
         if not entry.add(self._backend, stamp_ns, arrival_ns, value):
             return Outcome.DUPLICATE
+        if self.watch:
+            self.watch(stream, np.array([stamp_ns], np.int64), value)
         return Outcome.LATE if late else Outcome.ACCEPTED
 
     def extend(
@@ -139,6 +143,9 @@ class FusionEngine:
             return 0, 0
         slots, late = entry.extend(known, arrivals_ns, self._cut_ns, self.spec.rate_hz)
         self._backend.put_rows(stream, slots, values[: len(slots)])
+        if self.watch:
+            stamps = (arrivals_ns if entry.by_arrival else known)[: len(slots)] - entry.latency_ns
+            self.watch(stream, stamps, values[: len(slots)])
         return len(slots), late
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:

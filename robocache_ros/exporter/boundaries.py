@@ -20,7 +20,7 @@ from robocache_ros.decode import DecodeError
 from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.engine.frames import Frames
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.exporter.episodes import EpisodeCutter, Labels
 from robocache_ros.exporter.planned_recording import Moment
 from robocache_ros.exporter.recordings import EPISODE_KEYS, MAX_CSV_BYTES, RowKind, read_table, values_of
@@ -262,6 +262,46 @@ def check_motion(spec: FusionSpec) -> None:
         raise RoboCacheError("trim_idle_s: the spec has no vector stream to see motion in; keep idle ticks, or add one")
 
 
+def read_vectors(run: BagRun, streams: tuple[StreamSpec, ...]) -> tuple[Float32, NDArray[np.uint8]]:
+    """Read some vectors of a recording once more; return their values (T, D) and `valid` (T, N) at all of its ticks."""
+    vectors = BagRun(
+        run.bag,
+        replace(run.spec, streams=streams),
+        visibility=run.visibility,
+        trim=False,
+        start_ns=run.log_range[0],
+        stop_ns=run.log_range[1],
+        timeline=run.timeline,
+    )
+    with closing(vectors.frames()) as parts:
+        fused = np.concatenate([frames.fused.numpy() for frames in parts])
+    return fused, vectors.valid
+
+
+def takeovers(run: BagRun, sections: Sequence[Section] | None) -> list[Section]:
+    """Return a section for each run of ticks at which an operator commanded, within the sections of a recording.
+
+    Errors:
+        RoboCacheError: no stream of the spec has the role intervention.
+    """
+    streams = tuple(stream for stream in run.spec.vectors if stream.role == "intervention")
+    if not streams:
+        raise RoboCacheError("corrections: no stream has role: intervention; add one that says who commanded")
+    # A recording without a policy does not have the topic; an observation or action beside it makes a valid spec.
+    others = tuple(stream for stream in run.spec.vectors if not stream.is_outcome)[:1]
+    fused, valid = read_vectors(run, (*streams, *others))
+    marked = (fused[:, 0] != 0) & (valid[:, 0] > 0)
+    found = []
+    for section in [Section(0, len(marked))] if sections is None else sections:
+        within = marked[section.start : section.stop].astype(np.int32)
+        found += [
+            replace(section, start=section.start + start, stop=section.start + stop)
+            for start, stop, value in runs(within)
+            if value
+        ]
+    return found
+
+
 def idle_ticks(run: BagRun, seconds: float) -> Bools:
     """Read the vectors of a recording; return which of its ticks are idle.
 
@@ -277,23 +317,13 @@ def idle_ticks(run: BagRun, seconds: float) -> Bools:
         (T,) bool for all ticks of the recording.
     """
     streams = motion_streams(run.spec)
-    vectors = BagRun(
-        run.bag,
-        replace(run.spec, streams=streams),
-        visibility=run.visibility,
-        trim=False,
-        start_ns=run.log_range[0],
-        stop_ns=run.log_range[1],
-        timeline=run.timeline,
-    )
-    with closing(vectors.frames()) as parts:
-        fused = np.concatenate([frames.fused.numpy() for frames in parts])
+    fused, valid = read_vectors(run, streams)
     ticks = max(2, math.ceil(seconds * run.spec.rate_hz) + 1)
     edges = np.cumsum([0, *run.ticks_of_spans]).tolist()
     still = [np.ones(max(0, stop - start - ticks + 1), bool) for start, stop in pairwise(edges)]  # by first tick
     of_columns = [(index, stream) for index, stream in enumerate(streams) for _ in range(stream.width)]
     for column, (index, stream) in enumerate(of_columns):
-        values, present = fused[:, column], vectors.valid[:, index] > 0
+        values, present = fused[:, column], valid[:, index] > 0
         if present.any():
             limit, filled = _limit(stream, values[present]), _filled(values, present)
             for windows, (start, stop) in zip(still, pairwise(edges), strict=True):
@@ -375,7 +405,8 @@ class EpisodesDropped(RoboCacheError):  # noqa: N818 - asked for by the spec
 class Boundaries:
     """The parts of a recording that become episodes.
 
-    Reads the topics of tasks and of episodes, and for `trim_idle_s` all vectors, before the recording itself is read.
+    Reads the topics of tasks and of episodes, and for `trim_idle_s` and `corrections` vectors, before the recording
+    itself is read.
 
     Args:
         run: of the recording.
@@ -397,6 +428,9 @@ class Boundaries:
         elif options.episode_file and (path := episode_file(run.bag.path)):
             self._sections = stated_sections(read_episodes(path), run, printable(path, 60))
             self.notes.append(f"{len(self._sections)} episodes are stated by {printable(path.name)}")
+        if options.corrections:
+            self._sections = takeovers(run, self._sections)
+            self.notes.append(f"{number_of(len(self._sections), 'takeover')} of an operator")
         if options.task_topic:
             changes = read_changes(run.bag, options.task_topic, "task_topic", STRING)
             self._tasks = [(run.first_tick_at(log_ns), str(text)) for log_ns, text in changes.messages if text]

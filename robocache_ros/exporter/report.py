@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import heapq
 import json
-import os
-import tempfile
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -26,6 +25,7 @@ from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, Fai
 from robocache_ros.json_values import plain
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.storage.errors import file_errors
+from robocache_ros.storage.new_files import check_new, write_new
 
 
 @dataclass(frozen=True)
@@ -296,6 +296,7 @@ _WORST_FIRST = np.array(
     [3, 0, 2, 0]
 )  # severity by state: invalid, then held, then aligned; trimmed ticks are drawn separately
 COLUMNS = 1000  # columns of the timeline; a column shows the worst state of its ticks
+SMALLEST = 2.5  # columns that a single bad tick takes: two pixels of a window of 1,100
 BINS = 40
 WIDTH, HEIGHT = 232, 84  # size of a histogram, including labels
 
@@ -312,10 +313,12 @@ def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
         drawn = np.array(worst)
     names = {**STATE_NAMES, TRIMMED: "trimmed"}
     scale = 1000 / max(len(drawn), 1)
+    found = [(state, start * scale, (stop - start) * scale) for start, stop, state in runs(drawn) if state != 1]
+    found.sort(key=lambda run: run[0] == 0)  # what is invalid covers its neighbors
     rects = [
-        f'<rect class="{names[state]}" x="{start * scale:.2f}" width="{(stop - start) * scale:.2f}" height="10"/>'
-        for start, stop, state in runs(drawn)
-        if state != 1
+        f'<rect class="{names[state]}" x="{min(x, 1000 - SMALLEST):.2f}" '
+        f'width="{max(size, SMALLEST):.2f}" height="10"/>'
+        for state, x, size in found
     ]
     ground = '<rect class="aligned" width="1000" height="10"/>'
     return f'<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none">{ground}{"".join(rects)}</svg>'
@@ -361,6 +364,61 @@ def histogram(values: NDArray[np.float64], *, unit: str, mark: float | None = No
     return f'<svg class="histogram" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(parts)}</svg>'
 
 
+TIME_WIDTH, RATE_HEIGHT, DELAY_HEIGHT = 480, 44, 26  # of a plot over time
+TIME_BINS = 120
+SAMPLES_OF_BIN = 5  # at least, of a slow topic
+
+
+def over_time(stats: TopicStats, start_ns: int, stop_ns: int) -> tuple[str, str]:
+    """Draw the rate of a topic over the time of its recording, its gaps, and below the longest delays.
+
+    Returns:
+        The caption, with the largest values, and the drawing.
+    """
+    span = max(stop_ns - start_ns, 1)
+    times = (stats.start_ns - start_ns + np.cumsum([0.0, *(stats.intervals_ms * 1e6)])) / span
+    bins = int(np.clip(len(times) // SAMPLES_OF_BIN, 1, TIME_BINS))
+    counts = np.histogram(times, bins, (0.0, 1.0))[0]
+    rates = counts * bins / (span / 1e9)
+    highest = float(rates.max()) or 1.0
+    step = TIME_WIDTH / bins
+    levels = [f"{RATE_HEIGHT - (RATE_HEIGHT - 4) * rate / highest:.1f}" for rate in rates.tolist()]
+    line = "".join(f"V{level}h{step:.2f}" for level in levels)
+    parts = [f'<path class="count" d="M0 {RATE_HEIGHT}{line}V{RATE_HEIGHT}z"/>']
+    for gap in sorted(stats.gaps, key=lambda gap: -gap.length_ns)[:TIME_BINS]:
+        x, width = (TIME_WIDTH * ns / span for ns in (gap.start_ns - start_ns, gap.length_ns))
+        label = f"silent for {gap.length_ns / 1e6:.0f} ms at {(gap.start_ns - start_ns) / 1e9:.2f} s"
+        parts.append(
+            f'<rect class="over" x="{min(x, TIME_WIDTH - 2):.1f}" width="{max(width, 2):.1f}" height="{RATE_HEIGHT}">'
+            f"<title>{label}</title></rect>"
+        )
+    caption = f"rate over time, up to {highest:.4g} Hz"
+    bottom = RATE_HEIGHT + 4 + DELAY_HEIGHT
+    if len(stats.delays_ms):
+        delays, slow = stats.delays_ms, float(stats.delays_ms.max()) or 1.0
+        # In the order of the messages: at their times, unless duplicates or a wrong order hide which is which.
+        at = times if len(delays) == len(times) else np.linspace(times[0], times[-1], len(delays))
+        longest = np.zeros(bins)
+        np.maximum.at(longest, np.clip((at * bins).astype(int), 0, bins - 1), delays)
+        points = [
+            f"{(index + 0.5) * step:.1f},{bottom - DELAY_HEIGHT * delay / slow:.1f}"
+            for index, delay in enumerate(longest.tolist())
+            if counts[index]
+        ]
+        parts.append(f'<polyline class="delay" points="{" ".join(points)}"/>')
+        caption += f"; below the longest delays, up to {slow:.4g} ms"
+    parts.append(f'<line class="ground" x1="0" x2="{TIME_WIDTH}" y1="{RATE_HEIGHT}" y2="{RATE_HEIGHT}"/>')
+    parts.append(f'<line class="ground" x1="0" x2="{TIME_WIDTH}" y1="{bottom}" y2="{bottom}"/>')
+    marks = axis_marks(span / 1e9)
+    for index in sorted({0, len(marks) // 2, len(marks) - 1}):
+        place, label = marks[index]
+        anchor = "start" if not index else "end" if place > 95 else "middle"
+        parts.append(
+            f'<text x="{place * TIME_WIDTH / 100:.1f}" y="{bottom + 12}" text-anchor="{anchor}">{label}</text>'
+        )
+    return caption, f'<svg class="histogram over-time" viewBox="0 0 {TIME_WIDTH} {bottom + 15}">{"".join(parts)}</svg>'
+
+
 def axis_marks(duration_s: float) -> list[tuple[float, str]]:
     """Return (position in percent, label) of about eight round times."""
     round_steps = (m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5))
@@ -370,6 +428,8 @@ def axis_marks(duration_s: float) -> list[tuple[float, str]]:
 
 
 BREAKS_SHOWN = 12
+MOMENTS_SHOWN = 10  # of all recordings, with the commands that show them
+AROUND_S = 1.0  # before and after a moment
 EPISODES_SHOWN = 50
 COUNTERS = ("late", "duplicate", "dropped", "filled", "skewed", "unstamped", "unmatched", "corrupt", "window_overflow")
 
@@ -393,7 +453,7 @@ def recording_page(one: Summary) -> dict[str, Any]:
         "more_episodes": max(0, len(recording.episodes) - EPISODES_SHOWN),
         "share": {"all": one.complete, "aligned": one.all_aligned},
         "interruptions": one.interruptions,
-        "breaks": [(anchor(one.index, moment), moment) for moment in shown],
+        "breaks": [(anchor(one.index, moment), moment, view_command(recording, moment)) for moment in shown],
         "more_breaks": one.interruptions - len(shown),
         "findings": _findings(one),
         "axis": axis_marks(max((len(recording.ticks_ns) - 1) / recording.spec.rate_hz, 1e-3)),
@@ -403,7 +463,7 @@ def recording_page(one: Summary) -> dict[str, Any]:
             (
                 name,
                 [
-                    (f"{recording.elapsed_s(tick):.1f} s", f"data:image/jpeg;base64,{base64.b64encode(file).decode()}")
+                    (_caption(one, tick), f"data:image/jpeg;base64,{base64.b64encode(file).decode()}")
                     for tick, file in images
                 ],
             )
@@ -412,6 +472,17 @@ def recording_page(one: Summary) -> dict[str, Any]:
         ],
         "integrity": recording.integrity,
     }
+
+
+def _caption(one: Summary, tick_ns: int) -> str:
+    """Return the time of an image, and the episode that it is in if there are several."""
+    recording, ticks = one.recording, one.recording.ticks_ns
+    shown = f"{recording.elapsed_s(tick_ns):.1f} s"
+    if len(recording.episodes) < 2:
+        return shown
+    numbers = (n for n, e in enumerate(recording.episodes) if ticks[e.start] <= tick_ns <= ticks[e.stop - 1])
+    number = next(numbers, None)
+    return f"{shown} · {'no episode' if number is None else f'episode {one.first_episode + number}'}"
 
 
 def _episodes(one: Summary) -> list[dict[str, Any]]:
@@ -457,6 +528,7 @@ def _topic(stats: TopicStats, recording: ExportedRecording) -> dict[str, Any]:
         "type": stats.type.replace("/msg/", "/"),
         "rate": f"{stats.rate_hz:.1f} Hz",
         "declared": f"{declared:g} Hz" if declared else "",
+        "gaps": bool(stats.gaps),
         "off_rate": bool(declared) and abs(stats.rate_hz - declared) > 0.1 * declared,
         "facts": [
             ("messages", f"{stats.count}", False),
@@ -474,6 +546,7 @@ def _topic(stats: TopicStats, recording: ExportedRecording) -> dict[str, Any]:
                 if stats.stamped
             ),
         ],
+        "over_time": over_time(stats, recording.start_ns, recording.stop_ns) if stats.count > 1 else None,
         "intervals": histogram(
             stats.intervals_ms, unit="ms", mark=stats.period_ms, limit=GAP_PERIODS * stats.period_ms
         ),
@@ -537,7 +610,7 @@ def overview(found: Sequence[Summary], detailed: Collection[int], compared: Mapp
     return {
         "index": [_row(one, detailed) for one in found],
         "detailed": len(detailed),
-        "moments": [_moment(one, moment, detailed) for one, moment in worst_moments(found)],
+        "moments": [_moment(one, moment, detailed) for one, moment in worst_moments(found)[:MOMENTS_SHOWN]],
         "interruptions": sum(one.interruptions for one in found),
         "limits_given": any(one.limits for one in found),
         "limits": [
@@ -583,7 +656,15 @@ def _row(one: Summary, detailed: Collection[int]) -> dict[str, Any]:
 def _moment(one: Summary, moment: Break, detailed: Collection[int]) -> dict[str, Any]:
     has_row = moment in one.breaks[:BREAKS_SHOWN]
     link = anchor(one.index, moment if has_row else None) if one.index in detailed else ""
-    return {"recording": _name(one), "link": link, "of": moment}
+    return {"recording": _name(one), "link": link, "of": moment, "command": view_command(one.recording, moment)}
+
+
+def view_command(recording: ExportedRecording, moment: Break) -> str:
+    """Return the command that shows a moment of a recording, with the time around it."""
+    first = max(0.0, moment.at_s - AROUND_S)
+    last = moment.at_s + moment.length_ms / 1000 + AROUND_S
+    place = shlex.quote(printable(recording.bag, 400))
+    return f"robocache view {place} --from {first:.1f} --to {last:.1f}"
 
 
 def _compared(compared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -645,13 +726,13 @@ def write_report(
         RoboCacheError: `out` exists, or cannot be written.
     """
     document_file = json_file(out)
-    check_new(out, overwrite=overwrite)
+    check_new(out, document_file, overwrite=overwrite)
     found = summaries(recordings)
     document = report_document(found, failed, dataset)
     with file_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _replace(document_file, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-        _replace(out, _html(found, dataset, stored or {}, failed, document))
+        write_new(document_file, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        write_new(out, _html(found, dataset, stored or {}, failed, document))
     return document
 
 
@@ -660,27 +741,6 @@ def json_file(out: Path) -> Path:
     if out.suffix == ".json":
         raise RoboCacheError(f"{printable(out)}: is the name of the JSON document; give a name that ends in .html")
     return out.with_suffix(".json")
-
-
-def check_new(out: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a report or its document, unless it is asked for."""
-    for file in (out, json_file(out)):
-        with file_errors(file):
-            if file.is_dir() or (file.exists() and not overwrite):
-                raise RoboCacheError(f"{printable(file)}: exists; choose another file, or replace it with --overwrite")
-
-
-def _replace(out: Path, text: str) -> None:
-    """Write a file atomically."""
-    handle, draft = tempfile.mkstemp(out.suffix, ".robocache-report-", out.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            os.fchmod(handle, 0o644)
-            file.write(text)
-        os.replace(draft, out)
-    except BaseException:
-        os.unlink(draft)
-        raise
 
 
 @cache

@@ -34,16 +34,17 @@ from robocache_ros.storage.paths import AnyPath
 
 
 def known_outcomes(spec: FusionSpec, successes: Iterable[bool | None]) -> frozenset[str]:
-    """Return what a dataset knows of the outcomes of its episodes: `reward`, `success`, both or nothing.
+    """Return what a dataset knows of its episodes: `reward` and `success`, `reward` or nothing; and `intervention`.
 
     Args:
         spec: its streams.
         successes: of each episode, None if it is not known. A known success is also a reward, at the last tick.
     """
     roles = {stream.role for stream in spec.vectors}
+    found = {"reward", "intervention"} & roles
     if "success" in roles or any(success is not None for success in successes):
-        return frozenset({"reward", "success"})
-    return frozenset({"reward"} & roles)
+        found |= {"reward", "success"}
+    return frozenset(found)
 
 
 class EncodedImages(Sequence[bytes]):
@@ -176,11 +177,20 @@ class Episode:
     @cached_property
     def successes(self) -> NDArray[np.bool_]:
         """(T,) whether the stream with role success is not 0, false without a value; the last: `success`, if known."""
+        found = self._marked("success")
+        found[-1] = bool(self.success)
+        return found
+
+    @cached_property
+    def interventions(self) -> NDArray[np.bool_]:
+        """(T,) whether the stream with role intervention is not 0, false without a value."""
+        return self._marked("intervention")
+
+    def _marked(self, role: str) -> NDArray[np.bool_]:
         found = np.zeros(self.length, np.bool_)
         for stream in self.layout.spec.vectors:
-            if stream.role == "success":
+            if stream.role == role:
                 found = self.has(stream.name) & (self.vector(stream.name)[:, 0] != 0)
-        found[-1] = bool(self.success)
         return found
 
     def has(self, stream: str) -> NDArray[np.bool_]:
@@ -342,7 +352,7 @@ class ExportedDataset:
 
     @cached_property
     def outcomes(self) -> frozenset[str]:
-        """What is known of the outcomes of episodes: `reward`, `success`, both or nothing."""
+        """What is known of the episodes, see `known_outcomes`."""
         return known_outcomes(self.spec, (p.success_of(n) for p in self.pieces for n in range(len(p.episodes))))
 
     @property

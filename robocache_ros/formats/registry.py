@@ -198,6 +198,14 @@ def validators() -> Iterator[Validator]:
     yield from _declared_parts("validator").values()
 
 
+def format_of(path: Path) -> str | None:
+    """Return the name of the format of a dataset, by the files that it has; None if it is none of them."""
+    for each in FORMATS.values():
+        if each.check and each.read and each.load(each.check).recognizes(path):
+            return each.name
+    return None
+
+
 def checked_formats() -> list[str]:
     """Return the names of the formats that have a validator."""
     return [*(each.name for each in FORMATS.values() if each.check), *_declared_parts("validator")]

@@ -14,7 +14,7 @@ from robocache_ros.errors import RoboCacheError
 # The wheels' start-up hook adds their libraries to LD_LIBRARY_PATH, before or after those of a sourced ROS, and
 # restarts Python; it sets this variable to detect that it has already run.
 HOOK_DONE = "_ROS_WHEELS_BOOTSTRAP_COMPLETE"
-_COMMANDS = ("robocache", "fusion_node", "bag_player", "episode_recorder", "simulator")
+_COMMANDS = ("robocache", "fusion_node", "bag_player", "episode_recorder", "policy_runner", "simulator")
 
 
 def _wheel_libraries() -> list[str]:

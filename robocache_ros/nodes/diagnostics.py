@@ -323,6 +323,7 @@ class StreamWarnings:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names = [stream.name for stream in spec.streams]
+        self._optional = {stream.name for stream in spec.streams if stream.is_outcome}
         self._stats = stats
         self._began: dict[str, int] = {}  # by stream: ticks emitted when its first message was seen
         self._now_s = now_s
@@ -351,7 +352,12 @@ class StreamWarnings:
         now_s = self._now_s()
         lines = []
         for name, share in zip(self._names, shares.tolist(), strict=True):
-            if share <= INVALID_SHARE or now_s < self._next_s[name] or self._began.get(name, 0) > begin:
+            if (
+                name in self._optional
+                or share <= INVALID_SHARE
+                or now_s < self._next_s[name]
+                or self._began.get(name, 0) > begin
+            ):
                 continue
             self._next_s[name] = now_s + REPEAT_S
             reason = reasons.get(name, "no reason known")

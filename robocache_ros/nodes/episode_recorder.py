@@ -35,6 +35,7 @@ from robocache_ros.decode import definitions_of
 from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.nodes import middleware, parameters, process, transport
 from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.process import until_shutdown
 from robocache_ros.nodes.subscriptions import RawSubscriber, message_class
 from robocache_ros.recorder.episodes import (
@@ -48,11 +49,14 @@ from robocache_ros.recorder.episodes import (
 from robocache_ros.recorder.mcap import definition_text
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, QosSpec, StreamSpec, load_spec
 
-ACTIONS = ("start", "success", "failure", "discard", "rerecord")
+ACTIONS = ("start", "success", "failure", "discard", "rerecord", "toggle")
 PARAMETERS = (
     Declared("spec", "", "Path of the fusion spec (YAML), whose topics are recorded."),
     Declared("out", "recordings", "Folder of the episodes; discarded ones are moved to its folder trash."),
     Declared("extra", "", "More topics to record.", "<topic> <topic> ..."),
+    Declared(
+        "runner", "policy_runner", "Policy runner of which the executed commands are recorded too; empty: none is."
+    ),
     Declared("robot", "", "Name of the robot, for the metadata."),
     Declared(
         "silent_s", 2.0, "A stream without a message for this long is silent, and no episode starts.", "", (0.1, 600)
@@ -60,6 +64,13 @@ PARAMETERS = (
     Declared("joy_topic", "/joy", "Topic of the game pad whose buttons are in joy_buttons."),
     Declared(
         "joy_buttons", "", "Number of the button for each action.", "start=0,success=1,failure=2,discard=3,rerecord=4"
+    ),
+    Declared("pedal", "", "Foot pedal, or another device with keys.", "/dev/input/by-id/..."),
+    Declared(
+        "pedal_keys",
+        "rerecord=KEY_A,toggle=KEY_B,failure=KEY_C",
+        "Key of the pedal for each action; toggle starts an episode, or ends it as a success.",
+        "<action>=<key>,...",
     ),
     Declared("autostart", False, "Configure and activate at the start.", read_only=True),
     Declared("task", "", "What the robot does in the next episodes, in words; can be changed at any time."),
@@ -74,6 +85,7 @@ MAX_EXTRA = 1000
 SMALL_DEPTH, LARGE_DEPTH = 1000, 60  # messages that the middleware queues for a busy recorder
 MAX_LATCHED = 100  # messages of a latched topic that are kept for the next episodes
 CLOCK = "/clock"
+RUNNER_TOPICS = ("action", "executed", "columns", "intervention")  # of a policy runner
 
 
 @dataclass
@@ -296,6 +308,8 @@ class EpisodeRecorder(LifecycleNode):
         self._started_ns = 0
         self._joy_actions: dict[int, str] = {}  # by button
         self._pressed: list[int] = []
+        self._pedal_keys: dict[str, str] = {}  # action by key
+        self._pedal: Pedal | None = None
         self._failure: Exception | None = None
         self._lock = threading.RLock()  # of the actions, which services and a terminal call
         parameters.declare(self, PARAMETERS)
@@ -409,13 +423,19 @@ class EpisodeRecorder(LifecycleNode):
         self._classes = {feed.topic: message_class(feed) for feed in spec.feeds}
         if spec.framed or spec.transforms:
             self._classes[TF_STATIC] = message_class(StreamSpec(TF_STATIC, TF_STATIC, TF_TYPE))
-        extra = dict.fromkeys(parameters.read(self, "extra").split())
+        labels = (spec.dataset.episode_topic, spec.dataset.task_topic) if spec.dataset else ()  # an export reads them
+        extra = dict.fromkeys(
+            [*parameters.read(self, "extra").split(), *filter(None, labels), *self._topics_of_runner()]
+        )
         if parameters.read(self, "use_sim_time"):
             extra[CLOCK] = None
         if len(extra) > MAX_EXTRA:
             raise RoboCacheError(f"parameter extra: {len(extra):,} topics; at most {MAX_EXTRA:,} are recorded")
         self._extra = [name for name in extra if name not in self._classes]
         self._joy_actions = _joy_actions(parameters.read(self, "joy_buttons"))
+        self._pedal_keys = {}
+        if parameters.read(self, "pedal"):
+            self._pedal_keys = read_keys(parameters.read(self, "pedal_keys"), ACTIONS)
         self._folder = RecordingsFolder(Path(parameters.read(self, "out")).expanduser())
         versions = {"rmw": get_rmw_implementation_identifier(), "ros_distro": os.environ.get("ROS_DISTRO", "")}
         self._session = describe_session(spec, versions, Path(path).absolute().parent)
@@ -434,8 +454,14 @@ class EpisodeRecorder(LifecycleNode):
         receiver.start()
         self._receiver = receiver
         if self._joy_actions:
-            topic = parameters.read(self, "joy_topic")
+            topic, self._pressed = parameters.read(self, "joy_topic"), []
             self._joy = self.create_subscription(Joy, topic, self._on_joy, middleware.clock(10))
+        try:
+            if self._pedal_keys:
+                self._pedal = Pedal(parameters.read(self, "pedal"), self._pedal_keys, self._on_pedal)
+        except RoboCacheError:
+            self._stop()
+            raise
         self._publish_state()
         return super().on_activate(state)
 
@@ -470,6 +496,12 @@ class EpisodeRecorder(LifecycleNode):
         self._stop()
         process.detach(self._log)
         super().destroy_node()
+
+    def _topics_of_runner(self) -> list[str]:
+        runner = parameters.read(self, "runner").strip()
+        if runner and not runner.startswith("/"):
+            runner = f"{self.get_namespace().rstrip('/')}/{runner}"
+        return [f"{runner}/{name}" for name in RUNNER_TOPICS if runner]
 
     def _active(self) -> _Receiver:
         if self._receiver is None:
@@ -516,8 +548,14 @@ class EpisodeRecorder(LifecycleNode):
             if button < len(pressed) and pressed[button] and not before[button]:
                 self.act(action)
 
+    def _on_pedal(self, action: str, pressed: bool) -> None:
+        if pressed:
+            self.act(action)
+
     def act(self, action: str) -> None:
         """Do one of ACTIONS; a refusal is logged."""
+        if action == "toggle":
+            action = "success" if self.recording else "start"
         calls = {"success": partial(self.end, success=True), "failure": partial(self.end, success=False)}
         try:
             calls.get(action, getattr(self, action, self.start))()
@@ -579,6 +617,9 @@ class EpisodeRecorder(LifecycleNode):
             self._failure = error
 
     def _stop(self) -> None:
+        if self._pedal:  # not under the lock, which its thread may wait for
+            self._pedal.close()
+            self._pedal = None
         with self._lock:
             if self.recording:
                 with suppress(RoboCacheError):  # it is logged

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from builtin_interfaces.msg import Time
 from numpy.typing import NDArray
-from sensor_msgs.msg import CompressedImage, Image, PointCloud2, PointField
+from sensor_msgs.msg import CompressedImage, Image, JointState, PointCloud2, PointField
 from std_msgs.msg import Float32MultiArray, Header
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from robocache_ros.decode import ImagePayload
 from robocache_ros.decode.images import decode_compressed
 from robocache_ros.ops.voxel.grid import value_names, voxel_points
 from robocache_ros.spec import StreamSpec, VoxelSpec
+from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
 
 TICK_LABEL = "tick_ns="
@@ -53,6 +54,15 @@ def read_fused(message: Float32MultiArray) -> tuple[int, Tensor]:
         raise ValueError(f"label {tick.label!r} does not begin with {TICK_LABEL}")
     window = torch.frombuffer(message.data, dtype=torch.float32).reshape(tick.size, columns.size)
     return int(tick.label[len(TICK_LABEL) :]), window
+
+
+def plot_message(tick_ns: int, row: NDArray[np.float32], layout: Layout) -> JointState:
+    """The (C,) row of a tick with a name for each number, for viewers that plot joints; NaN where there is no value."""
+    columns = layout.plotted
+    values = row[[each.column for each in columns]].astype(np.float64)
+    values[[each.valid is not None and not row[each.valid] for each in columns]] = np.nan
+    header = Header(stamp=stamp(tick_ns))
+    return JointState(header=header, name=[each.name for each in columns], position=array("d", values.tobytes()))
 
 
 def stamp(time_ns: int) -> Time:

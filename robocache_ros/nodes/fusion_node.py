@@ -194,7 +194,7 @@ def logs_errors(transition: Transition[Node]) -> Transition[Node]:
 
 
 class FusionNode(LifecycleNode):
-    """Publishes `~/fused`, `~/layout`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares.
+    """Publishes `~/fused`, `~/layout`, `~/plot`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares.
 
     Args:
         name: the node's name, before remapping.

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,11 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.logging import get_logger
 from rclpy.parameter import Parameter
+from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock as ClockMessage
-from sensor_msgs.msg import Joy
+from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Bool, Float32MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
@@ -48,8 +49,10 @@ from robocache_ros.nodes import frame_messages, middleware, parameters, process
 from robocache_ros.nodes.client.subscriber import FusedSubscriber
 from robocache_ros.nodes.fusion_node import SUCCESS, FusionNode, logs_errors
 from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.sim_timeline import read_clock
-from robocache_ros.nodes.subscriptions import definitions
+from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
+from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
 from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.policies import KINDS, check_policy, identity
@@ -70,6 +73,8 @@ PARAMETERS = (
     Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
     Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
     Declared("record_run", "", "Path of a new file with all that the runner takes and sends, for `robocache replay`."),
+    Declared("pedal", "", "Foot pedal that takes over while it is pressed.", "/dev/input/by-id/..."),
+    Declared("pedal_keys", "takeover=KEY_B", "Its key.", "takeover=<key>"),
     Declared("autostart", False, "Configure and activate at the start.", read_only=True),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
@@ -80,6 +85,7 @@ FACTS = ("state", "origin", "seam_step")  # columns of ~/executed after those of
 SOURCE = ("ticks_since_observation", "weight")
 WAIT_S = 0.1  # until the thread of the steps looks for its end again
 ACKED_S = 0.5  # until the last zero velocity counts as lost
+URDF_S = 10.0  # until a topic counts as one without a URDF
 LEVELS = {State.RUN: DiagnosticStatus.OK, State.STOP: DiagnosticStatus.ERROR}
 
 
@@ -168,6 +174,17 @@ class PolicyRunner(LifecycleNode):
         process.detach(self._log)
         super().destroy_node()
 
+    def act(self, action: str) -> None:
+        """Do `takeover` (begin one, or end it), `stop` or `arm`, as the services do."""
+        if self.run is None:
+            return
+        if action == "takeover":
+            self.run.take_over(not self.run.runner.in_takeover)
+        elif action == "stop":
+            self.run.runner.stop("the operator stopped it")
+        else:
+            self.run.runner.arm()
+
     def _release(self) -> None:
         if self.run:
             self.run.destroy()
@@ -185,7 +202,7 @@ class PolicyRunner(LifecycleNode):
 
     def _on_takeover(self, request: Any, response: Any) -> Any:
         if self.run:
-            self.run.runner.take_over(bool(request.data))
+            self.run.take_over(bool(request.data))
         return self._answered(response, "the operator commands" if request.data else "the policy commands")
 
     def _answered(self, response: Any, words: str) -> Any:
@@ -221,12 +238,17 @@ class Run:
     ) -> None:
         self._node, self._spec = node, spec
         self.counters: Counter[str] = Counter()
-        outputs = Outputs(spec, options)
+        urdfs = read_urdf_files(options, Path(parameters.read(node, "spec")).parent)
+        outputs = Outputs(spec, options, urdfs | {topic: _urdf_on(node, topic) for topic in options.urdf_topics})
         classes = {output.name: _message_class(output) for output in outputs.outputs}
         policy, device = parameters.read(node, "policy"), parameters.read(node, "device")
         with_options = replace(spec, run=options)
         if policy:
             check_policy(policy, with_options)
+        self._pedal: Pedal | None = None  # while the node is active
+        self._pedal_keys = {}
+        if parameters.read(node, "pedal"):
+            self._pedal_keys = read_keys(parameters.read(node, "pedal_keys"), ("takeover",))
         file = parameters.read(node, "record_run")
         identified = identity(policy, device) if policy and (file or shared_log) else {}
         self._own_log = RunLog(Path(file).expanduser(), spec) if file else None
@@ -240,6 +262,9 @@ class Run:
         }
         self._executed = node.create_publisher(Float32MultiArray, "~/executed", middleware.reliable(200))
         self._columns = node.create_publisher(String, "~/columns", middleware.latched())
+        self._actions = node.create_publisher(JointState, "~/action", middleware.reliable(200))
+        self._interventions = node.create_publisher(Bool, "~/intervention", middleware.latched())
+        self.take_over(False)
         described = {
             "columns": [*outputs.names, *FACTS],
             "sources": SOURCE,
@@ -254,10 +279,9 @@ class Run:
         for output in options.outputs:
             if output.takeover:
                 self._subscribe_operator(output.name, output.takeover)
-        button = parameters.read(node, "takeover_button")
-        if button >= 0:
-            self._button, self._pressed = button, False
-            self._subscriptions.append(node.create_subscription(Joy, "/joy", self._on_joy, middleware.reliable(1)))
+        self._button, self._pressed = parameters.read(node, "takeover_button"), False
+        if self._button >= 0:
+            self._subscriptions.append(node.create_subscription(Joy, "/joy", self._on_joy, middleware.clock(10)))
         images = [stream.name for stream in spec.media if stream.role == "observation"]
         self._frames = FusedSubscriber(
             parameters.read(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
@@ -276,19 +300,35 @@ class Run:
             self._clock = self._node.create_subscription(
                 ClockMessage, "/clock", self._on_clock, middleware.clock(), raw=True
             )
+        if self._pedal_keys:
+            self._pedal = Pedal(
+                parameters.read(self._node, "pedal"),
+                self._pedal_keys,
+                lambda _, pressed: self.take_over(pressed),
+                self._pedal_lost,
+            )
         self._ended.clear()
         self.runner.arm()
         self._thread = threading.Thread(target=self._step, name="robocache-commands", daemon=True)
         self._thread.start()
 
+    def take_over(self, active: bool) -> None:
+        """Begin or end a takeover, and publish it."""
+        self.runner.take_over(active)
+        self._interventions.publish(Bool(data=active))
+
     def end(self) -> None:
-        """End the steps, and make velocities zero."""
+        """End the steps and a takeover, and make velocities zero."""
+        if self._pedal:
+            self._pedal.close()
+            self._pedal = None
         if self._thread:
             self._ended.set()
             self._woken.set()
             self._thread.join()
             self._thread = None
             self._send_zero()
+            self.take_over(self._pressed)  # a button may still be held when the node is activated again
 
     def destroy(self) -> None:
         """End the steps and the policy, and release everything."""
@@ -300,7 +340,13 @@ class Run:
             self._guard.communicate(b"done\n")
         for subscription in [*self._subscriptions, *([self._clock] if self._clock else [])]:
             self._node.destroy_subscription(subscription)
-        for publisher in (*self._publishers.values(), self._executed, self._columns):
+        for publisher in (
+            *self._publishers.values(),
+            self._executed,
+            self._columns,
+            self._actions,
+            self._interventions,
+        ):
             self._node.destroy_publisher(publisher)
         if self._own_log:
             self._own_log.close()
@@ -345,7 +391,9 @@ class Run:
         window = np.concatenate([row, np.array([*facts, *pairs], np.float32)])[None]
         tick_ns = tick_grid.tick_ns(step.tick, self._spec.rate_hz)
         self._executed.publish(frame_messages.fused_cdr(tick_ns, window))
-        state = (step.state, step.origin == "operator")
+        by_operator = step.origin == "operator"
+        self._actions.publish(self.runner.outputs.executed(step.row, tick_ns, intervention=by_operator))
+        state = (step.state, by_operator)
         if state != self._state:
             self._state = state
             level = logging.ERROR if step.state is State.STOP else logging.INFO
@@ -400,13 +448,19 @@ class Run:
 
     def _on_takeover(self, message: Bool) -> None:
         if message.data != self.runner.in_takeover:
-            self.runner.take_over(bool(message.data))
+            self.take_over(bool(message.data))
+
+    def _pedal_lost(self) -> None:
+        """Stop if the operator commanded: the pedal cannot say how long."""
+        if self.runner.in_takeover:
+            self.runner.stop("the pedal was unplugged during a takeover")
+            self.take_over(False)
 
     def _on_joy(self, message: Joy) -> None:
         pressed = self._button < len(message.buttons) and bool(message.buttons[self._button])
         if pressed != self._pressed:
             self._pressed = pressed
-            self.runner.take_over(pressed)
+            self.take_over(pressed)
 
     def _subscribe_operator(self, name: str, topic: str) -> None:
         stream = self._spec.stream(name)
@@ -444,6 +498,34 @@ def _message_class(output: Output) -> type[Any]:
             f"run.outputs.{output.name}: {output.type} is not installed; install ros-$ROS_DISTRO-{package}"
         )
     return found
+
+
+def _urdf_on(node: LifecycleNode, topic: str) -> str:
+    """Return the newest text on a latched topic, without an executor; RoboCacheError if none comes."""
+    subscription: Any = node.create_subscription(
+        String,
+        topic,
+        lambda _: None,
+        middleware.latched(),
+        callback_group=middleware.ManualCallbackGroup(),
+        event_callbacks=middleware.no_events(),
+        raw=True,
+    )
+    waiter, subscriber, end = middleware.Waiter(node, 1), RawSubscriber(), time.monotonic() + URDF_S
+    try:
+        while (received := subscriber.take(subscription)) is None:
+            if time.monotonic() >= end:
+                raise RoboCacheError(
+                    f"run.outputs: no URDF on {printable(topic, 60)} within {URDF_S:g} s; "
+                    "start robot_state_publisher, or give a file"
+                )
+            waiter.wait(round(WAIT_S * 1e9), [subscription])
+        if len(received.data) > 2 * MAX_BYTES:
+            raise RoboCacheError(f"run.outputs: the URDF on {printable(topic, 60)} is too large; give a file")
+        return str(deserialize_message(bytes(received.data), String).data)
+    finally:
+        waiter.destroy()
+        node.destroy_subscription(subscription)
 
 
 def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
@@ -509,6 +591,7 @@ def run_policy(
     *,
     use_sim_time: bool,
     record: str = "",
+    control: Callable[[PolicyRunner], None] = lambda _: None,
 ) -> int:
     """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
 
@@ -520,6 +603,7 @@ def run_policy(
         given: options of the run that are not those of the spec.
         use_sim_time: follow /clock.
         record: path of a new file for the log of the run; empty: none.
+        control: runs in a thread with the active node.
     """
     process.prepare()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
@@ -539,9 +623,16 @@ def run_policy(
             runner.shared_log = nodes[0].pipeline.run_log
             if nodes[0].trigger_activate() != SUCCESS:
                 return False
-        return runner.autostart()
+        if not runner.autostart():
+            return False
+        keys.start()
+        return True
 
-    return spin(nodes, start)
+    keys = threading.Thread(target=lambda: control(runner), name="robocache-keys", daemon=True)
+    code = spin(nodes, start)
+    if keys.ident:
+        keys.join(1.0)  # it leaves the terminal as it was
+    return code
 
 
 def _overrides(values: Mapping[str, Any]) -> list[Parameter[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
-from sensor_msgs.msg import CompressedImage, Image, PointCloud2
+from sensor_msgs.msg import CompressedImage, Image, JointState, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 
 from robocache_ros.engine import Frames, tick_grid
@@ -19,6 +19,7 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
 FUSED_DEPTH = 200  # ticks kept for a slow subscriber; they are small
+PLOT_DEPTH = 10
 
 
 class Window:
@@ -86,6 +87,7 @@ class Outputs:
         self._window = Window(spec.horizon, layout.row_width, spec.rate_hz)
         create = node.create_lifecycle_publisher
         self._fused = create(Float32MultiArray, "~/fused", middleware.reliable(FUSED_DEPTH))
+        self._plot = create(JointState, "~/plot", middleware.reliable(PLOT_DEPTH))
         self._described = create(String, "~/layout", middleware.latched())
         self._media: dict[str, Any] = {
             stream.name: create(
@@ -130,6 +132,8 @@ class Outputs:
                 and (value := frames.media[name][index]).numel()
                 and (message := frame_messages.compressed_message(tick_ns, self._frame_of(streams[name]), value))
             ]
+            if self._plot.get_subscription_count():
+                media.append((self._plot, frame_messages.plot_message(tick_ns, rows[index], self._layout)))
             wait_until_due(tick_ns)
             if self.ring:
                 self.ring.announce()
@@ -145,7 +149,7 @@ class Outputs:
         """Destroy the publishers and the ring."""
         if self.ring:
             self.ring.close()
-        for publisher in (self._fused, self._described, *self._media.values(), *self._compressed.values()):
+        for publisher in (self._fused, self._plot, self._described, *self._media.values(), *self._compressed.values()):
             self._node.destroy_lifecycle_publisher(publisher)
         self._media, self._compressed = {}, {}
 

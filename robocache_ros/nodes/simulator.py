@@ -28,13 +28,14 @@ from robocache_ros.bags.player import SteadyClock
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import middleware, process, transport
 from robocache_ros.sim.command import SimArguments, parse
-from robocache_ros.sim.simulation import COMMANDS, EPISODE, SUCCESS, TYPES, Simulation
+from robocache_ros.sim.simulation import COMMANDS, EPISODE, OPERATOR, SUCCESS, TYPES, Simulation
 from robocache_ros.sim.so101 import JOINTS
 from robocache_ros.units import NS_PER_S
 
 QUEUE_DEPTH = 5000  # messages kept for a slow subscriber; acknowledged messages are freed
 ACKNOWLEDGED_NS = 100_000_000  # the simulation runs ahead of its reliable subscribers by this much at most
 WAIT_S = 1.0  # longest wait for an acknowledgement, or for the command of a tick
+INTERVENTION = "policy_runner/intervention"  # whether the operator commands
 MAX_WAITING = 1000  # commands and calls that wait for the next step
 
 
@@ -60,6 +61,8 @@ class Simulator(Node):
             )
             for topic, kind in TYPES.items()
         }
+        if given.operator:
+            self._outputs[OPERATOR] = self.create_publisher(JointState, OPERATOR, reliable)
         self._clock_output: Any = self.create_publisher(Clock, "/clock", reliable)
         self._changed = threading.Condition()
         self._received: deque[Callable[[], None]] = deque()
@@ -67,6 +70,8 @@ class Simulator(Node):
         self._ignored = 0
         self._is_locked = False  # with lockstep: commands come, and each tick waits for its own
         self.create_subscription(JointState, COMMANDS, self._on_command, middleware.reliable(10))
+        if given.operator:
+            self.create_subscription(Bool, INTERVENTION, self._on_intervention, latched)
         self.create_service(Trigger, "~/reset", self._on_reset)
         self.create_service(SetBool, "~/expert", self._on_expert)
 
@@ -158,6 +163,9 @@ class Simulator(Node):
             with self._changed:
                 self._commands += 1
                 self._changed.notify()
+
+    def _on_intervention(self, message: Bool) -> None:
+        self._hand_over(lambda: self.simulation.advise(on=bool(message.data)))
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Begin the episode of the parameter `seed`, which then is one more."""

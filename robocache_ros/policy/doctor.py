@@ -255,7 +255,7 @@ def _actions(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
         advice = f"set offset: {facts.action_offset} in the section run"
         yield compared("action_offset", facts.action_offset, run_offset(spec, spec.run or RunOptions()), advice)
     try:
-        Outputs(spec, spec.run or RunOptions())
+        Outputs(spec, (spec.run or RunOptions()).without_urdfs())
     except RoboCacheError as error:
         yield Finding(ERROR, "run", "the policy gives commands", "not possible", advice=str(error).splitlines()[0])
 

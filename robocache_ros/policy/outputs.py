@@ -6,7 +6,7 @@ The messages are CDR bytes, which a node publishes as they are.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.alignments import alignment
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.policy.joint_limits import ColumnLimits, column_limits, read_joints
 from robocache_ros.policy.plan import PlanOptions
 from robocache_ros.policy.watchdog import Limits
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -47,6 +48,7 @@ _TWIST = [f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz"]
 PARTS = {POSE: ("pose.", _POSE), TWIST_STAMPED: ("twist.", _TWIST), TWIST: ("", _TWIST)}
 TYPES = (*NUMBERS, *FIELDS, *PARTS)
 VELOCITIES = (TWIST, TWIST_STAMPED, JOG)  # their receivers stop if commands end
+INTERVENTION = "intervention"  # name of the value beside the columns of what was executed
 MIN_POINTS = 2  # of a trajectory: one of a single point is never blended
 AHEAD = 2  # ticks from now to the stamp of a trajectory, at least: one that begins in the past steps into its middle
 
@@ -72,7 +74,7 @@ class Output:
     def __init__(self, stream: StreamSpec, output: OutputSpec, columns: slice) -> None:
         self.name, self.columns = stream.name, columns
         self.topic, self.type = output.topic or stream.topic, output.type or stream.type
-        self._where, self._frame = f"run.outputs.{stream.name}", output.frame
+        self._where, self._frame, self._unit = f"run.outputs.{stream.name}", output.frame, stream.unit
         self.offset = np.array(stream.offset, np.float64) if stream.offset else np.zeros(1)
         self._names = output.names or stream.names
         if self.type not in TYPES:
@@ -120,6 +122,33 @@ class Output:
                 f"{where}: velocities as {self.type.rpartition('/')[2]} have no timeout, and motion would not end with "
                 "this program; use TwistStamped or JointJog, or set accept_no_timeout"
             )
+
+    def joint_limits(self, urdf: str, max_speed: float, period_s: float) -> ColumnLimits:
+        """Return the limits of its columns that a URDF states.
+
+        Args:
+            urdf: the text.
+            max_speed: see `OutputSpec`.
+            period_s: of the ticks.
+
+        Raises:
+            RoboCacheError: the text is not a URDF, or does not limit each of the joints.
+        """
+        where = f"{self._where}.urdf"
+        if len(self._names) != self.columns.stop - self.columns.start:
+            raise RoboCacheError(f"{where}: needs a joint for each value; name them in {self._where}.names")
+        if self.type in PARTS or self._field in ("effort", "displacements"):
+            raise RoboCacheError(f"{where}: limits positions and velocities of joints only; leave it out")
+        found = column_limits(
+            read_joints(urdf, where),
+            self._names,
+            self._unit,
+            velocities=self.is_velocity,
+            max_speed=max_speed,
+            period_s=period_s,
+            where=where,
+        )
+        return found._replace(lower=found.lower - self.offset, upper=found.upper - self.offset)
 
     def message(self, row: Float32, stamp_ns: int, period_ns: int) -> bytes:
         """Return the message of one row.
@@ -204,6 +233,11 @@ def run_offset(spec: FusionSpec, options: RunOptions) -> int:
 class Outputs:
     """The outputs of a spec, and what it says about the columns of an action row.
 
+    Args:
+        spec: of the robot.
+        options: of the run.
+        urdfs: the texts of the URDFs that outputs name, by the key `urdf`.
+
     Attributes:
         spec, options: as given.
         names: (A,) of the columns, such as `action.joint1`.
@@ -214,7 +248,7 @@ class Outputs:
         RoboCacheError: the spec has no action, or one that cannot be sent.
     """
 
-    def __init__(self, spec: FusionSpec, options: RunOptions) -> None:
+    def __init__(self, spec: FusionSpec, options: RunOptions, urdfs: Mapping[str, str] | None = None) -> None:
         self.spec, self.options = spec, options
         streams = Layout(spec).vectors_of("action")
         if not streams:
@@ -234,6 +268,12 @@ class Outputs:
             key: self._columns([(stream.dim, getattr(options.output(stream.name), key)) for stream in streams], key)
             for key in ("lower", "upper", "max_step")
         }
+        for each in self.outputs:
+            if urdf := options.output(each.name).urdf:
+                if urdf not in (urdfs or {}):
+                    raise RoboCacheError(f"run.outputs.{each.name}.urdf: {printable(urdf, 60)} was not read; read it")
+                self._limit(bounds, each, (urdfs or {})[urdf])
+        self.options = options.without_urdfs()  # the limits have them
         self.limits = Limits(**bounds, coast_ticks=options.coast_ticks, invalid_ticks=options.invalid_ticks)
 
     @property
@@ -257,6 +297,37 @@ class Outputs:
     def width(self) -> int:
         """A: number of columns."""
         return len(self.names)
+
+    def executed(self, row: Float32 | None, tick_ns: int, *, intervention: bool) -> bytes:
+        """Return what was sent at a tick as a sensor_msgs/JointState, which a stream of a spec can read by name.
+
+        Args:
+            row: (A,) float32; None: nothing was sent, so that its values are NaN.
+            tick_ns: time of the tick, the stamp.
+            intervention: whether it is the operator's; the value of the name `intervention`, 0 or 1.
+        """
+        values = np.full(self.width, np.nan) if row is None else row.astype(np.float64)
+        writer = _Writer()
+        writer.header(tick_ns, "")
+        writer.texts((*self.names, INTERVENTION))
+        writer.doubles(np.append(values, float(intervention)))
+        for _ in range(2):  # velocity, effort
+            writer.number("I", 0)
+        return bytes(writer.data)
+
+    def _limit(self, bounds: dict[str, Float32 | None], output: Output, urdf: str) -> None:
+        """Narrow the limits of the columns of an output to those of a URDF."""
+        found = output.joint_limits(urdf, self.options.output(output.name).max_speed, 1 / self.spec.rate_hz)
+        for key, values in found._asdict().items():
+            narrower, free = (np.maximum, -np.inf) if key == "lower" else (np.minimum, np.inf)
+            limits = bounds[key]
+            if limits is None:
+                limits = bounds[key] = np.full(self.width, free, np.float32)
+            limits[output.columns] = narrower(limits[output.columns], values)
+        lower, upper = bounds["lower"], bounds["upper"]
+        if lower is not None and upper is not None and (excluded := np.flatnonzero(lower > upper)).size:
+            name = self.names[excluded[0]]
+            raise RoboCacheError(f"run.outputs.{output.name}.urdf: allows no value of {name}; correct lower and upper")
 
     def _columns(self, given: list[tuple[int, tuple[float, ...]]], key: str) -> Float32 | None:
         """Return (A,) limits of the columns; None if there are none."""

@@ -374,6 +374,11 @@ class RunReader:
             self.notes.append(text)
 
 
+def spec_of_run(path: Path) -> FusionSpec | None:
+    """Return the spec of a run log; None for a file of another kind. RoboCacheError: it cannot be read."""
+    return RunReader(path).spec if RUN in read_metadata(path) else None
+
+
 class Call(NamedTuple):
     """A call of `advance`: the ticks that the run logged (None: they are not compared), and those of the replay."""
 

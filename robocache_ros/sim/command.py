@@ -11,7 +11,7 @@ from pathlib import Path
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.programs import HelpFormatter
-from robocache_ros.sim.simulation import IMAGES, TYPES, SimOptions, Simulation, episode
+from robocache_ros.sim.simulation import IMAGES, OPERATOR, TYPES, SimOptions, Simulation, episode
 from robocache_ros.sim.so101 import MAX_SEED
 
 MAX_EPISODES = 100_000
@@ -28,6 +28,7 @@ class SimArguments:
         episodes: to end after; 0: one that does not end.
         rate: seconds of the simulation per second; 0: as fast as its subscribers acknowledge messages.
         expert: whether the expert acts.
+        operator: whether the expert is the operator during takeovers of a policy runner.
         lockstep: each tick waits for its command, once commands come, so that a slow policy is not late.
         out: folder of demonstrations to write, without ROS.
 
@@ -40,6 +41,7 @@ class SimArguments:
     episodes: int = 0
     rate: float = 1.0
     expert: bool = False
+    operator: bool = False
     lockstep: bool = False
     out: Path | None = None
 
@@ -69,6 +71,9 @@ def parser() -> argparse.ArgumentParser:
         "--rate", type=float, default=default.rate, help="Speed; 1.0 is real time, 0 as fast as subscribers follow."
     )
     made.add_argument("--expert", action="store_true", help="Let the scripted expert act.")
+    made.add_argument(
+        "--operator", action="store_true", help=f"During a takeover, let the expert send its commands on {OPERATOR}."
+    )
     made.add_argument("--lockstep", action="store_true", help="Wait for the command of each tick, once commands come.")
     made.add_argument("--no-camera", action="store_true", help="Render no images.")
     made.add_argument(
@@ -92,6 +97,7 @@ def parse(arguments: Sequence[str]) -> SimArguments:
             given.episodes,
             given.rate,
             given.expert,
+            given.operator,
             given.lockstep,
             given.out,
         )

@@ -27,6 +27,7 @@ JOINT_STATES, COMMANDS = "/so101/joint_states", "/so101/commands"
 BLOCK, GOAL = "/so101/block_pose", "/so101/goal_pose"
 IMAGES = "/so101/front/image_raw"
 SUCCESS, EPISODE = "/so101/success", "/so101/episode"
+OPERATOR = "/so101/operator"  # the commands of the expert while it advises, as those of COMMANDS
 # Topic -> message type.
 TYPES = {
     JOINT_STATES: "sensor_msgs/msg/JointState",
@@ -74,7 +75,7 @@ class Simulation:
 
     Attributes:
         robot: the arm and its scene.
-        expert: the scripted expert; it acts while `expert_on`.
+        expert: the scripted expert; it acts while `expert_on`, and publishes what it would do while `advises`.
         now_ns: time of the simulation.
     """
 
@@ -84,7 +85,7 @@ class Simulation:
         self.options = options
         self.robot = So101(options.image_size)
         self.expert = Expert(self.robot)
-        self.expert_on = False
+        self.expert_on = self.advises = False
         self.now_ns = self._start_ns = start_ns
         self._images = 0  # rendered
         self._waiting: list[tuple[int, int, RawMessage]] = []  # by time of publication
@@ -101,6 +102,7 @@ class Simulation:
         self._random = np.random.default_rng((seed, 1))
         self._noise: Float64 = np.zeros(len(JOINTS))
         self._is_running = True
+        self._shown.clear()  # each recording of an episode has them
         self._begun_ns = self._open_ns = self.now_ns  # the newest time at which the task was not done
 
     def end(self) -> None:
@@ -112,6 +114,12 @@ class Simulation:
         if on and not self.expert_on:
             self.expert.reset()
         self.expert_on = on
+
+    def advise(self, *, on: bool) -> None:
+        """Let the expert publish its commands for an operator, from its first phase on, or no longer."""
+        if on and not self.advises:
+            self.expert.reset()
+        self.advises = on
 
     @property
     def episode_has_ended(self) -> bool:
@@ -136,20 +144,22 @@ class Simulation:
         if self.at_tick:
             yield _message(BLOCK, now_ns, pose_cdr(now_ns, FRAME, robot.block))
             yield _message(GOAL, now_ns, pose_cdr(now_ns, FRAME, np.array([*robot.goal, 1, 0, 0, 0])))
-            for topic, value in ((EPISODE, self._is_running), (SUCCESS, robot.is_success)):
-                if self._shown.get(topic) is not value:
-                    self._shown[topic] = value
-                    yield _message(topic, now_ns, bool_cdr(value))
+        for topic, value in ((EPISODE, self._is_running), (SUCCESS, robot.is_success)):
+            if self._shown.get(topic) is not value:
+                self._shown[topic] = value
+                yield _message(topic, now_ns, bool_cdr(value))
         if self.options.camera and now_ns >= self._start_ns + self._images * NS_PER_S // IMAGE_HZ:
             self._images += 1
             delay_ns = max(0, IMAGE_DELAY_NS + round(self._random.normal() * IMAGE_JITTER_NS))
             due_ns = -(-(now_ns + delay_ns) // STEP_NS) * STEP_NS
             image = _message(IMAGES, due_ns, image_cdr(now_ns, FRAME, robot.image()))
             heapq.heappush(self._waiting, (due_ns, next(self._numbers), image))
-        if self.at_tick and self.expert_on and not self.expert.is_done:
+        if self.at_tick and (self.expert_on or self.advises) and not self.expert.is_done:
             targets = self.expert.act()
-            yield _message(COMMANDS, now_ns, joint_state_cdr(now_ns, JOINTS, targets, NO_VALUES))
-            self.command(self._disturbed(targets))
+            commands = joint_state_cdr(now_ns, JOINTS, targets, NO_VALUES)
+            yield _message(COMMANDS if self.expert_on else OPERATOR, now_ns, commands)
+            if self.expert_on:
+                self.command(self._disturbed(targets))
 
     def step(self) -> None:
         """Go on by one step of the physics."""

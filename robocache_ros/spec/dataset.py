@@ -143,6 +143,12 @@ class DatasetOptions:
         unit="s",
         flag=Flag(EPISODES, "Leave out ticks without motion for this long.", ("--trim-idle",), "S"),
     )
+    corrections: bool = key(
+        boolean,
+        "only the ticks at which the stream with role intervention is not 0: an episode for each takeover",
+        default=False,
+        flag=Flag(EPISODES, "Only what an operator commanded: an episode for each takeover."),
+    )
     task_topic: str = key(
         topic_name,
         "topic of std_msgs/String with the task of each episode",

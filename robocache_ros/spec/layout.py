@@ -23,6 +23,23 @@ class Column:
 
 
 @dataclass(frozen=True)
+class PlotColumn:
+    """A column of a row as it is plotted.
+
+    Attributes:
+        name: such as `joint_position.panda_joint1`, `valid:joint_position` or `age_ms:joint_position`.
+        stream: of the column.
+        column: its place in the row.
+        valid: the place of the stream's `valid`, without which the value is NaN; None: it always has a value.
+    """
+
+    name: str
+    stream: str
+    column: int
+    valid: int | None
+
+
+@dataclass(frozen=True)
 class Layout:
     """The columns of a row, in order: values by stream, `valid` by stream, age by stream, sample ages of windows."""
 
@@ -82,6 +99,20 @@ class Layout:
         rows = [(s, row) for s in self.spec.vectors for row in range(s.rows)]
         ages = [Column(f"age_ms:{s.name}.{row}", s.name, "sample_age", "ms, -1 none", s.role) for s, row in rows]
         return (*values, *valid, *age, *ages)
+
+    @cached_property
+    def plotted(self) -> tuple[PlotColumn, ...]:
+        """The columns that the node publishes on `~/plot`: values (of a window the newest sample), `valid`, ages."""
+        valid = {name: self.width + index for index, name in enumerate(self.names)}
+        values = [
+            PlotColumn(f"{s.name}.{component}", s.name, self.slots[s.name].stop - s.dim + index, valid[s.name])
+            for s in self.spec.vectors
+            for index, component in enumerate(s.components)
+        ]
+        states = [PlotColumn(f"valid:{name}", name, column, None) for name, column in valid.items()]
+        count = len(valid)
+        ages = [PlotColumn(f"age_ms:{name}", name, column + count, column) for name, column in valid.items()]
+        return (*values, *states, *ages)
 
     def vectors_of(self, role: str) -> tuple[StreamSpec, ...]:
         """The vector streams of a role that are not windows, in column order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from robocache_ros.spec import keys
@@ -40,6 +40,12 @@ _limits = converted(
     lambda given: given if isinstance(given, tuple) else (given,),
 )
 _topic = pattern("a topic such as /arm/commands, or commands in the namespace", TOPIC.replace("^/", "^/?"))
+_urdf = pattern("a file such as robot.urdf, or a topic such as /robot_description", rf"^[^\x00]+\.(urdf|xml)$|{TOPIC}")
+
+
+def is_urdf_file(name: str) -> bool:
+    """Return whether the URDF of an output is a file, and not a topic."""
+    return name.endswith((".urdf", ".xml"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,17 @@ class OutputSpec:
     upper: tuple[float, ...] = key(_limits, "largest command: one number, or one for each value", default=())
     max_step: tuple[float, ...] = key(
         _limits, "largest change from tick to tick: one number, or one for each value", default=()
+    )
+    urdf: str = key(
+        _urdf,
+        "the limits of the joints in a URDF hold too: a file, relative to the spec, or a latched topic of "
+        "std_msgs/String such as /robot_description. Joints are found by `names`",
+        default="",
+    )
+    max_speed: float = key(
+        number(0, 1),
+        "with urdf: the largest step, as a share of the velocity limit of each joint; 0: only max_step limits it",
+        default=0.0,
     )
     accept_no_timeout: bool = key(
         boolean,
@@ -242,6 +259,15 @@ class RunOptions:
     def output(self, stream: str) -> OutputSpec:
         """Return the output of an action stream; the default if the spec has none."""
         return next((each for each in self.outputs if each.name == stream), OutputSpec(stream))
+
+    def without_urdfs(self) -> RunOptions:
+        """Return the same options without the limits of URDFs."""
+        return replace(self, outputs=tuple(replace(each, urdf="") for each in self.outputs))
+
+    @property
+    def urdf_topics(self) -> list[str]:
+        """The topics from which outputs get a URDF."""
+        return sorted({each.urdf for each in self.outputs if each.urdf and not is_urdf_file(each.urdf)})
 
     @property
     def action_latency_ns(self) -> int:

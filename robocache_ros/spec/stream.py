@@ -391,7 +391,7 @@ class _StreamRules:
             self.refuse("voxels.features", f"{show_value(unknown[0])} is not one of {', '.join(known)}; change it")
 
 
-OUTCOMES = ("reward", "success")  # roles of streams that say how an episode went
+OUTCOMES = ("reward", "success", "intervention")  # roles of streams that say how an episode went
 
 
 @dataclass(frozen=True)
@@ -493,7 +493,8 @@ class StreamSpec:
     )
     role: str = key(
         choice("observation", "action", *OUTCOMES),
-        "whether a policy reads it or produces it, or whether it says how an episode went",
+        "whether a policy reads it or produces it, or whether it says how an episode went; intervention: it is not 0 "
+        "where an operator commanded",
         default="observation",
     )
     label: str = key(

@@ -11,12 +11,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from robocache_ros.errors import RoboCacheError, printable
-
-if TYPE_CHECKING:
-    from robocache_ros.storage.paths import AnyPath
 
 
 class RemoteError(RoboCacheError):
@@ -198,11 +195,11 @@ _NUMBER = re.compile(r"\[errno (\d{1,3})\]", re.IGNORECASE)
 
 
 @contextmanager
-def file_errors(path: AnyPath, *, but: Collection[int] = ()) -> Iterator[None]:
+def file_errors(path: object, *, but: Collection[int] = ()) -> Iterator[None]:
     """Convert an OSError to a RoboCacheError that names its file, or `path` if the error names no file.
 
     Args:
-        path: the file or folder in use.
+        path: the file or folder in use, whose text is shown.
         but: error numbers (errno) that are not converted.
     """
     try:
@@ -221,7 +218,7 @@ def error_number(error: OSError) -> int:
     return int(in_text[1]) if in_text else 0
 
 
-def _line_of(error: OSError, path: AnyPath) -> str:
+def _line_of(error: OSError, path: object) -> str:
     number = error_number(error)
     reason = os.strerror(number) if number else printable(" ".join(str(error).split()) or type(error).__name__, 80)
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) and error.filename else path

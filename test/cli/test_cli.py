@@ -171,7 +171,7 @@ def test_check_prints_every_error_of_a_spec(
 
 def test_a_first_spec_replaces_a_file_only_on_request(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
-    assert "give --overwrite" in robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml").err
+    assert "replace it with --overwrite" in robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml").err
     assert robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml", "--overwrite").code == 0
     assert load_spec(tmp_path / "mine.yaml").streams
 

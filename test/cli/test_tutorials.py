@@ -1,10 +1,13 @@
-"""The commands of the tutorial for a recording of one's own run as it shows them."""
+"""The commands of the tutorials run as they show them."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,131 @@ def test_the_refusals_that_the_tutorial_lists_are_those_of_the_commands() -> Non
     refusals = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
     assert len(refusals) == 4
     assert [text for text in refusals if text not in sources] == []
+
+
+SIMULATION = ROOT / "docs" / "tutorial" / "simulation_to_policy.md"
+FEWER = {
+    r"--episodes \d+ --seed": "--episodes 2 --seed",
+    r"--episodes 10": "--episodes 1",
+    r"--steps \d+": "--steps 20",
+}
+
+
+class Terminal:
+    """A command of the tutorial that runs beside others; `say` presses its keys."""
+
+    def __init__(self, command: str, folder: Path) -> None:
+        number = len(list(folder.glob("log*")))
+        for long, short in FEWER.items():
+            command = re.sub(long, short, command)
+        words = shlex.split(command)
+        given = [word for word in words if re.fullmatch(r"[A-Z_]+=\S+", word)]
+        program = {"robocache": [sys.executable, "-m", "robocache_ros"], "python": [sys.executable]}
+        words = words[len(given) :]
+        self.log = folder / f"log{number}"
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen(
+                program[words[0]] + words[1:],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **dict(word.split("=", 1) for word in given)},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin
+        assert self.process.poll() is None, self.log.read_text()
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def end(self, *codes: int) -> None:
+        try:
+            assert self.process.wait(300) in (codes or (0,)), self.log.read_text()
+        finally:
+            self.process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Path) -> None:
+    for module in ("rclpy", "mujoco", "pyarrow"):
+        pytest.importorskip(module)
+    import pyarrow.parquet as pq
+
+    from test.nodes.rig import repeating, until
+
+    for name in ("config", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    steps = SIMULATION.read_text(encoding="utf-8").split("\n## ")[1:]
+    blocks = [[block for _, block in BLOCKS.findall(step)] for step in steps]
+    _, (record, expert), (export,), (train,), (run, drive), (late,), (again, exports), (logged, replay) = blocks
+    left = []
+
+    def terminal(command: str) -> Terminal:
+        left.append(Terminal(command.strip(), tmp_path))
+        return left[-1]
+
+    def start(recording: Terminal, folder: str) -> None:
+        starting = repeating(lambda: recording.say("start"), lambda: list((tmp_path / folder).glob("*.part")), 0.5)
+        until(starting, "the recording", 120)
+
+    def recorder(command: str) -> Terminal:
+        started = terminal(command)
+        until(lambda: "actions are lines of stdin" in started.log.read_text(), "the recorder", 120)
+        return started
+
+    try:
+        recording = recorder(record)
+        simulation = terminal(expert)
+        start(recording, "recordings")
+        simulation.end(0, 1)
+        for line in ("success", "q"):
+            recording.say(line)
+        recording.end()
+        terminal(export).end()
+        terminal(train).end()
+
+        for command in (run, late, logged):
+            policy = terminal(command)
+            simulation = terminal(drive)
+            simulation.end(0, 1)
+            policy.say("q")
+            policy.end()
+
+        policy, recording = terminal(run), recorder(again)
+        simulation = terminal(drive)
+        start(recording, "corrections")
+        policy.say("t")
+        simulation.end(0, 1)
+        for line in ("success", "q"):
+            recording.say(line)
+        recording.end()
+        policy.say("q")
+        policy.end()
+        for command in exports.strip().splitlines():
+            terminal(command).end()
+
+        terminal(replay).end()
+    finally:
+        for each in left:
+            each.process.kill()
+            each.process.communicate()
+
+    def rows(dataset: str) -> list[bool]:
+        found: list[bool] = pq.read_table(next((tmp_path / dataset).rglob("data/*/*.parquet")))[
+            "intervention"
+        ].to_pylist()
+        return found
+
+    assert not any(rows("dataset"))
+    assert any(rows("all"))
+    assert all(rows("corrected"))
+    assert (tmp_path / "run" / "checkpoint.pt").is_file()
+
+
+def test_the_extras_that_the_tutorials_install_exist() -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for page in (TUTORIAL, SIMULATION):
+        for extras in re.findall(r"pip install '\.\[([a-z,]+)\]'", page.read_text(encoding="utf-8")):
+            assert [extra for extra in extras.split(",") if f'"{extra}": [' not in setup] == []

@@ -17,6 +17,7 @@ from robocache_ros.exporter import report as page
 from robocache_ros.exporter.job import ExportResult, summarize
 from robocache_ros.exporter.report import write_report
 from robocache_ros.formats.pieces import runs
+from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -53,11 +54,20 @@ def parsed(path: Path) -> Checker:
     return checker
 
 
+PANDA = Path(__file__).parents[1] / "data" / "panda_lift"
+
+
 @pytest.fixture(scope="module")
-def complete(spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Checker:
+def panda(spec: FusionSpec) -> ExportedRecording:
+    """All of panda_lift."""
+    return summarize(PANDA, spec)
+
+
+@pytest.fixture(scope="module")
+def complete(panda: ExportedRecording, tmp_path_factory: pytest.TempPathFactory) -> Checker:
     """The report of all of panda_lift."""
     out = tmp_path_factory.mktemp("report") / "report.html"
-    write_report([summarize(Path(__file__).parents[1] / "data" / "panda_lift", spec)], out)
+    write_report([panda], out)
     return parsed(out)
 
 
@@ -108,7 +118,51 @@ def test_runs_are_found() -> None:
 def test_one_bad_tick_shows_in_a_long_recording() -> None:
     states = np.ones(1_000_000, np.uint8)
     states[123_456] = 0
-    assert '<rect class="invalid" x="123.00" width="1.00"' in page.state_bar(states, 0, 0)
+    assert '<rect class="invalid" x="123.00" width="2.50"' in page.state_bar(states, 0, 0)
+
+
+def test_one_bad_tick_is_two_pixels_wide_in_a_window_of_1100_pixels() -> None:
+    states = np.ones(360_000, np.uint8)  # two hours
+    states[[100_000, 359_999]] = 0
+    drawn = page.state_bar(states, 0, 0)
+    widths = [(float(x), float(w)) for x, w in re.findall(r'class="invalid" x="([\d.]+)" width="([\d.]+)"', drawn)]
+    assert len(widths) == 2
+    assert all(width * 840 / 1000 >= 2 and x + width <= 1000 for x, width in widths)  # the bar has 840 of the pixels
+
+
+def test_an_invalid_tick_is_drawn_over_held_ones_beside_it() -> None:
+    states = np.full(50_000, 2, np.uint8)
+    states[25_000] = 0
+    assert page.state_bar(states, 0, 0).rindex('class="invalid"') > page.state_bar(states, 0, 0).rindex('class="held"')
+
+
+def test_a_topic_has_its_rate_gap_and_delays_over_time(panda: ExportedRecording) -> None:
+    stats = panda.topics["/panda/joint_states"]
+    caption, drawn = page.over_time(stats, panda.start_ns, panda.stop_ns)
+
+    assert caption == "rate over time, up to 506.2 Hz; below the longest delays, up to 7.679 ms"
+    (gap,) = re.findall(r'class="over" x="([\d.]+)" width="([\d.]+)"', drawn)
+    at_s = float(gap[0]) / page.TIME_WIDTH * panda.duration_s
+    assert at_s == pytest.approx(4.05, abs=0.02)
+    assert float(gap[1]) / page.TIME_WIDTH * panda.duration_s == pytest.approx(0.152, abs=0.01)
+    points = [tuple(map(float, each.split(","))) for each in re.findall(r'points="([^"]+)"', drawn)[0].split()]
+    assert len(points) >= page.TIME_BINS - 3
+    assert min(y for _, y in points) == pytest.approx(page.RATE_HEIGHT + 4, abs=0.1)  # the longest one is at the top
+
+
+def test_a_short_gap_of_a_long_recording_is_two_pixels_wide(panda: ExportedRecording) -> None:
+    stats = panda.topics["/panda/joint_states"]
+    drawn = page.over_time(stats, panda.start_ns, panda.start_ns + 3600 * 10**9)[1]
+    assert re.findall(r'class="over" x="[\d.]+" width="([\d.]+)"', drawn) == ["2.0"]
+
+
+def test_an_interruption_has_the_command_that_shows_it(complete: Checker) -> None:
+    assert f"robocache view {PANDA} --from 3.1 --to 5.2" in " ".join(complete.words)
+
+
+def test_frames_name_their_episode_if_there_are_several(made: Callable[[str], ExportResult]) -> None:
+    text = " ".join(parsed(made("video").out / "report.html").words)
+    assert set(re.findall(r"\d\.\d s · (episode \d|no episode)", text)) >= {"episode 0", "episode 1"}
 
 
 def test_a_histogram_gathers_what_is_beyond_its_limit() -> None:

@@ -59,6 +59,17 @@ def test_moments_are_sorted_by_their_length(reported: tuple[str, dict[str, Any]]
     assert reported[1]["interruptions"] == len(lengths)
 
 
+def test_ten_moments_are_shown_with_their_commands(
+    recordings: list[ExportedRecording], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MOMENTS_SHOWN", 3)
+    write_report(recordings, tmp_path / "report.html", dataset="lifts")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    moments = text[text.index('id="moments"') : text.index('id="limits"')]
+    assert moments.count("robocache view ") == 3
+    assert "the longest 3 of " in moments
+
+
 def test_the_index_names_the_worst_stream(reported: tuple[str, dict[str, Any]]) -> None:
     first = reported[1]["recordings"][0]
     assert first["worst_stream"] == "joint_position"

@@ -32,7 +32,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("bags",),
     ("formats",),
     ("recorder", "sim"),
-    ("datasets",),
+    ("datasets", "view"),
     ("exporter",),
     ("training",),
     ("policy",),

@@ -146,3 +146,27 @@ def test_the_defaults_of_the_command_line_are_those_of_the_arguments() -> None:
     given = parser().parse_args([])
 
     assert (given.seed, given.episodes, given.rate) == (0, 0, 1.0)
+
+
+def test_each_recording_of_demonstrations_says_where_its_episode_is(tmp_path: Path) -> None:
+    given = SimArguments(STATE, seed=1000, episodes=2, out=tmp_path)
+
+    for recording in write_demonstrations(tmp_path, given):
+        with Bag(recording) as bag:
+            assert [message.data[4] for message in bag.messages([sim.EPISODE])] == [1]
+
+
+def test_while_the_expert_advises_its_commands_are_those_of_an_operator() -> None:
+    simulation = sim.Simulation(STATE)
+    before = simulation.robot.targets.copy()
+    simulation.advise(on=True)
+
+    topics = set()
+    for _ in range(50):
+        topics |= {message.topic for message in simulation.publish()}
+        simulation.step()
+
+    assert sim.OPERATOR in topics
+    assert sim.COMMANDS not in topics
+    assert (simulation.robot.targets == before).all()  # it moves nothing
+    simulation.close()

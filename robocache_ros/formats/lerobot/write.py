@@ -32,7 +32,12 @@ PART_BYTES = 16 << 20  # rows that are read at once
 
 def _outcome_dtypes(dataset: ExportedDataset) -> dict[str, str]:
     """Return the types of the columns of LeRobot that say how episodes went; none if nothing is known of it."""
-    known = {schema.REWARD: "reward", schema.DONE: "reward", schema.SUCCESS: "success"}
+    known = {
+        schema.REWARD: "reward",
+        schema.DONE: "reward",
+        schema.SUCCESS: "success",
+        schema.INTERVENTION: "intervention",
+    }
     return {name: dtype for name, dtype in schema.OUTCOMES.items() if known[name] in dataset.outcomes}
 
 
@@ -43,6 +48,7 @@ def standard_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, ND
         schema.REWARD: episode.rewards,
         schema.DONE: rows == episode.length - 1,
         schema.SUCCESS: episode.successes,
+        schema.INTERVENTION: episode.interventions,
     }
     return {
         **{name: outcomes[name] for name in _outcome_dtypes(dataset)},

@@ -163,6 +163,53 @@ def test_discard_and_rerecord_move_files_to_the_trash(
     assert "it is not active" in refused.message
 
 
+def test_buttons_and_a_pedal_act_once_for_each_press(
+    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("evdev", reason="needs the pedals extra")
+    from test.nodes.pedal import Plug
+
+    plug = Plug()
+    monkeypatch.setattr("evdev.InputDevice", plug)
+    joy = rig.publisher(Joy, "/joy")
+    node = rig.recorder(joint_spec, joy_buttons="toggle=0", pedal="/dev/pedal", pedal_keys="toggle=KEY_B,failure=KEY_C")
+    wait(lambda: not node.silent(), "both streams")
+    wait(joy.get_subscription_count, "the game pad's subscriber")
+
+    for button in (1, 1, 1, 0):  # a game pad repeats its state
+        joy.publish(Joy(buttons=[button]))
+    wait(lambda: node.recording and node._pressed == [0], "the start by a button")
+    plug.send("KEY_B", 1, 2, 2, 0)
+    wait(lambda: node._last, "the end by a pedal")
+    assert node._last[1] == "success"
+    plug.send("KEY_B", 1)
+    wait(lambda: node.recording, "the start by a pedal")
+    plug.send("KEY_C", 1)
+    wait(lambda: node._last[1] == "failure", "the end by a pedal")
+
+    # What was pressed before does not count after the node is activated again.
+    joy.publish(Joy(buttons=[1]))
+    wait(lambda: node.recording, "the start by a button")
+    assert rig.change_state("deactivate", "/episode_recorder")
+    assert rig.change_state("activate", "/episode_recorder")
+    wait(lambda: not node.silent(), "both streams")
+    wait(joy.get_subscription_count, "the game pad's subscriber")
+    joy.publish(Joy(buttons=[1]))
+    wait(lambda: node.recording, "the start by a button again")
+    assert plug.opened == 2
+
+
+@pytest.mark.parametrize("parameters", [{"pedal": "/dev/none"}, {"pedal": "/dev/none", "pedal_keys": "jump=KEY_A"}])
+def test_a_wrong_pedal_is_refused_and_the_node_lives(
+    rig: Any, joint_spec: dict[str, Any], parameters: dict[str, str]
+) -> None:
+    pytest.importorskip("evdev", reason="needs the pedals extra")
+    with pytest.raises(AssertionError):
+        rig.recorder(joint_spec, **parameters)
+    node = rig._nodes[-1]
+    assert not node.active
+
+
 def test_a_wrong_button_is_refused(rig: Any, joint_spec: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         rig.recorder(joint_spec, joy_buttons="jump=1")

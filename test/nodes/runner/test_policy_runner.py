@@ -62,6 +62,7 @@ class Robot:
         self._operator = rig.publisher(Float64MultiArray, "/operator")
         self.commands = rig.listen(Float64MultiArray, "/arm")
         self.executed = rig.listen(Float32MultiArray, "/policy_runner/executed")
+        self.actions = rig.listen(JointState, "/policy_runner/action")
 
     def move(self) -> None:
         message = self._message(name=["a", "b"], position=[0.0, 0.0])
@@ -118,11 +119,12 @@ def runner(rig: Rig, spec: Path) -> Iterator[Any]:
 
 def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: Rig, runner: Any) -> None:
     from diagnostic_msgs.msg import DiagnosticArray
-    from std_msgs.msg import Float32MultiArray
+    from std_msgs.msg import Bool, Float32MultiArray
     from std_srvs.srv import SetBool, Trigger
 
     robot = Robot(rig)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    interventions = rig.listen(Bool, "/policy_runner/intervention", latched=True)
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
     assert (robot.newest[0] - 7) * 64 == round((robot.newest[0] - 7) * 64)  # a row of the chunk, to the bit
     until(lambda: robot.executed.newest.layout.dim[0].label.startswith("tick_ns="))
@@ -131,8 +133,12 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: R
     assert rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True)).success
     robot.wait_for(lambda: robot.newest == [3, 4], "commands of the operator", operates=True)
     robot.wait_for(lambda: robot.state()[1] == 3, "rows of the operator", operates=True)
+    until(lambda: list(robot.actions.newest.position) == [3, 4, 1], "an action of the operator")
+    assert list(robot.actions.newest.name) == ["action.0", "action.1", "intervention"]
+    assert interventions.newest.data
     rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands of the policy again")
+    until(lambda: not interventions.newest.data and robot.actions.newest.position[2] == 0, "the end of the takeover")
 
     assert rig.call(Trigger, "/policy_runner/stop", Trigger.Request()).success
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after a stop")
@@ -152,6 +158,88 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: R
     os.kill(runner.run._worker.pid, signal.SIGKILL)
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after the end of the policy")
     assert "exit code -9" in runner.run.runner.reason
+
+
+def test_a_button_and_a_pedal_take_over_while_they_are_pressed(
+    rig: Rig, spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rclpy.parameter import Parameter
+    from sensor_msgs.msg import Joy
+    from std_msgs.msg import Bool
+
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+    pytest.importorskip("evdev", reason="needs the pedals extra")
+    from test.nodes.pedal import Plug
+
+    plug = Plug()
+    monkeypatch.setattr("evdev.InputDevice", plug)
+    values = {"spec": str(spec), "takeover_button": 1, "pedal": "/dev/pedal"}
+    node = PolicyRunner(
+        context=rig.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()]
+    )
+    rig._nodes.append(node)
+    rig.executor.add_node(node)
+    assert node.autostart()
+    joy = rig.publisher(Joy, "/joy")
+    interventions = rig.listen(Bool, "/policy_runner/intervention", latched=True)
+    until(joy.get_subscription_count, "the game pad's subscriber")
+
+    def taken() -> list[bool]:
+        return [message.data for message in interventions.messages]
+
+    until(lambda: taken() == [False], "the state at the start")
+
+    def press(pressed: int) -> None:  # a game pad repeats its state
+        repeated = repeating(lambda: joy.publish(Joy(buttons=[0, pressed])), lambda: node.run._pressed == pressed, 0.02)
+        until(repeated, "the button")
+        joy.publish(Joy(buttons=[0, pressed]))
+
+    press(1)
+    press(0)
+    until(lambda: len(interventions) == 3, "the button")
+    plug.send("KEY_B", 1, 2, 2, 0)
+    until(lambda: len(interventions) == 5, "the pedal")
+    assert taken() == [False, True, False, True, False]
+
+    plug.send("KEY_B", 1)
+    until(lambda: len(interventions) == 6, "the pedal again")
+    plug.pull()
+    until(lambda: len(interventions) == 7, "the end of the takeover")
+    assert (node.run.runner.state.value, node.run.runner.reason) == (
+        "stop",
+        "the pedal was unplugged during a takeover",
+    )
+
+    # A takeover ends with the activity of the node.
+    plug.is_in = True
+    node.run.take_over(True)
+    assert rig.change_state("deactivate", "/policy_runner")
+    assert not node.run.runner.in_takeover
+    assert rig.change_state("activate", "/policy_runner")
+    assert node.run.runner.state.value == "warmup"
+
+
+def test_the_limits_of_robot_description_hold(rig: Rig, spec: Path) -> None:
+    from rclpy.parameter import Parameter
+    from rclpy.qos import DurabilityPolicy
+    from std_msgs.msg import String
+
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+    limit = '<limit lower="0" upper="1" velocity="2"/>'
+    joints = "".join(f'<joint name="{name}" type="revolute">{limit}</joint>' for name in "ab")
+    latched = rig.publisher(String, "/robot_description", durability=DurabilityPolicy.TRANSIENT_LOCAL, depth=1)
+    latched.publish(String(data=f"<robot>{joints}</robot>"))
+    text = yaml.safe_load(spec.read_text())
+    text["run"]["outputs"]["action"] |= {"urdf": "/robot_description", "names": ["a", "b"]}
+    spec.write_text(yaml.safe_dump(text))
+    node = PolicyRunner(context=rig.context, parameter_overrides=[Parameter("spec", value=str(spec))])
+    rig._nodes.append(node)
+
+    node.trigger_configure()
+
+    assert node.run.runner.outputs.limits.upper.tolist() == [2, 2]  # the outputs are velocities
 
 
 def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: Path) -> None:
@@ -189,23 +277,31 @@ def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: P
             assert tick - int(row[5]) in sent
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_runner_that_is_killed_or_interrupted_leaves_zero_velocity(
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, 0])
+def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(
     rig: Rig, spec: Path, tmp_path: Path, number: int
 ) -> None:
     command = [sys.executable, "-m", "robocache_ros", "run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec)]
     log = tmp_path / "run.log"
     with log.open("w") as out:
-        program = forked.Popen(command, preload=forked.NODE, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+        program = forked.Popen(
+            command, preload=forked.NODE, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT
+        )
     robot = Robot(rig)
     try:
         robot.wait_for(
             lambda: (robot.newest and robot.newest[0] >= 7) or program.poll() is not None, "commands of the policy"
         )
         assert program.poll() is None, log.read_text()
-        program.send_signal(number)
-        assert program.wait(60) == (0 if number == signal.SIGINT else -signal.SIGKILL), log.read_text()
+        assert program.stdin
+        if number:
+            program.send_signal(number)
+        else:
+            program.stdin.write(b"jump\ns\nq\n")
+            program.stdin.close()
+        assert program.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
     finally:
         program.kill()
-        program.wait()
+        program.communicate()
     until(lambda: robot.newest == [0, 0], "zero velocity")
+    assert number or "'jump' is no action" in log.read_text()

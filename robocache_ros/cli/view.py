@@ -1,0 +1,163 @@
+"""`robocache view`: a recording, a run or a dataset in the Rerun viewer, or a layout for Foxglove."""
+
+# No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+from urllib.parse import quote
+
+import typer
+
+from robocache_ros.cli.options import SpecOfRecording, place, spec_of_recording, with_msg_path
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.new_files import check_new, write_new
+
+WEB_PORT = 9090  # of Rerun
+
+if TYPE_CHECKING:
+    from robocache_ros.storage.paths import AnyPath
+
+
+@with_msg_path
+def view(
+    source: Annotated[
+        str,
+        typer.Argument(parser=place, metavar="BAG|DATASET|RUN", help="A recording, a dataset, or the log of a run."),
+    ],
+    given: dict[str, Any],
+    spec: SpecOfRecording = None,
+    first: Annotated[
+        float,
+        typer.Option("--from", metavar="N", help="First second of a recording or a run; first episode of a dataset."),
+    ] = 0,
+    last: Annotated[
+        Optional[float],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--to", metavar="N", help="Second at which it ends; the episode after the last."),
+    ] = None,
+    save: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--save", metavar="FILE", help="Write a recording of Rerun (.rrd) instead of opening a viewer."),
+    ] = None,
+    web: Annotated[bool, typer.Option("--web", help="Serve the viewer for a browser, until Ctrl-C.")] = False,
+    foxglove: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--foxglove", metavar="FILE", help="Write a layout for Foxglove and Lichtblick (.json) instead."),
+    ] = None,
+    plotjuggler: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--plotjuggler", metavar="FILE", help="Write a layout for PlotJuggler (.xml) instead."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+) -> None:
+    """Show cameras, raw samples with the fused values over them, their validity and ages, poses and clouds."""
+    from robocache_ros.cli import tables
+
+    files = {"--save": save, "--foxglove": foxglove, "--plotjuggler": plotjuggler}
+    if sum(file is not None for file in files.values()) + web > 1:
+        raise RoboCacheError(f"view: {', '.join(files)} and --web exclude each other; give one")
+    check_new(*files.values(), overwrite=overwrite)
+    msg_path = given.get("msg_path", ())
+    if layout := foxglove or plotjuggler:
+        from robocache_ros.view import layouts
+
+        loaded = spec_of_recording(source, spec, msg_path)
+        text = json.dumps(layouts.foxglove(loaded), indent=1) if foxglove else layouts.plotjuggler(loaded)
+        write_new(layout, text)
+        tables.say(
+            f"wrote {tables.argument(layout)}; import it in {'Foxglove or Lichtblick' if foxglove else 'PlotJuggler'}"
+        )
+        return
+    began = time.monotonic()
+    notes = _shown(source, spec, first, last, msg_path, save, web, tables.say)
+    tables.show_notes(notes)
+    if save is not None:
+        seconds, size = time.monotonic() - began, save.stat().st_size / 1e6
+        tables.say(
+            f"wrote {tables.argument(save)} ({size:.1f} MB) in {seconds:.1f} s; next: rerun {tables.argument(save)}"
+        )
+
+
+def _shown(
+    source: str,
+    spec: str | None,
+    first: float,
+    last: float | None,
+    msg_path: Sequence[str],
+    save: Path | None,
+    web: bool,
+    say: Callable[[str], None],
+) -> list[str]:
+    import torch
+
+    from robocache_ros.extras import need
+    from robocache_ros.storage.paths import any_path
+    from robocache_ros.view import scene
+
+    rr = need("rerun", "view")
+    path = any_path(source, "recordings")
+    recording = scene.open_recording(printable(path.name, 80))
+    draft = save.with_name(f".{save.name}.part") if save else None
+    if draft:
+        try:
+            recording.save(draft)
+        except RuntimeError:
+            raise RoboCacheError(f"{printable(save)}: cannot be written; choose another folder") from None
+    elif web:
+        url = recording.serve_grpc()
+        rr.serve_web_viewer(open_browser=False)
+        say(f"open http://localhost:{WEB_PORT}/?url={quote(url, safe='')}; end with Ctrl-C")
+    else:
+        # The viewer is a program beside this Python, which need not be on the PATH.
+        programs = [str(Path(sys.executable).parent), str(Path(need("rerun_cli", "view").__file__).parent)]
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *programs])
+        recording.spawn()
+    made: list[scene.Scene] = []
+
+    def scene_of(streams: Any, times: Any) -> scene.Scene:
+        made.append(scene.Scene(recording, streams, times))
+        recording.send_blueprint(made[0].blueprint())
+        return made[0]
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small: several threads would wait for each other
+    try:
+        notes = _drawn(path, source, spec, first, last, msg_path, scene_of)
+        recording.send_blueprint(made[0].blueprint())  # with what was found meanwhile
+        recording.flush()
+        if draft and save:
+            recording.disconnect()
+            os.replace(draft, save)
+    finally:
+        torch.set_num_threads(threads)
+        if draft:
+            draft.unlink(missing_ok=True)
+    while web:
+        time.sleep(1)
+    return notes
+
+
+def _drawn(
+    path: "AnyPath",
+    source: str,
+    spec: str | None,
+    first: float,
+    last: float | None,
+    msg_path: Sequence[str],
+    scene_of: Any,
+) -> list[str]:
+    from robocache_ros.formats.registry import format_of
+    from robocache_ros.recorder.mcap import read_metadata
+    from robocache_ros.recorder.run_log import RUN
+    from robocache_ros.view import sources
+
+    if isinstance(path, Path):
+        if path.is_file() and RUN in read_metadata(path):
+            return sources.show_run(path, scene_of, first, last)
+        if path.exists() and (name := format_of(path)):
+            return sources.show_dataset(path, name, scene_of, int(first), None if last is None else int(last))
+    return sources.show_recording(path, scene_of, spec_of_recording(source, spec, msg_path), first, last, msg_path)

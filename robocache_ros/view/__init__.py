@@ -1,0 +1,1 @@
+"""Recordings, datasets and runs in viewers: Rerun recordings, and layouts for Foxglove."""

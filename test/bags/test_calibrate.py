@@ -1,0 +1,182 @@
+"""Latencies and drifts measured from recordings whose latencies are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ctypes.util import find_library
+from pathlib import Path
+from shutil import rmtree
+
+import numpy as np
+import pytest
+
+from robocache_ros.bags.calibrate import Calibration, Measurement, calibrate
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.sim import simulation as sim
+from robocache_ros.spec import FusionSpec, load_spec
+from test.bags.moving_robot import Robot, record, spec
+
+ROOT = Path(__file__).parents[2]
+CAMERA, ALL = ("/joint_states", "/image"), ("/joint_states", "/image", "/command")
+TOLERANCE_MS = 5.0  # what is asked of a recording of 60 s; the errors have a standard deviation of 1.3 ms
+
+
+def measured(path: Path, fusion: FusionSpec | None = None, **options: str) -> Calibration:
+    with Bag(path) as bag:
+        return calibrate(bag, fusion or spec(), **options)
+
+
+def of(found: Calibration, name: str) -> Measurement:
+    return next(each for each in found.measurements if each.name == name)
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> tuple[Robot, Path, Calibration]:
+    """A recording of 60 s with a late camera, and what is measured."""
+    robot = Robot(seed=1, latency_ms=200, action_ms=120)
+    path = record(tmp_path_factory.mktemp("late") / "bag", robot)
+    return robot, path, measured(path)
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Callable[..., Path]:
+    """Makes recordings of 12 s."""
+    return lambda topics=CAMERA, **keys: record(
+        tmp_path / "bag", Robot(**{"seconds": 12, "joint_hz": 250, **keys}), topics
+    )
+
+
+def test_the_latencies_of_a_late_camera_and_of_actions_are_measured(late: tuple[Robot, Path, Calibration]) -> None:
+    robot, _, found = late
+
+    for name, true_ms in (("front", robot.latency_ms), ("action", robot.action_ms)):
+        one = of(found, name)
+        assert abs(one.value - true_ms) < TOLERANCE_MS
+        assert one.low <= true_ms <= one.high
+    assert found.patch() == {
+        "streams": {"front": {"latency_ms": round(of(found, "front").value, 1)}},
+        "run": {"action_latency_ms": round(of(found, "action").value, 1)},
+    }
+    assert not [each for each in found.measurements if each.quantity == "drift"]
+
+
+def test_a_camera_that_is_stamped_early_has_a_negative_latency(tmp_path: Path) -> None:
+    robot = Robot(seed=2, joint_hz=250, latency_ms=-100)
+    one = of(measured(record(tmp_path / "bag", robot, CAMERA)), "front")
+
+    assert abs(one.value + 100) < TOLERANCE_MS
+    assert one.low <= -100 <= one.high
+
+
+def test_latency_ms_of_the_joints_counts_and_that_of_the_camera_does_not(
+    late: tuple[Robot, Path, Calibration],
+) -> None:
+    _, path, plain = late
+    changed = measured(path, spec(joints={"latency_ms": 10}, front={"latency_ms": 77}))
+
+    assert of(changed, "front").value == pytest.approx(of(plain, "front").value + 10, abs=1)  # other steps of the lag
+    assert of(changed, "front").current == 77
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # 4 minutes on an idle machine
+def test_latencies_of_100_seeds_are_found_and_nine_of_ten_intervals_have_the_truth(tmp_path: Path) -> None:
+    errors, inside = [], 0
+    for seed in range(100):
+        random = np.random.default_rng(10_000 + seed)
+        hz, latency_ms = int(random.choice([250, 500])), float(random.uniform(-100, 200))
+        robot = Robot(seed, joint_hz=hz, latency_ms=latency_ms)
+        one = of(measured(record(tmp_path / "bag", robot, CAMERA)), "front")
+        rmtree(tmp_path / "bag")  # 10 MB
+        errors.append(abs(one.value - latency_ms))
+        inside += one.low <= latency_ms <= one.high
+
+    assert np.sqrt(np.mean(np.square(errors))) < 0.5 * TOLERANCE_MS
+    assert np.mean(np.array(errors) <= TOLERANCE_MS) >= 0.95
+    # Of 100 intervals with a coverage of 0.9, 79 or fewer have the truth in 1 of 1,000 experiments.
+    assert inside >= 80
+
+
+def test_a_clock_of_its_own_drifts_and_does_not_disturb_the_latency(short: Callable[..., Path]) -> None:
+    path = short(seed=3, seconds=30, stamp_ppm=80, stamp_offset_s=-1e6)
+    found = measured(path, spec(joints={"stamp": "device"}))
+
+    drift = of(found, "/joint_states")
+    assert (drift.quantity, drift.unit) == ("drift", "ppm")
+    assert drift.low <= 80 <= drift.high
+    assert drift.high - drift.low < 10
+    assert (
+        of(found, "front").low - 5 <= 38 <= of(found, "front").high + 5
+    )  # 5 ms: the least delay of messages, rounded up
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "reason"),
+    [
+        ({"motion": "still"}, "front", "the joints stand still"),
+        ({"motion": "still"}, "action", "the joints stand still"),
+        ({"motion": "sine"}, "front", "periodic motion"),
+        ({"image_hz": 0.05}, "front", "1 frame, 101 are needed"),
+        ({"seconds": 6}, "front", "5.0 s of frames"),
+        ({"topics": ("/image",)}, "front", "no joint positions"),
+        ({"topics": ("/command", "/image")}, "action", "no joint positions"),
+        ({"noise": 500.0}, "front", "no clear peak"),
+    ],
+)
+def test_what_a_recording_does_not_determine_is_refused(
+    short: Callable[..., Path], keys: dict[str, object], name: str, reason: str
+) -> None:
+    found = measured(short(**{"topics": ALL, **keys}))
+
+    one = of(found, name)
+    assert reason in one.refused
+    assert "; " in one.refused  # what to do
+    assert np.isnan(one.value)
+    assert name not in str(found.patch())
+
+
+def test_a_stream_that_is_no_position_cannot_be_the_joints(late: tuple[Robot, Path, Calibration]) -> None:
+    with pytest.raises(RoboCacheError, match="--joints: front has no recorded positions"):
+        measured(late[1], joints="front")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_library("EGL") is None, reason="needs EGL")
+def test_the_latency_of_the_rendered_camera_of_the_simulated_arm_is_measured(tmp_path: Path) -> None:
+    text = (ROOT / "config" / "so101.yaml").read_text().replace("rate_hz: 30", "rate_hz: 30\n    stamp: receive")
+    (tmp_path / "by_arrival.yaml").write_text(text)
+    simulation = sim.Simulation(sim.SimOptions(image_size=(48, 64)))
+    write_bag(tmp_path / "bag", sim.TYPES, _waving(simulation, seconds=16))
+    simulation.close()
+
+    # The images show the arm of the step before, and are published at the step after their delay.
+    step_ms = sim.STEP_NS / 1e6
+    true_ms = sim.IMAGE_DELAY_NS / 1e6 + 1.5 * step_ms
+    one = of(measured(tmp_path / "bag", load_spec(tmp_path / "by_arrival.yaml")), "front")
+    stamped = of(measured(tmp_path / "bag", load_spec(ROOT / "config" / "so101.yaml")), "front")
+    assert abs(one.value - true_ms) < TOLERANCE_MS
+    assert one.low <= true_ms <= one.high
+    assert abs(stamped.value - step_ms) < TOLERANCE_MS
+
+
+def _waving(simulation: sim.Simulation, seconds: int) -> Iterator[RawMessage]:
+    """What is published while the arm moves between random positions."""
+    random = np.random.default_rng(1)
+    simulation.begin(1, expert=False)
+    end_ns, from_ns, length_ns = simulation.now_ns + seconds * 10**9, simulation.now_ns, 1
+    last = goal = simulation.robot.positions.copy()
+    while simulation.now_ns < end_ns:
+        yield from simulation.publish()
+        if simulation.at_tick:
+            if simulation.now_ns >= from_ns + length_ns:
+                from_ns, length_ns, last = simulation.now_ns, int(random.uniform(0.25, 0.8) * 1e9), goal
+                near = last + random.uniform(-0.7, 0.7, 6)
+                goal = np.clip(near, [-1, -1.4, -0.5, -1.2, -1, 0], [1, 0.2, 1.4, 1.2, 1, 1])
+            part = (simulation.now_ns - from_ns) / length_ns
+            targets = last + (goal - last) * part**3 * (10 - 15 * part + 6 * part**2)
+            yield RawMessage(sim.COMMANDS, simulation.now_ns, sim.array_cdr(targets))
+            simulation.command(targets)
+        simulation.step()

@@ -1,0 +1,142 @@
+"""Corrections of an operator: recorded while a policy runs on the simulated robot, and exported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from test.nodes.rig import ROOT, Rig, repeating, until
+
+pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+pytest.importorskip("mujoco", reason="needs the sim extra")
+
+ACTION = [f"action.{index}" for index in range(6)]
+POLICY = """
+import numpy as np
+
+def still(frame):
+    return np.full((50, 6), 0.25)
+"""
+
+
+def spec_of(action: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The spec of the simulated robot, with another stream of actions."""
+    spec = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text(encoding="utf-8"))
+    del spec["streams"]["front"]
+    spec["delay_ms"] = 0
+    spec["streams"]["action"].update(action)
+    return spec | more
+
+
+@pytest.fixture
+def simulator(rig: Rig) -> Iterator[Any]:
+    from robocache_ros.nodes.simulator import Simulator
+    from robocache_ros.sim.command import SimArguments
+    from robocache_ros.sim.simulation import SimOptions
+
+    node = Simulator(SimArguments(SimOptions(camera=False), lockstep=True), context=rig.context)
+    rig.executor.add_node(node)
+    stopped = threading.Event()
+    thread = threading.Thread(target=node.run, args=(stopped.is_set,), daemon=True)
+    thread.start()
+    yield node
+    stopped.set()
+    thread.join(30)
+    rig.executor.remove_node(node)
+    node.destroy_node()
+
+
+@pytest.fixture
+def runner(rig: Rig, simulator: Any, tmp_path: Path) -> Iterator[Any]:
+    from rclpy.parameter import Parameter
+
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+    (tmp_path / "mine.py").write_text(POLICY)
+    run = {"coast_ticks": 1000, "outputs": {"action": {"takeover": "/operator"}}}
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(spec_of({}, run=run)))
+    rig.fusion(path, use_sim_time=True).autostart()
+    values = {"spec": str(path), "policy": f"{tmp_path / 'mine.py'}:still", "use_sim_time": True}
+    node = PolicyRunner(
+        context=rig.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()]
+    )
+    assert node.autostart()
+    rig.executor.add_node(node)
+    yield node
+    rig.executor.remove_node(node)
+    node.destroy_node()
+
+
+@pytest.mark.slow
+def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig: Rig, runner: Any, tmp_path: Path) -> None:
+    from std_msgs.msg import Float64MultiArray
+    from std_srvs.srv import SetBool
+
+    import robocache_ros
+    from robocache_ros.bags.reader import Bag
+    from robocache_ros.decode.cdr import read_message
+    from robocache_ros.decode.definitions import message_type
+
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    recorder = rig.recorder(spec_of({}), use_sim_time=True)
+    operator = rig.publisher(Float64MultiArray, "/operator")
+    commands = rig.listen(Float64MultiArray, "/so101/commands")
+    until(lambda: len(commands) and list(commands.newest.data) == [0.25] * 6, "commands of the policy")
+    until(lambda: not recorder.silent(), "all streams")
+    until(lambda: {"/policy_runner/action", "/policy_runner/intervention"} <= _topics(recorder), "those of the runner")
+    recorder.start()
+    until(lambda: recorder._receiver.episode.received["/policy_runner/action"] > 20, "actions of the policy")
+
+    operate = lambda: operator.publish(Float64MultiArray(data=[0.5] * 6))  # noqa: E731
+    rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True))
+    until(repeating(operate, lambda: list(commands.newest.data) == [0.5] * 6, 0.02), "commands of the operator")
+    count = len(commands)
+    until(repeating(operate, lambda: len(commands) > count + 30, 0.02), "more of them")
+    rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
+    until(lambda: list(commands.newest.data) == [0.25] * 6, "commands of the policy again")
+    count = len(commands)
+    until(lambda: len(commands) > count + 20, "more of them")
+    recorder.end(success=True)
+
+    recording = tmp_path / "recordings" / "episode_000001.mcap"
+    with Bag(recording) as bag:
+        kind = message_type("sensor_msgs/msg/JointState", bag.definitions)
+        actions = [read_message(kind, message.data) for message in bag.messages(["/policy_runner/action"])]
+        assert abs(len(list(bag.messages(["/policy_runner/executed"]))) - len(actions)) <= 2  # at the ends
+    ticks = {m.header.stamp.sec * 10**9 + m.header.stamp.nanosec: m.position for m in actions}
+    assert list(actions[0].name) == [*ACTION, "intervention"]
+
+    # All ticks: what was executed is the action, to the bit, and a column marks the operator's.
+    stream = {"topic": "/policy_runner/action", "type": "sensor_msgs/msg/JointState", "max_age_ms": 0, "align": "hold"}
+    spec = spec_of({**stream, "names": ACTION, "stamp": "header"})
+    del spec["streams"]["action"]["dim"]
+    spec["streams"]["by_operator"] = {**stream, "names": ["intervention"], "role": "intervention"}
+    robocache_ros.export(recording, spec, tmp_path / "all", media="none")
+    rows = pq.read_table(next((tmp_path / "all").rglob("data/*/*.parquet"))).to_pydict()
+    marked = np.array(rows["intervention"])
+    assert 25 < marked.sum() < len(marked) - 25
+    assert len(rows["action"]) > len(ticks) - 10  # those of the ends
+    for tick_ns, action, mark in zip(rows["robocache.tick_ns"], rows["action"], marked, strict=True):
+        executed = np.array(ticks[tick_ns])
+        assert action == executed[:6].astype(np.float32).tolist()
+        assert mark == executed[6]
+    assert not any("intervention" in name for name in rows["observation.state"] or [])
+
+    # Corrections only: an episode for each takeover.
+    robocache_ros.export(recording, spec, tmp_path / "few", media="none", corrections=True)
+    rows = pq.read_table(next((tmp_path / "few").rglob("data/*/*.parquet"))).to_pydict()
+    assert set(rows["episode_index"]) == {0}
+    assert rows["intervention"] == [True] * int(marked.sum())
+
+
+def _topics(recorder: Any) -> set[str]:
+    return {topic.topic.name for topic in recorder._receiver.topics}

@@ -1,0 +1,122 @@
+"""Foot pedals: edges, unplugging, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("evdev", reason="needs the pedals extra")
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.nodes import pedals
+from robocache_ros.nodes.pedals import Pedal, read_keys
+from test.nodes.pedal import Plug
+from test.nodes.rig import until
+
+
+@pytest.fixture
+def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
+    plug = Plug()
+    monkeypatch.setattr("evdev.InputDevice", plug)
+    monkeypatch.setattr(pedals, "AGAIN_S", 0.01)
+    return plug
+
+
+@pytest.fixture
+def heard() -> list[tuple[str, bool] | str]:
+    return []
+
+
+@pytest.fixture
+def pedal(plug: Plug, heard: list[tuple[str, bool] | str]) -> Iterator[Pedal]:
+    pedal = Pedal(
+        "/dev/pedal",
+        {"KEY_A": "start", "KEY_B": "success"},
+        lambda action, pressed: heard.append((action, pressed)),
+        lambda: heard.append("lost"),
+    )
+    yield pedal
+    pedal.close()
+
+
+@pytest.mark.usefixtures("pedal")
+def test_a_key_counts_once_while_it_is_held(plug: Plug, heard: list[tuple[str, bool] | str]) -> None:
+    plug.send("KEY_A", 1, 2, 2, 2, 0)
+    plug.send("KEY_C", 1, 0)  # not mapped
+    plug.send("KEY_B", 1)
+
+    until(lambda: len(heard) == 3, "the keys")
+    assert heard == [("start", True), ("start", False), ("success", True)]
+
+
+@pytest.mark.usefixtures("pedal")
+def test_a_pedal_that_is_unplugged_works_again_when_it_is_back(
+    plug: Plug, heard: list[tuple[str, bool] | str], caplog: pytest.LogCaptureFixture
+) -> None:
+    plug.pull()
+    until(lambda: "lost" in heard, "the pedal to be missed")
+    plug.is_in = True
+    until(lambda: plug.opened == 2, "the pedal to be opened again")
+    plug.send("KEY_A", 1)
+
+    until(lambda: ("start", True) in heard, "the key")
+    assert "parameter pedal: /dev/pedal: unplugged (No such device)" in caplog.text
+
+
+def test_a_failing_action_does_not_end_the_pedal(plug: Plug, caplog: pytest.LogCaptureFixture) -> None:
+    heard = []
+
+    def fail(action: str, pressed: bool) -> None:
+        heard.append(pressed)
+        raise ValueError("broken")
+
+    pedal = Pedal("/dev/pedal", {"KEY_A": "start"}, fail)
+    plug.send("KEY_A", 1, 0)
+
+    until(lambda: heard == [True, False], "both edges")
+    pedal.close()
+    assert "broken" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (errno.ENOENT, "cannot be opened (No such file or directory); the devices are in /dev/input/by-id"),
+        (errno.EACCES, "cannot be opened (Permission denied); add yourself to the group input"),
+    ],
+)
+def test_a_device_that_cannot_be_opened_is_refused(plug: Plug, error: int, words: str) -> None:
+    plug.is_in, plug.error = False, error
+
+    with pytest.raises(RoboCacheError) as refused:
+        Pedal("/dev/pedal", {"KEY_A": "start"}, lambda *_: None)
+
+    assert words in str(refused.value)
+
+
+@pytest.mark.usefixtures("plug")
+def test_a_key_that_the_device_does_not_have_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match="has no KEY_Z; change pedal_keys"):
+        Pedal("/dev/pedal", {"KEY_Z": "start"}, lambda *_: None)
+
+
+def test_a_file_that_is_not_a_device_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("pedal") / "file"
+    file.touch()
+
+    with pytest.raises(RoboCacheError, match="cannot be opened"):
+        Pedal(str(file), {"KEY_A": "start"}, lambda *_: None)
+
+
+@pytest.mark.parametrize("text", ["jump=KEY_A", "start", "start=A", "start=KEY_NONE", "", "start=EV_KEY"])
+def test_keys_that_are_not_known_are_refused(text: str) -> None:
+    with pytest.raises(RoboCacheError, match="parameter pedal_keys: "):
+        read_keys(text, ("start", "success"))
+
+
+def test_keys_are_read_with_their_actions() -> None:
+    assert read_keys("start=KEY_A, success=BTN_LEFT", ("start", "success")) == {
+        "KEY_A": "start",
+        "BTN_LEFT": "success",
+    }
