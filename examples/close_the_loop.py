@@ -4,7 +4,7 @@
     python examples/close_the_loop.py --out out/loop --episodes 20 --starts 10
 
 An expert carries a block to a goal with a simulated SO-101 arm, and the episode recorder records it. `robocache export`
-makes a dataset of the recordings. Then a small policy, which was trained on 541 such episodes, runs on starts that it
+makes a dataset of the recordings. Then a small policy, which was trained on 1,100 such episodes, runs on starts that it
 has not seen: once as fast as it can, and once with 150 ms from an observation to its plan. Both runs are recorded, and
 recomputed to the bit. Writes `report.md`, `plans.png` (what was planned, and what was executed), and `robot.mp4` where
 images can be rendered.
@@ -45,6 +45,7 @@ LATENCIES_MS = (0, 150)
 FIRST_START = 0  # seeds of the starts of the policy; demonstrations have those from FIRST_DEMONSTRATION on
 FIRST_DEMONSTRATION = 1000
 LONGEST_NS = 12_000_000_000  # of an episode
+HELD_NS = 200_000_000  # a command is held for less
 WAIT_S = 120.0  # for processes to start, on a busy machine
 VIDEO_HZ = 25
 VIDEO_SIZE = (240, 320)
@@ -203,7 +204,7 @@ def write_spec(path: Path) -> None:
     spec = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text(encoding="utf-8"))
     del spec["streams"]["front"]
     spec["delay_ms"] = 0
-    spec["run"] = {"replan_every": 5, "stop": "none", "outputs": {"action": {"discrete": ["gripper"]}}}
+    spec["run"] = {"stop": "none", "outputs": {"action": {"discrete": ["gripper"]}}}
     path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
 
 
@@ -231,6 +232,8 @@ def record(
         stack.enter_context(process(out / "record.log", *recorder))
         until(lambda: observer.now_ns, "the simulation")
         for number in range(len(seeds)):
+            stopped_ns = observer.now_ns
+            until(lambda: observer.now_ns > stopped_ns + HELD_NS, "the last command to be out of date")  # noqa: B023
             until(started, "the recorder to start")
             observer.begin()
             observer.call("/simulator/expert", True)
