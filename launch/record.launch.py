@@ -21,6 +21,8 @@ ARGUMENTS = {
     "robot": ("", "Name of the robot."),
     "extra": ("", "More topics to record, separated by spaces."),
     "joy_buttons": ("", "Buttons of a game pad, such as start=0,success=1,failure=2,discard=3,rerecord=4."),
+    "runner": ("policy_runner", "Policy runner whose executed commands are recorded too; empty: none is."),
+    "pedal": ("", "Foot pedal, such as /dev/input/by-id/..."),
     "use_sim_time": ("false", "Follow /clock, and record it."),
     "name": ("episode_recorder", "Name of the node."),
     "namespace": ("", "Namespace of the node, and of the relative topics of the spec."),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from robocache_ros.spec import load_spec as load_spec
     from robocache_ros.spec.layout import Layout as Layout
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _HOMES = {
     "client": ("FusedFrame", "FusedSubscriber"),

@@ -1,4 +1,7 @@
-"""One measured run in a process of its own, without the time of imports: `export`, `encoders` or `reader`, and JSON."""
+"""One measured run in a process of its own, without the time of imports, and JSON.
+
+`export`, `shares` (an export, and the CPU time of its parts), `encoders` or `reader`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import json
 import resource
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +39,49 @@ def export(wanted: Mapping[str, Any]) -> dict[str, Any]:
     more = {"jobs": wanted["jobs"], "device": wanted.get("device", "cpu")}
     done = export([Path(bag) for bag in wanted["bags"]], spec, wanted["out"], options, **more)
     return {"seconds": done.seconds, "cpu_seconds": cpu_seconds() - before, "rows": done.frames}
+
+
+# What of an export is measured by itself: module, class or table, and function.
+PARTS = {
+    "encode video": ("robocache_ros.formats.video", "VideoFile", "write"),
+    "encode jpeg": ("robocache_ros.formats.pictures", "ENCODE", "jpeg"),
+    "write encoded images": ("robocache_ros.formats.pictures", "BlobWriter", "append"),
+    "statistics of images": ("robocache_ros.formats.statistics", "Histogram", "add"),
+    "SHA-256 of the recording": ("robocache_ros.exporter.pieces", "Checksums", "_sha256"),
+    "read the recording": ("robocache_ros.storage.downloads", "StoredFile", "block"),
+    "copy images of ticks": ("robocache_ros.engine.backends.cpu", "MediaStore", "take"),
+    "SHA-256 of pieces and datasets": ("robocache_ros.formats.dataset_folder", "", "sha256"),
+    "flush to disk": ("robocache_ros.formats.dataset_folder", "", "sync"),
+    "compress chunks of Zarr": ("robocache_ros.formats.diffusion_policy", "ZarrArray", "_write"),
+    "write HDF5": ("robocache_ros.formats.robomimic", "", "_write_file"),
+    "write mcap": ("robocache_ros.formats.mcap", "", "_write_episodes"),
+}
+
+
+def shares(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Export as `export` does, in this process; also return the CPU seconds of each of `PARTS`."""
+    found = dict.fromkeys(PARTS, 0.0)
+    lock = threading.Lock()
+
+    def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **options: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return call(*given, **options)
+            finally:
+                with lock:
+                    found[part] += time.thread_time() - started
+
+        return run
+
+    for part, (module, owner, name) in PARTS.items():
+        place: Any = import_module(module)
+        place = getattr(place, owner) if owner else place
+        if isinstance(place, dict):
+            place[name] = timed(part, place[name])
+        else:
+            setattr(place, name, timed(part, getattr(place, name)))
+    return {**export(wanted), "shares": found}
 
 
 def encoders(wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,4 +152,5 @@ def cpu_seconds() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"export": export, "encoders": encoders, "reader": reader}[sys.argv[1]](json.loads(sys.argv[2]))))
+    kinds = {"export": export, "shares": shares, "encoders": encoders, "reader": reader}
+    print(json.dumps(kinds[sys.argv[1]](json.loads(sys.argv[2]))))

@@ -71,6 +71,7 @@ ROWS, COLUMNS = 48, 64  # least size of the small images
 RIDGE = 1e-3  # of the weights, relative to the mean variance
 DRIFT_WINDOWS, MIN_DRIFT_WINDOWS, MIN_DRIFT_S = 100, 20, 20.0
 LARGEST_SCATTER_NS = 50 * NS_PER_MS  # around the line of a drift
+LARGEST_DRIFT = 1e-3  # of a clock: ten times what the worst quartz has
 NOTICED_NS = NS_PER_MS  # that a clock on the timeline moved
 Z = 1.645  # of the coverage
 
@@ -387,6 +388,10 @@ def drift_of(times: Times) -> tuple[float, float, float]:
     rest = y - value * x
     if float(np.median(np.abs(rest - np.median(rest)))) > LARGEST_SCATTER_NS:
         raise RefusedError("the stamps do not follow a clock of constant rate; use `stamp: device` or `stamp: receive`")
+    if abs(value) > LARGEST_DRIFT:
+        raise RefusedError(
+            f"the stamps run at {1 - value:.3f} times the clock of the log, as in a simulation; record its /clock"
+        )
     reach = Z * (count * (count - 1) * (2 * count + 5) / 18) ** 0.5  # of Kendall's statistic
     low, high = (int(np.clip((len(slopes) + sign * reach) / 2, 0, len(slopes) - 1)) for sign in (-1, 1))
     return value * 1e6, float(slopes[low]) * 1e6, float(slopes[high]) * 1e6

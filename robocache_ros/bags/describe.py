@@ -214,7 +214,7 @@ def describe(path: str | AnyPath, msg_path: Sequence[str | Path] = ()) -> BagInf
         # Odd, so that the samples include both publishers if two publishers alternate.
         strides = {name: int(topic.count * bag.share) // SAMPLES | 1 for name, topic in bag.topics.items()}
         frames = FrameRecorder(bag.topics.values())
-        for message in _sampled(recorder.watch(bag.messages()), kept, strides):
+        for message in _sampled(recorder.watch(bag.messages(views=True)), kept, strides):
             if message.topic in frames.topics:
                 frames.add(message)
         topics = {}
@@ -303,12 +303,13 @@ def _of_samples(stats: TopicStats, span_ns: tuple[int, int]) -> TopicStats:
 def _sampled(
     messages: Iterable[RawMessage], kept: dict[str, list[bytes]], strides: dict[str, int]
 ) -> Iterator[RawMessage]:
-    seen = dict.fromkeys(kept, 0)
+    left = dict.fromkeys(kept, 0)  # messages before the next sample
     for message in messages:
         name = message.topic
-        if seen[name] % strides[name] == 0:
+        if not left[name]:
             kept[name].append(bytes(message.data))
-        seen[name] += 1
+            left[name] = strides[name]
+        left[name] -= 1
         yield message
 
 

@@ -136,19 +136,28 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="bag_player",
         description="Publish the messages of a recording as ROS 2 topics, byte for byte; ROS 1 messages are converted.",
+        epilog="Rename topics with --ros-args -r FROM:=TO.",
     )
     made.add_argument("bag", help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")
+    # The second names are those of `ros2 bag play`.
     made.add_argument(
-        "--rate", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
+        "--rate", "-r", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
     )
-    made.add_argument("--loop", action="store_true", help="Start again at the end.")
+    made.add_argument("--loop", "-l", action="store_true", help="Start again at the end.")
     made.add_argument("--clock", action="store_true", help="Publish /clock, for nodes with use_sim_time.")
     made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="Replay only these topics.")
     made.add_argument("--spec", default="", metavar="FILE", help="Replay the topics of this fusion spec.")
     made.add_argument(
-        "--start", type=float, default=0.0, metavar="S", help="Skip the first S seconds of the recording."
+        "--start",
+        "--start-offset",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="Skip the first S seconds of the recording.",
     )
-    made.add_argument("--duration", type=float, metavar="S", help="Replay S seconds of the recording.")
+    made.add_argument(
+        "--duration", "--playback-duration", type=float, metavar="S", help="Replay S seconds of the recording."
+    )
     made.add_argument(
         "--wait-for-subscribers",
         type=float,

@@ -215,6 +215,10 @@ MAX_LINE = 186  # characters of an error
 _SHOWN = 5  # maximum number of topics in a note
 
 
+def _with_bytes(message: RawMessage) -> RawMessage:
+    return message if type(message.data) is bytes else message._replace(data=bytes(message.data))
+
+
 class Bag:
     """An open recording; a context manager.
 
@@ -315,8 +319,7 @@ class Bag:
         high = min(self.stop_ns, stop_ns if stop_ns is not None else self.stop_ns)
         try:
             messages = merged_messages([source for _, source in self._sources], wanted, low, high)
-            for message in messages:
-                yield message if views or type(message.data) is bytes else message._replace(data=bytes(message.data))
+            yield from messages if views else map(_with_bytes, messages)
         except NotReadError as error:
             raise error.error from None
         except OSError as error:

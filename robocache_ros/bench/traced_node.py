@@ -226,13 +226,12 @@ def _traced_outputs(trace: Trace) -> type[Outputs]:
 class ReadyNode(fusion_node.FusionNode):
     """The node, which reports to its parent when it is active."""
 
-    def autostart(self) -> None:
+    def autostart(self) -> bool:
         """Configure and activate, then report it."""
-        super().autostart()
-        if self.active:
-            say_ready()
-        else:
+        if not super().autostart():
             raise SystemExit("the node did not become active")
+        say_ready()
+        return True
 
 
 def main() -> None:

@@ -81,7 +81,8 @@ def calibrate(
         write_new(write, patch)
     wrote = write if patch else None
     nothing = all(m.refused for m in found.measurements)
-    errors = [f"{printable(recording, 80)}: nothing could be measured; see the reasons above"] if nothing else []
+    why = "see the reasons above" if found.measurements else "the spec has no camera or action, and the stamps no drift"
+    errors = [f"{printable(recording, 80)}: nothing could be measured; {why}"] if nothing else []
     if json:
         content = {
             "recording": recording,
@@ -119,7 +120,8 @@ def _report_page(path: Path, json: bool) -> None:
 def _show(found: "Calibration", recording: str, patch: str, wrote: Path | None) -> None:
     from robocache_ros.cli import tables
 
-    tables.show(_table(found.measurements, recording))
+    if found.measurements:
+        tables.show(_table(found.measurements, recording))
     for m in found.measurements:
         if m.refused:
             tables.show_notes([f"{m.name}: {m.quantity.replace('_', ' ')} not measured: {m.refused}"])

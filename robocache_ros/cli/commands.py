@@ -10,13 +10,13 @@ from typing import Annotated, Optional
 import typer
 
 from robocache_ros.bench.command import live
-from robocache_ros.cli import program
 from robocache_ros.cli.calibrate import calibrate
 from robocache_ros.cli.check import check
 from robocache_ros.cli.doctor import doctor
 from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
 from robocache_ros.cli.info import info
+from robocache_ros.cli.program import run as run_program
 from robocache_ros.cli.replay import replay
 from robocache_ros.cli.report import report
 from robocache_ros.cli.run import run
@@ -137,9 +137,14 @@ app.command()(calibrate)
 app.command()(view)
 
 
-def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045
-    """Run the command line. A user error prints one line per error to stderr and exits with code 2."""
-    program.run(app, sys.argv[1:] if arguments is None else arguments)
+def main(arguments: Optional[list[str]] = None, program: str = "robocache") -> None:  # noqa: UP045
+    """Run the command line. A user error prints one line per error to stderr and exits with code 2.
+
+    Args:
+        arguments: those of the command; None: of this process.
+        program: how the help names it.
+    """
+    run_program(app, sys.argv[1:] if arguments is None else arguments, program)
 
 
 if __name__ == "__main__":

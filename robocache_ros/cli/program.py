@@ -97,12 +97,18 @@ LINE_CHARACTERS = 188  # with the prefix `robocache: `, a line has fewer than 20
 INTERRUPTED = 130
 
 
-def run(app: Callable[..., Any], arguments: Sequence[str]) -> None:
-    """Run an application; leaves with SystemExit. A user error prints one line per error and exits with code 2."""
+def run(app: Callable[..., Any], arguments: Sequence[str], name: str) -> None:
+    """Run an application; leaves with SystemExit. A user error prints one line per error and exits with code 2.
+
+    Args:
+        app: the application.
+        arguments: its arguments.
+        name: how the help names it.
+    """
     if JSON_OPTION in arguments:
         _run_for_json(app, arguments)
     try:
-        app(args=list(arguments), standalone_mode=True)
+        app(args=list(arguments), prog_name=name, standalone_mode=True)
     except RoboCacheError as error:
         for line in lines_of(error):
             if LOG_JSON_OPTION in arguments:

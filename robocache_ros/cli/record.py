@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from robocache_ros.cli.terminal import pressed_keys
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--joy", default="", metavar="ACTION=BUTTON,...", help="Buttons of a game pad on /joy.")
     made.add_argument("--pedal", default="", metavar="DEVICE", help="Foot pedal, such as /dev/input/by-id/...")
     made.add_argument("--pedal-keys", default="", metavar="ACTION=KEY,...", help="Its keys, such as toggle=KEY_B.")
-    made.add_argument("--sim-time", action="store_true", help="Follow /clock, and record it.")
+    made.add_argument("--sim-time", "--use-sim-time", action="store_true", help="Follow /clock, and record it.")
     return made
 
 
@@ -66,17 +66,18 @@ def main(arguments: Sequence[str]) -> int:
     return episode_recorder.main(["--ros-args", *words], control=control)
 
 
-def control(node: EpisodeRecorder) -> None:
-    """Do what keys and lines of stdin say, until `quit`, the end of the lines, or the end of ROS."""
+def control(node: EpisodeRecorder, running: Callable[[], bool]) -> bool:
+    """Do what keys and lines of stdin say, while it runs; at `quit` and at the end of the lines, it ends."""
     node.get_logger().info(HELP if sys.stdin.isatty() else "actions are lines of stdin")
-    for key in pressed_keys(node.context.ok):
+    for key in pressed_keys(running):
         action = KEYS.get(key, key)
         if action == "quit":
-            return
+            break
         if action in ACTIONS:
             node.act(action)
         else:
             node.get_logger().warning(f"{key!r} is no action; {HELP}")
+    return True
 
 
 def _text(value: str) -> str:

@@ -3,8 +3,8 @@
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 import os
-import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -70,18 +70,18 @@ def run(
     sys.exit(code)
 
 
-def control(node: "PolicyRunner") -> None:
-    """Do what keys and lines of stdin say, until `q` or the end of ROS; without stdin, nothing."""
+def control(node: "PolicyRunner", running: Callable[[], bool]) -> bool:
+    """Do what keys and lines of stdin say, while it runs; returns whether to quit. Without stdin, do nothing."""
     if sys.stdin is None or (sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp()):
-        return  # in the background, where a terminal stops who reads from it
+        return False  # in the background, where a terminal stops who reads from it
     if sys.stdin.isatty():
         node.get_logger().info(KEYS)
-    for key in pressed_keys(node.context.ok):
+    for key in pressed_keys(running):
         action = {"t": "takeover", "s": "stop", "a": "arm", "q": "quit"}.get(key, key)
         if action == "quit":
-            os.kill(os.getpid(), signal.SIGINT)
-            return
+            return True
         if action not in ("takeover", "stop", "arm"):
             node.get_logger().warning(f"{printable(key, 20)!r} is no action; {KEYS}")
         else:
             node.act(action)
+    return False

@@ -39,6 +39,10 @@ def view(
         Optional[float],  # noqa: UP045 - typer reads it at run time
         typer.Option("--to", metavar="N", help="Second at which it ends; the episode after the last."),
     ] = None,
+    split: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--split", metavar="NAME", help="Split of an RLDS dataset, such as val."),
+    ] = None,
     save: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it at run time
         typer.Option("--save", metavar="FILE", help="Write a recording of Rerun (.rrd) instead of opening a viewer."),
@@ -73,7 +77,7 @@ def view(
         )
         return
     began = time.monotonic()
-    notes = _shown(source, spec, first, last, msg_path, save, web, tables.say)
+    notes = _shown(source, spec, first, last, split, msg_path, save, web, tables.say)
     tables.show_notes(notes)
     if save is not None:
         seconds, size = time.monotonic() - began, save.stat().st_size / 1e6
@@ -87,6 +91,7 @@ def _shown(
     spec: str | None,
     first: float,
     last: float | None,
+    split: str | None,
     msg_path: Sequence[str],
     save: Path | None,
     web: bool,
@@ -126,7 +131,7 @@ def _shown(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: several threads would wait for each other
     try:
-        notes = _drawn(path, source, spec, first, last, msg_path, scene_of)
+        notes = _drawn(path, source, spec, first, last, split, msg_path, scene_of)
         recording.send_blueprint(made[0].blueprint())  # with what was found meanwhile
         recording.flush()
         if draft and save:
@@ -147,6 +152,7 @@ def _drawn(
     spec: str | None,
     first: float,
     last: float | None,
+    split: str | None,
     msg_path: Sequence[str],
     scene_of: Any,
 ) -> list[str]:
@@ -159,5 +165,8 @@ def _drawn(
         if path.is_file() and RUN in read_metadata(path):
             return sources.show_run(path, scene_of, first, last)
         if path.exists() and (name := format_of(path)):
-            return sources.show_dataset(path, name, scene_of, int(first), None if last is None else int(last))
+            options = {"split": split} if split else {}
+            return sources.show_dataset(
+                path, name, scene_of, int(first), None if last is None else int(last), **options
+            )
     return sources.show_recording(path, scene_of, spec_of_recording(source, spec, msg_path), first, last, msg_path)

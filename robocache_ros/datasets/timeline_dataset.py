@@ -243,15 +243,17 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         image_resize: bilinear, nearest or area; see `robocache_ros.convert_image`.
 
     A sample has, for T ticks:
-        proprio: (T, P) float32, the vectors of role observation; actions: (T, A) float32; rewards: (T,) float32.
-        vision: (T, C, H, W, 3) uint8 if all C cameras have one size; else `vision/<camera>`, (T, H, W, 3), for each.
-        depth/<camera>: (T, H, W, C), in the unit of the dataset; voxels/<name>: (T, X, Y, Z) or (T, F, X, Y, Z).
-        fused: (T, D) float32, all observations and actions in the order of the dataset's streams.
-        valid: (T, N) uint8: 0 none, 1 aligned, 2 held; age_ms: (T, N) float32; measured: (N,) bool, whether the stamps
-            of the stream were measured. The names of the N streams are `stream_names(index)`.
-        tick_ns: (T,) int64; language: str; length: T; success: int64, 1 yes, 0 no, -1 not known.
-        In a window, T is `n_obs`, actions and rewards have `horizon` ticks; ticks before the first and after the last
-        of the episode repeat it, and is_pad (n_obs,) and action_is_pad (horizon,) bool mark them.
+
+    - proprio: (T, P) float32, the vectors of role observation; actions: (T, A) float32; rewards: (T,) float32.
+    - vision: (T, C, H, W, 3) uint8 if all C cameras have one size; else `vision/<camera>`, (T, H, W, 3), for each.
+    - depth/<camera>: (T, H, W, C), in the unit of the dataset; voxels/<name>: (T, X, Y, Z) or (T, F, X, Y, Z).
+    - fused: (T, D) float32, all observations and actions in the order of the dataset's streams.
+    - valid: (T, N) uint8: 0 none, 1 aligned, 2 held; age_ms: (T, N) float32; measured: (N,) bool, whether the stamps
+      of the stream were measured. The names of the N streams are `stream_names(index)`.
+    - tick_ns: (T,) int64; language: str; length: T; success: int64, 1 yes, 0 no, -1 not known.
+
+    In a window, T is `n_obs`, actions and rewards have `horizon` ticks; ticks before the first and after the last
+    of the episode repeat it, and is_pad (n_obs,) and action_is_pad (horizon,) bool mark them.
 
     Errors:
         RoboCacheError: an argument is wrong. DatasetError: a file or a record is missing or damaged.

@@ -77,7 +77,8 @@ class VectorDecoder(Decoder):
         structure = Structure(self._message, first, self._stamp_path or ())
         if not structure.known:
             return None
-        same_length = next((i for i, data in enumerate(others) if len(data) != len(first)), len(others))
+        differ = np.flatnonzero(np.fromiter(map(len, others), np.int64, len(others)) != len(first))
+        same_length = int(differ[0]) if len(differ) else len(others)
         rows = np.frombuffer(b"".join(others[:same_length]), np.uint8).reshape(same_length, len(first))
         where = np.concatenate([np.arange(*span) for span in structure.spans])
         good = (rows[:, where] == np.frombuffer(first, np.uint8)[where]).all(axis=1)

@@ -87,8 +87,8 @@ def run(
     vectors, collected = ingest.vectors, 0
 
     def push_runs() -> None:
-        for stream, (data, arrivals_ns) in runs.items():
-            ingest.serialized_run(stream, data, arrivals_ns)
+        for stream, of_stream in runs.items():
+            ingest.serialized_run(stream, *of_stream)
         runs.clear()
 
     for stream, log_ns, data in messages:
@@ -98,9 +98,9 @@ def run(
             yield from resolve_until(min(end, tick_grid.last_at_or_before(log_ns - awaited_ns, rate_hz)))
             enough_ns = tick_grid.tick_ns(tick + size(), rate_hz) + awaited_ns
         if stream in vectors:
-            run = runs[stream]
-            run[0].append(bytes(data))
-            run[1].append(log_ns)
+            data_of, arrivals_ns = runs[stream]
+            data_of.append(bytes(data))
+            arrivals_ns.append(log_ns)
             collected += len(data)
             if collected > RUN_BYTES:
                 push_runs()

@@ -35,7 +35,7 @@ from types import SimpleNamespace
 from typing import BinaryIO, TypeAlias
 
 from robocache_ros.errors import printable
-from robocache_ros.formats.dataset_folder import digests_of, files_of, sha256, sync, sync_all
+from robocache_ros.formats.dataset_folder import digests_of, files_of, sha256, sync
 from robocache_ros.storage.cache import FileCache, cache_folder, default_cache_bytes, release
 from robocache_ros.storage.errors import RemoteError, StoreError
 from robocache_ros.storage.object_store import OBJECT_BYTES, Listed, ObjectStore
@@ -172,8 +172,7 @@ class LocalObjects:
         """Move a folder, which has these files, to the name `to`."""
         target = self.folder / to
         target.parent.mkdir(parents=True, exist_ok=True)
-        sync_all(folder)
-        folder.rename(target)
+        folder.rename(target)  # not flushed to disk: who finds a piece after a power failure compares its digests
 
     def create(self, name: str, contents: bytes) -> bool:
         """Write a file unless there is one of this name; return whether it was written."""

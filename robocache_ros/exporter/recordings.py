@@ -485,7 +485,7 @@ def load_manifest(path: str | AnyPath) -> tuple[PlannedRecording, ...]:
 
     The file is a list of rows with the keys `recording` (a URL, or a recording, a folder or a glob relative to the
     manifest, which may be at a URL itself) and optionally `task`, `from`, `to` and `success`. In YAML it is a list of
-    mappings; a file named *.csv has a line of column names and a line per row.
+    mappings; a file named `.csv` has a line of column names and a line per row.
 
     Returns:
         The recordings in the order of the rows. Rows that say the same are used once.

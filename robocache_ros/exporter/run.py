@@ -62,7 +62,7 @@ def export(
     than one job, guard the code of the main module with `if __name__ == "__main__":`.
 
     Args:
-        recordings: a recording, a folder, a glob or a URL, or a list of them, or of `PlannedRecording`s.
+        recordings: a recording, a folder, a glob or a URL, or a list of them, or of `PlannedRecording`.
         spec: the fusion spec, or its path, its URL or its contents.
         out: the folder of the dataset, new or empty, or its URL.
         progress: called with the events of the export.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +87,10 @@ def npy_array(data: bytes) -> NDArray[Any]:
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("not an .npy file of version 1.0")
-    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    try:
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except (SyntaxError, tokenize.TokenError):  # NumPy parses a header that it cannot evaluate once more
+        raise ValueError("the header of an .npy file is not a dictionary") from None
     if is_fortran or dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
         raise ValueError(f"{dtype} {shape} in {len(data):,} bytes")
     return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)

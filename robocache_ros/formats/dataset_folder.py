@@ -182,7 +182,7 @@ def sync(path: Path) -> None:
 
 CHECKSUMS = "SHA256SUMS"
 THREADS = 2
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 128 << 10  # stays in the cache of a core
 
 
 def files_of(dataset: Path) -> list[str]:
@@ -217,8 +217,8 @@ def digests_of(dataset: Path, names: Sequence[str]) -> dict[str, str]:
 
 def sha256(path: AnyPath) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
-    digest = hashlib.sha256()
+    digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK_BYTES))
     with open_file(given_file(path)) as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
+        while size := file.readinto(block):  # type: ignore[attr-defined] # of every binary file
+            digest.update(block[:size])
     return digest.hexdigest()

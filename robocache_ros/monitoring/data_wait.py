@@ -90,14 +90,12 @@ class DataWaitMeter:
     On a GPU, an event is recorded on the current stream when the loop asks for the next batch, and another one when it
     has it. If the GPU is still at work on earlier steps then, the second follows the first within microseconds: nothing
     was lost, however long the loop waited. If not, the time between them is the time without work, copies included. The
-    meter never makes the host wait for the GPU until `result` is read. On the CPU it is the time in `next()`.
+    meter never makes the host wait for the GPU until `result` is read. On the CPU it is the time in `next()`::
 
-    ```python
-    meter = DataWaitMeter("cuda")
-    for batch in meter.batches(loader):
-        train(batch)
-    print(meter.result().share)
-    ```
+        meter = DataWaitMeter("cuda")
+        for batch in meter.batches(loader):
+            train(batch)
+        print(meter.result().share)
 
     Args:
         device: of the training.

@@ -210,7 +210,8 @@ def main(args: Sequence[str] | None = None) -> int:
                 log.warning(f"{_not_installed(bag, name)}; the topic is not replayed")
             span_s = (bag.stop_ns - bag.start_ns) / NS_PER_S
             log.info(f"{bag_path}: {span_s:.1f} s at {options.rate:g}x{', looping' if options.loop else ''}")
-            played = player.run()
+            with process.spun(node):  # its parameters and services answer
+                played = player.run()
             for note in bag.notes:  # complete now: some damage is found only when the messages are read
                 if note not in opened:
                     log.warning(note)

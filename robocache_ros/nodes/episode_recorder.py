@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import rclpy
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
-from rclpy.exceptions import ParameterException
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.logging import get_logger
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy
-from rclpy.utilities import get_rmw_implementation_identifier, remove_ros_args
+from rclpy.utilities import get_rmw_implementation_identifier
 from sensor_msgs.msg import Joy
 from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.decode import definitions_of
 from robocache_ros.errors import RoboCacheError, number_of, printable
-from robocache_ros.nodes import middleware, parameters, process, transport
+from robocache_ros.nodes import middleware, parameters, process
+from robocache_ros.nodes.managed_node import ERROR, SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
 from robocache_ros.nodes.parameters import Declared
 from robocache_ros.nodes.pedals import Pedal, read_keys
-from robocache_ros.nodes.process import until_shutdown
 from robocache_ros.nodes.subscriptions import RawSubscriber, message_class
 from robocache_ros.recorder.episodes import (
     EpisodeLabels,
@@ -47,7 +41,7 @@ from robocache_ros.recorder.episodes import (
     describe_session,
 )
 from robocache_ros.recorder.mcap import definition_text
-from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, QosSpec, StreamSpec, load_spec
+from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, QosSpec, StreamSpec
 
 ACTIONS = ("start", "success", "failure", "discard", "rerecord", "toggle")
 PARAMETERS = (
@@ -77,7 +71,6 @@ PARAMETERS = (
     Declared("operator", "", "Who controls the robot in the next episodes; can be changed at any time."),
 )
 CHANGEABLE = ("task", "operator")
-AT_CONFIGURE = frozenset(p.name for p in PARAMETERS if p.name not in CHANGEABLE and not p.read_only)
 CHECK_S = 0.5  # period at which publishers, the disk and the state are checked
 IDLE_NS = 100_000_000  # how often the thread checks whether to stop
 BATCH = 64  # messages of a topic in a row
@@ -260,32 +253,7 @@ class _Receiver:
             topic.latched.popleft()
 
 
-SUCCESS, FAILURE, ERROR = (
-    TransitionCallbackReturn.SUCCESS,
-    TransitionCallbackReturn.FAILURE,
-    TransitionCallbackReturn.ERROR,
-)
-Transition = Callable[["EpisodeRecorder", LifecycleState], TransitionCallbackReturn]
-
-
-def _logs_errors(transition: Transition) -> Transition:
-    """Log a user's mistake as one line and return FAILURE; log other errors, which rclpy hides, and return ERROR."""
-
-    @wraps(transition)
-    def guarded(node: EpisodeRecorder, state: LifecycleState) -> TransitionCallbackReturn:
-        try:
-            return transition(node, state)
-        except RoboCacheError as error:
-            node.get_logger().error(str(error))
-            return FAILURE
-        except Exception as error:
-            node.get_logger().fatal(f"{transition.__name__}:\n" + "".join(traceback.format_exception(error)))
-            return ERROR
-
-    return guarded
-
-
-class EpisodeRecorder(LifecycleNode):
+class EpisodeRecorder(ManagedNode):
     """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`.
 
     Args:
@@ -294,12 +262,11 @@ class EpisodeRecorder(LifecycleNode):
     """
 
     def __init__(self, name: str = "episode_recorder", **kwargs: Any) -> None:
-        super().__init__(name, **kwargs)
-        self._log = process.attach(self.get_logger())
         self._spec: FusionSpec | None = None
+        self._receiver: _Receiver | None = None  # while the node is active
+        super().__init__(name, PARAMETERS, CHANGEABLE, **kwargs)
         self._folder: RecordingsFolder | None = None
         self._session: dict[str, str] = {}
-        self._receiver: _Receiver | None = None  # while the node is active
         self._classes: dict[str, type[Any]] = {}
         self._extra: list[str] = []  # topics that no publisher has shown the type of yet
         self._last: tuple[Path, str] | None = None  # file and outcome of the last episode
@@ -310,10 +277,7 @@ class EpisodeRecorder(LifecycleNode):
         self._pressed: list[int] = []
         self._pedal_keys: dict[str, str] = {}  # action by key
         self._pedal: Pedal | None = None
-        self._failure: Exception | None = None
         self._lock = threading.RLock()  # of the actions, which services and a terminal call
-        parameters.declare(self, PARAMETERS)
-        self.add_on_set_parameters_callback(self._check_change)
         self._state = self.create_publisher(String, "~/state", middleware.latched())
         for action in ("start", "discard", "rerecord"):
             self.create_service(Trigger, f"~/{action}", partial(self._serve, getattr(self, action)))
@@ -327,6 +291,11 @@ class EpisodeRecorder(LifecycleNode):
         self._publish_state()
 
     @property
+    def configured(self) -> bool:
+        """Whether there is a spec."""
+        return self._spec is not None
+
+    @property
     def active(self) -> bool:
         """Whether messages are received and episodes can start."""
         return self._receiver is not None
@@ -335,10 +304,6 @@ class EpisodeRecorder(LifecycleNode):
     def recording(self) -> bool:
         """Whether an episode is being recorded."""
         return self._receiver is not None and self._receiver.episode is not None
-
-    def autostart(self) -> bool:
-        """Configure and activate; returns whether both succeeded."""
-        return bool(self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS)
 
     def start(self) -> str:
         """Start an episode; returns a line about it.
@@ -413,13 +378,10 @@ class EpisodeRecorder(LifecycleNode):
             )
         ]
 
-    @_logs_errors
+    @logs_errors
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, and complete the files that a killed recorder left."""
-        path = parameters.read(self, "spec")
-        if not path:
-            raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
-        spec = load_spec(path, self.get_namespace())
+        path, spec = self.read_spec()
         self._classes = {feed.topic: message_class(feed) for feed in spec.feeds}
         if spec.framed or spec.transforms:
             self._classes[TF_STATIC] = message_class(StreamSpec(TF_STATIC, TF_STATIC, TF_TYPE))
@@ -443,11 +405,11 @@ class EpisodeRecorder(LifecycleNode):
         self.get_logger().info(f"{path}: {number_of(len(self._classes), 'topic')}, to {self._folder.path}")
         return SUCCESS
 
-    @_logs_errors
+    @logs_errors
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start to receive messages."""
         assert self._spec
-        receiver = _Receiver(self, len(self._classes) + len(self._extra), self._fail)
+        receiver = _Receiver(self, len(self._classes) + len(self._extra), self.fail)
         for name, kind in self._classes.items():
             streams = tuple(feed for feed in self._spec.feeds if feed.topic == name)
             receiver.add(name, kind, streams[0].type if streams else TF_TYPE, streams)
@@ -465,37 +427,16 @@ class EpisodeRecorder(LifecycleNode):
         self._publish_state()
         return super().on_activate(state)
 
-    @_logs_errors
+    @logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """End an episode, whose outcome is then unknown, and stop to receive messages."""
         self._stop()
-        return ERROR if self._failure else super().on_deactivate(state)
+        return ERROR if self.failure else super().on_deactivate(state)
 
-    @_logs_errors
-    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything."""
+    def release(self) -> None:
+        """Stop, and forget the spec."""
         self._stop()
         self._spec = None
-        return SUCCESS
-
-    @_logs_errors
-    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything."""
-        self._stop()
-        return SUCCESS
-
-    @_logs_errors
-    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything; the node is unconfigured and can be configured again."""
-        self._stop()
-        self._spec = self._failure = None
-        return SUCCESS
-
-    def destroy_node(self) -> None:
-        """Stop, and release everything."""
-        self._stop()
-        process.detach(self._log)
-        super().destroy_node()
 
     def _topics_of_runner(self) -> list[str]:
         runner = parameters.read(self, "runner").strip()
@@ -565,10 +506,6 @@ class EpisodeRecorder(LifecycleNode):
             self._publish_state()
 
     def _check(self) -> None:
-        if self._failure and self.active:
-            self.get_logger().fatal("the recorder stopped:\n" + "".join(traceback.format_exception(self._failure)))
-            self.trigger_deactivate()
-            return
         with self._lock:
             if self._receiver:
                 self._subscribe_to_extra(self._receiver)
@@ -612,10 +549,6 @@ class EpisodeRecorder(LifecycleNode):
             content["last"] = {"file": str(self._last[0]), "outcome": self._last[1]}
         self._state.publish(String(data=json.dumps(content)))
 
-    def _fail(self, error: Exception) -> None:
-        if self.context.ok():
-            self._failure = error
-
     def _stop(self) -> None:
         if self._pedal:  # not under the lock, which its thread may wait for
             self._pedal.close()
@@ -634,21 +567,14 @@ class EpisodeRecorder(LifecycleNode):
                 self._publish_state()
 
     def _check_change(self, changed: list[Parameter[Any]]) -> SetParametersResult:
-        names = [p.name for p in changed if self.has_parameter(p.name) and parameters.read(self, p.name) != p.value]
-        reason = parameters.refused_change(
-            names,
-            self.get_fully_qualified_name(),
-            configured=self._spec is not None,
-            active=self.active,
-            at_configure=AT_CONFIGURE,
-        )
-        for parameter in changed if not reason else ():
+        result = super()._check_change(changed)
+        for parameter in changed if result.successful else ():
             if parameter.name in (*CHANGEABLE, "robot"):
                 try:
                     EpisodeLabels(**{parameter.name: str(parameter.value)})
                 except RoboCacheError as error:
-                    reason = str(error)
-        return SetParametersResult(successful=not reason, reason=reason)
+                    result = SetParametersResult(successful=False, reason=str(error))
+        return result
 
 
 def _shown(path: Path) -> str:
@@ -669,63 +595,20 @@ def _joy_actions(text: str) -> dict[int, str]:
     return found
 
 
-def parse(args: list[str] | None) -> None:
-    """Handle `--help` and arguments that are not ROS arguments; both end the process."""
-    parser = argparse.ArgumentParser(
-        prog="episode_recorder",
-        description=__doc__,
-        usage="%(prog)s [-h] [--ros-args -p NAME:=VALUE ...]",
-        epilog=parameters.help_text(PARAMETERS),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _, unknown = parser.parse_known_args(remove_ros_args(sys.argv if args is None else ["episode_recorder", *args])[1:])
-    if unknown:
-        text = printable(" ".join(unknown))
-        parser.error(f"{text}: not a ROS argument; give parameters as --ros-args -p NAME:=VALUE, such as spec:=FILE")
-
-
-def main(args: list[str] | None = None, control: Callable[[EpisodeRecorder], None] | None = None) -> int:
+def main(args: list[str] | None = None, control: Control | None = None) -> int:
     """Run the node until Ctrl-C or SIGTERM; returns the exit status.
 
     Args:
         args: ROS arguments; None: of the command line.
-        control: runs in the main thread with the active node, and ends the program when it returns.
+        control: runs in a thread with the active node, and says whether the program ends when it returns.
     """
-    parse(args)
-    process.prepare()
-    transport.use_profile()
-    rclpy.init(args=sys.argv if args is None else ["episode_recorder", *args])
-    try:
-        node = EpisodeRecorder()
-    except ParameterException as error:
-        get_logger("episode_recorder").fatal(parameters.refusal(error))
-        rclpy.try_shutdown()
-        return 1
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
-    code = 0
-    try:
-        with until_shutdown(node.context):
-            if (control or parameters.read(node, "autostart")) and not node.autostart() and control:
-                code = 2
-            elif control:
-                threading.Thread(target=_spin, args=(executor, node), daemon=True).start()
-                control(node)
-            else:
-                executor.spin()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        process.ignore_sigint()
-        executor.shutdown()
-        node.destroy_node()
-        rclpy.try_shutdown()
-    return code
 
+    def start(nodes: list[EpisodeRecorder]) -> bool:
+        started = not (control or parameters.read(nodes[0], "autostart")) or nodes[0].autostart()
+        return started or not control  # without keys, a node that cannot start waits for the next transition
 
-def _spin(executor: SingleThreadedExecutor, node: EpisodeRecorder) -> None:
-    with until_shutdown(node.context):
-        executor.spin()
+    name = "episode_recorder"
+    return run_nodes(name, parse(name, __doc__, PARAMETERS, args), lambda: [EpisodeRecorder()], start, control)
 
 
 if __name__ == "__main__":

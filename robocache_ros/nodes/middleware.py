@@ -7,18 +7,21 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
+from rclpy.exceptions import ParameterException
 from rclpy.guard_condition import GuardCondition
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
 from rclpy.time import Time
 
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import QosSpec
 
 try:
@@ -191,6 +194,19 @@ def unmet(requested: QosSpec, offered: QoSProfile) -> str:
 def reliable(depth: int) -> QoSProfile:
     """Reliable, which matches reliable and best effort subscribers."""
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def output(create: Callable[..., Any], message_class: type[Any], topic: str, depth: int) -> Any:
+    """A reliable publisher whose history, depth and reliability parameters `qos_overrides.<topic>.publisher` change.
+
+    Raises:
+        RoboCacheError: such a parameter has no valid value.
+    """
+    options = QoSOverridingOptions.with_default_policies()
+    try:
+        return create(message_class, topic, reliable(depth), qos_overriding_options=options)
+    except (RuntimeError, ValueError, ParameterException) as error:
+        raise RoboCacheError(f"qos_overrides: {printable(error, 150)}; correct the parameter") from None
 
 
 def latched(depth: int = 1) -> QoSProfile:

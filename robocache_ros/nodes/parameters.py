@@ -22,6 +22,7 @@ class Declared:
         constraints: description of the allowed values.
         bounds: the smallest and the largest value of a number.
         read_only: whether it can only be set at the start; all others are read when the node is configured.
+        dynamic: whether a value of any type can be given, such as a number for a text.
     """
 
     name: str
@@ -30,14 +31,20 @@ class Declared:
     constraints: str = ""
     bounds: tuple[float, float] | None = None
     read_only: bool = False
+    dynamic: bool = False
 
     def descriptor(self) -> ParameterDescriptor:
         """The descriptor that `ros2 param describe` shows."""
         made = ParameterDescriptor(
-            description=self.description, additional_constraints=self.constraints, read_only=self.read_only
+            description=self.description,
+            additional_constraints=self.constraints,
+            read_only=self.read_only,
+            dynamic_typing=self.dynamic,
         )
         if self.bounds and isinstance(self.default, float):
-            made.floating_point_range = [FloatingPointRange(from_value=self.bounds[0], to_value=self.bounds[1])]
+            # Python's integers are not converted: they would arrive as other numbers.
+            low, high = (float(bound) for bound in self.bounds)
+            made.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
         elif self.bounds:
             made.integer_range = [IntegerRange(from_value=int(self.bounds[0]), to_value=int(self.bounds[1]))]
         return made
@@ -94,10 +101,9 @@ PARAMETERS = (
     ),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
-READ_AT_CONFIGURE = frozenset(parameter.name for parameter in PARAMETERS if not parameter.read_only)
 
 
-def declare(node: Node, declared: Iterable[Declared] = PARAMETERS) -> None:
+def declare(node: Node, declared: Iterable[Declared]) -> None:
     """Declare every parameter with its description and its range."""
     for parameter in declared:
         node.declare_parameter(parameter.name, parameter.default, parameter.descriptor())
@@ -108,7 +114,7 @@ def read(node: Node, name: str) -> Any:
     return node.get_parameter(name).value
 
 
-def help_text(declared: Iterable[Declared] = PARAMETERS) -> str:
+def help_text(declared: Iterable[Declared]) -> str:
     """Every parameter with its default, as `--help` shows them."""
     lines = ["parameters, each given as: --ros-args -p NAME:=VALUE"]
     for parameter in declared:
@@ -125,7 +131,7 @@ def refused_change(
     *,
     configured: bool,
     active: bool,
-    at_configure: Container[str] = READ_AT_CONFIGURE,
+    at_configure: Container[str],
 ) -> str:
     """Why these parameters cannot be changed now; empty if they can.
 

@@ -7,7 +7,6 @@ no interpreter with the fusion.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import logging
@@ -16,26 +15,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
 from rclpy.duration import Duration
-from rclpy.exceptions import ParameterException
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.logging import get_logger
 from rclpy.parameter import Parameter
 from rclpy.serialization import deserialize_message
-from rclpy.signals import SignalHandlerOptions
-from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Bool, Float32MultiArray, String
@@ -47,20 +40,21 @@ from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import frame_messages, middleware, parameters, process
 from robocache_ros.nodes.client.subscriber import FusedSubscriber
-from robocache_ros.nodes.fusion_node import SUCCESS, FusionNode, logs_errors
+from robocache_ros.nodes.fusion_node import FusionNode
+from robocache_ros.nodes.managed_node import SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
 from robocache_ros.nodes.parameters import Declared
 from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
 from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
-from robocache_ros.policy.outputs import VELOCITIES, Output, Outputs
+from robocache_ros.policy.outputs import Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.policies import KINDS, check_policy, identity
 from robocache_ros.policy.runner import Runner, Step
 from robocache_ros.policy.watchdog import State
 from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.recorder.run_log import RunLog
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.keys import keys_of, read_values
 from robocache_ros.spec.run import RunOptions
 
@@ -71,14 +65,38 @@ PARAMETERS = (
     Declared("policy", "", f"{KINDS}; empty: chunks come on ~/chunk."),
     Declared("device", "cpu", "Device of a checkpoint.", "cpu | cuda | cuda:<index>"),
     Declared("fusion", "fusion_node", "Name of the fusion node whose frames are observed."),
-    Declared("takeover_button", -1, "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none."),
+    Declared(
+        "takeover_button",
+        -1,
+        "Button of sensor_msgs/Joy on /joy that takes over while it is pressed; -1: none.",
+        bounds=(-1, 255),
+    ),
     Declared("record_run", "", "Path of a new file with all that the runner takes and sends, for `robocache replay`."),
     Declared("pedal", "", "Foot pedal that takes over while it is pressed.", "/dev/input/by-id/..."),
     Declared("pedal_keys", "takeover=KEY_B", "Its key.", "takeover=<key>"),
     Declared("autostart", False, "Configure and activate at the start.", read_only=True),
     Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
 )
-OPTIONS = {name: field for name, field in keys_of(RunOptions).items() if field.metadata["flag"]}
+
+
+def _values(schema: Mapping[str, Any]) -> str:
+    """The values of an option, as `ros2 param describe` shows them."""
+    if "enum" in schema:
+        return " | ".join(schema["enum"])
+    return f"{schema['minimum']} to {schema['maximum']}" if "minimum" in schema else ""
+
+
+OPTIONS = tuple(
+    Declared(
+        name,
+        "",
+        f"{field.metadata['doc']}. Empty: as the spec has it.",
+        _values(field.metadata["type"].schema),
+        dynamic=True,
+    )
+    for name, field in keys_of(RunOptions).items()
+    if field.metadata["flag"]
+)
 STATES = tuple(State)
 ORIGINS = ("", "policy", "coast", "operator", "hold")
 FACTS = ("state", "origin", "seam_step")  # columns of ~/executed after those of the row; then pairs of each source
@@ -89,7 +107,7 @@ URDF_S = 10.0  # until a topic counts as one without a URDF
 LEVELS = {State.RUN: DiagnosticStatus.OK, State.STOP: DiagnosticStatus.ERROR}
 
 
-class PolicyRunner(LifecycleNode):
+class PolicyRunner(ManagedNode):
     """Runs a policy; docs/reference/node.md has its topics and services.
 
     Args:
@@ -102,17 +120,9 @@ class PolicyRunner(LifecycleNode):
     """
 
     def __init__(self, name: str = "policy_runner", **kwargs: Any) -> None:
-        super().__init__(name, **kwargs)
-        self._log = process.attach(self.get_logger())
         self.run: Run | None = None
         self.shared_log: RunLog | None = None
-        for parameter in PARAMETERS:
-            self.declare_parameter(parameter.name, parameter.default, parameter.descriptor())
-        for option, field in OPTIONS.items():
-            described = ParameterDescriptor(
-                description=f"{field.metadata['doc']}. Empty: as the spec has it.", dynamic_typing=True
-            )
-            self.declare_parameter(option, "", described)
+        super().__init__(name, (*PARAMETERS, *OPTIONS), **kwargs)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
@@ -120,18 +130,22 @@ class PolicyRunner(LifecycleNode):
         self.create_service(Trigger, "~/stop", self._on_stop)
         self.create_service(SetBool, "~/takeover", self._on_takeover)
 
-    def autostart(self) -> bool:
-        """Configure and activate; returns whether both succeeded."""
-        return self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS
+    @property
+    def configured(self) -> bool:
+        """Whether there is a run."""
+        return self.run is not None
+
+    @property
+    def active(self) -> bool:
+        """Whether commands are sent."""
+        return self.run is not None and self.run.active
 
     @logs_errors
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, start the policy, and create the subscriptions and publishers."""
-        path = parameters.read(self, "spec")
-        if not path:
-            raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
-        spec = load_spec(path, self.get_namespace())
-        given = {name: str(value) for name in OPTIONS if (value := parameters.read(self, name)) not in ("", None)}
+        _, spec = self.read_spec()
+        values = {each.name: parameters.read(self, each.name) for each in OPTIONS}
+        given = {name: str(value) for name, value in values.items() if value not in ("", None)}
         options = replace(spec.run or RunOptions(), **read_values(RunOptions, given, flags=True))
         self.run = Run(self, spec, options, self.shared_log)
         return SUCCESS
@@ -150,29 +164,11 @@ class PolicyRunner(LifecycleNode):
         self.run.end()
         return super().on_deactivate(state)
 
-    @logs_errors
-    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything."""
-        self._release()
-        return SUCCESS
-
-    @logs_errors
-    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything."""
-        self._release()
-        return SUCCESS
-
-    @logs_errors
-    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything; the node can be configured again."""
-        self._release()
-        return SUCCESS
-
-    def destroy_node(self) -> None:
+    def release(self) -> None:
         """Make velocities zero, and release everything."""
-        self._release()
-        process.detach(self._log)
-        super().destroy_node()
+        if self.run:
+            self.run.destroy()
+            self.run = None
 
     def act(self, action: str) -> None:
         """Do `takeover` (begin one, or end it), `stop` or `arm`, as the services do."""
@@ -184,11 +180,6 @@ class PolicyRunner(LifecycleNode):
             self.run.runner.stop("the operator stopped it")
         else:
             self.run.runner.arm()
-
-    def _release(self) -> None:
-        if self.run:
-            self.run.destroy()
-            self.run = None
 
     def _on_arm(self, request: Any, response: Any) -> Any:
         if self.run:
@@ -241,65 +232,74 @@ class Run:
         urdfs = read_urdf_files(options, Path(parameters.read(node, "spec")).parent)
         outputs = Outputs(spec, options, urdfs | {topic: _urdf_on(node, topic) for topic in options.urdf_topics})
         classes = {output.name: _message_class(output) for output in outputs.outputs}
-        policy, device = parameters.read(node, "policy"), parameters.read(node, "device")
-        with_options = replace(spec, run=options)
-        if policy:
-            check_policy(policy, with_options)
         self._pedal: Pedal | None = None  # while the node is active
         self._pedal_keys = {}
         if parameters.read(node, "pedal"):
             self._pedal_keys = read_keys(parameters.read(node, "pedal_keys"), ("takeover",))
-        file = parameters.read(node, "record_run")
-        identified = identity(policy, device) if policy and (file or shared_log) else {}
-        self._own_log = RunLog(Path(file).expanduser(), spec) if file else None
-        log = self._own_log or shared_log
-        self._run_log = log
-        self._worker = ProcessWorker(policy, with_options, device, log) if policy else None
-        self.runner = Runner(outputs, self._worker, log, identified)
-        self._publishers = {
-            output.name: node.create_publisher(classes[output.name], output.topic, middleware.reliable(1))
-            for output in outputs.outputs
-        }
-        self._executed = node.create_publisher(Float32MultiArray, "~/executed", middleware.reliable(200))
-        self._columns = node.create_publisher(String, "~/columns", middleware.latched())
-        self._actions = node.create_publisher(JointState, "~/action", middleware.reliable(200))
-        self._interventions = node.create_publisher(Bool, "~/intervention", middleware.latched())
-        self.take_over(False)
-        described = {
-            "columns": [*outputs.names, *FACTS],
-            "sources": SOURCE,
-            "states": [each.value for each in STATES],
-            "origins": ORIGINS,
-        }
-        self._columns.publish(String(data=json.dumps(described)))
-        self._subscriptions = [
-            node.create_subscription(Float32MultiArray, "~/chunk", self._on_chunk, middleware.reliable(10)),
-            node.create_subscription(Bool, "~/takeover", self._on_takeover, middleware.reliable(1)),
-        ]
-        for output in options.outputs:
-            if output.takeover:
-                self._subscribe_operator(output.name, output.takeover)
-        self._button, self._pressed = parameters.read(node, "takeover_button"), False
-        if self._button >= 0:
-            self._subscriptions.append(node.create_subscription(Joy, "/joy", self._on_joy, middleware.clock(10)))
-        images = [stream.name for stream in spec.media if stream.role == "observation"]
-        self._frames = FusedSubscriber(
-            parameters.read(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
-        )
-        self._guard = _start_guard(node, outputs)
+        policy, device = parameters.read(node, "policy"), parameters.read(node, "device")
+        with_options = replace(spec, run=options)
+        if policy:
+            check_policy(policy, with_options)
         self._state: tuple[State, bool] | None = None
         self._logged_error = ""
         self._clock: Any = None
         self._sim_ns: int | None = None
         self._woken, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._button, self._pressed = parameters.read(node, "takeover_button"), False
+        with ExitStack() as made:  # so that nothing stays if one of them cannot be
+            self._made = made
+            file = parameters.read(node, "record_run")
+            identified = identity(policy, device) if policy and (file or shared_log) else {}
+            log = shared_log
+            if file:
+                log = RunLog(Path(file).expanduser(), spec)
+                made.callback(log.close)
+            self._run_log = log
+            worker = ProcessWorker(policy, with_options, device, log) if policy else None
+            if worker:
+                made.callback(worker.close)
+            self.runner = Runner(outputs, worker, log, identified)
+            self._publishers = {
+                output.name: self._output(classes[output.name], output.topic, depth=1) for output in outputs.outputs
+            }
+            self._executed = self._output(Float32MultiArray, "~/executed", depth=200)
+            self._columns = self._publisher(String, "~/columns", middleware.latched())
+            self._actions = self._output(JointState, "~/action", depth=200)
+            self._interventions = self._publisher(Bool, "~/intervention", middleware.latched())
+            self.take_over(False)
+            described = {
+                "columns": [*outputs.names, *FACTS],
+                "sources": SOURCE,
+                "states": [each.value for each in STATES],
+                "origins": ORIGINS,
+            }
+            self._columns.publish(String(data=json.dumps(described)))
+            self._subscribe(Float32MultiArray, "~/chunk", self._on_chunk, middleware.reliable(10))
+            self._subscribe(Bool, "~/takeover", self._on_takeover, middleware.reliable(1))
+            for output in options.outputs:
+                if output.takeover:
+                    self._subscribe_operator(output.name, output.takeover)
+            if self._button >= 0:
+                self._subscribe(Joy, "/joy", self._on_joy, middleware.clock(10))
+            if guard := _start_guard(node, outputs):
+                made.callback(guard.communicate, b"done\n")
+            images = [stream.name for stream in spec.media if stream.role == "observation"]
+            frames = FusedSubscriber(
+                parameters.read(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
+            )
+            made.callback(frames.close)
+            self._made = made.pop_all()
+
+    @property
+    def active(self) -> bool:
+        """Whether commands are sent."""
+        return self._thread is not None
 
     def start(self, *, sim_time: bool) -> None:
         """Start the steps; with `sim_time` the ticks follow /clock."""
         if sim_time and self._clock is None:
-            self._clock = self._node.create_subscription(
-                ClockMessage, "/clock", self._on_clock, middleware.clock(), raw=True
-            )
+            self._clock = self._subscribe(ClockMessage, "/clock", self._on_clock, middleware.clock(), raw=True)
         if self._pedal_keys:
             self._pedal = Pedal(
                 parameters.read(self._node, "pedal"),
@@ -333,23 +333,7 @@ class Run:
     def destroy(self) -> None:
         """End the steps and the policy, and release everything."""
         self.end()
-        self._frames.close()
-        if self._worker:
-            self._worker.close()
-        if self._guard and self._guard.stdin:
-            self._guard.communicate(b"done\n")
-        for subscription in [*self._subscriptions, *([self._clock] if self._clock else [])]:
-            self._node.destroy_subscription(subscription)
-        for publisher in (
-            *self._publishers.values(),
-            self._executed,
-            self._columns,
-            self._actions,
-            self._interventions,
-        ):
-            self._node.destroy_publisher(publisher)
-        if self._own_log:
-            self._own_log.close()
+        self._made.close()
 
     def status(self) -> DiagnosticStatus:
         """The state, its reason and the metrics."""
@@ -475,9 +459,23 @@ class Run:
         message_class = middleware.load_message_class(stream.type)
         if message_class is None:
             raise RoboCacheError(f"run.outputs.{name}.takeover: {stream.type} is not installed; install its package")
-        self._subscriptions.append(
-            self._node.create_subscription(message_class, topic, on_command, middleware.profile(stream.qos), raw=True)
-        )
+        self._subscribe(message_class, topic, on_command, middleware.profile(stream.qos), raw=True)
+
+    def _publisher(self, *arguments: Any, **options: Any) -> Any:
+        """Return a publisher that is destroyed with the run."""
+        publisher = self._node.create_publisher(*arguments, **options)
+        self._made.callback(self._node.destroy_publisher, publisher)
+        return publisher
+
+    def _output(self, message_class: type[Any], topic: str, depth: int) -> Any:
+        """Return a publisher whose QoS parameters of the node can change."""
+        return middleware.output(self._publisher, message_class, topic, depth)
+
+    def _subscribe(self, *arguments: Any, **options: Any) -> Any:
+        """Subscribe until the run is destroyed."""
+        subscription = self._node.create_subscription(*arguments, **options)
+        self._made.callback(self._node.destroy_subscription, subscription)
+        return subscription
 
     def _refuse(self, counter: str, words: str) -> None:
         """Count a message that cannot be used, and log the first one of its kind."""
@@ -529,16 +527,17 @@ def _urdf_on(node: LifecycleNode, topic: str) -> str:
 
 
 def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
-    """Start the process that sends zero velocity if this one is killed, for outputs without a timeout; else None."""
+    """Start the process that sends zero velocity if this one is killed; None if no output is a velocity."""
     period_ns = tick_grid.period_ns(outputs.spec.rate_hz)
+    by_clock = bool(parameters.read(node, "use_sim_time"))  # /clock may end too: the stamp stays 0, which is now
     zeros = [
         {
             "topic": node.resolve_topic_name(output.topic),
             "type": output.type,
             "data": base64.b64encode(output.zero(0, period_ns)).decode(),
+            "stamped": output.is_stamped and not by_clock,
         }
         for output in outputs.velocities
-        if output.type not in VELOCITIES
     ]
     if not zeros:
         return None
@@ -551,35 +550,16 @@ def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[byte
     return guard
 
 
-def help_text() -> str:
-    """Every parameter with its default."""
-    lines = [f"  {each.name}: {each.description} (default: {each.default!r})" for each in PARAMETERS]
-    return "\n".join(
-        ["parameters, each given as: --ros-args -p NAME:=VALUE", *lines, f"  {', '.join(OPTIONS)}: as in the spec"]
-    )
-
-
 def main(args: list[str] | None = None) -> int:
     """Run the node until Ctrl-C or SIGTERM; returns the exit status."""
-    given = sys.argv if args is None else ["policy_runner", *args]
-    parser = argparse.ArgumentParser(
-        prog="policy_runner",
-        description="Run a policy: frames of a fusion node in, commands out.",
-        epilog=help_text(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    given = parse(
+        "policy_runner", "Run a policy: frames of a fusion node in, commands out.", (*PARAMETERS, *OPTIONS), args
     )
-    parser.parse_args(remove_ros_args(given)[1:])
-    process.prepare()
-    # Own handlers of signals: those of rclpy end the context, and the last zero velocity could not be sent.
-    rclpy.init(args=given, signal_handler_options=SignalHandlerOptions.NO)
-    try:
-        node = PolicyRunner()
-    except ParameterException as error:
-        get_logger("policy_runner").fatal(parameters.refusal(error))
-        rclpy.try_shutdown()
-        return 1
-    started = not parameters.read(node, "autostart")
-    return spin([node], lambda: started or node.autostart())
+
+    def start(nodes: list[PolicyRunner]) -> bool:
+        return not parameters.read(nodes[0], "autostart") or nodes[0].autostart()
+
+    return run_nodes("policy_runner", given, lambda: [PolicyRunner()], start)
 
 
 def run_policy(
@@ -591,7 +571,7 @@ def run_policy(
     *,
     use_sim_time: bool,
     record: str = "",
-    control: Callable[[PolicyRunner], None] = lambda _: None,
+    control: Control | None = None,
 ) -> int:
     """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
 
@@ -603,66 +583,31 @@ def run_policy(
         given: options of the run that are not those of the spec.
         use_sim_time: follow /clock.
         record: path of a new file for the log of the run; empty: none.
-        control: runs in a thread with the active node.
+        control: runs in a thread with the active node, and says whether the program ends when it returns.
     """
-    process.prepare()
-    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     common = {"spec": spec, "use_sim_time": use_sim_time, "device": device}
-    nodes: list[Any] = []
-    if fusion is None:
-        nodes.append(FusionNode(parameter_overrides=_overrides({**common, "device": "cpu", "record_run": record})))
     values = {**common, "policy": policy, "fusion": fusion or "fusion_node"} | {n: str(v) for n, v in given.items()}
     values["record_run"] = record if fusion else ""
-    runner = PolicyRunner(parameter_overrides=_overrides(values))
-    nodes.append(runner)
 
-    def start() -> bool:
+    def make() -> list[ManagedNode]:
+        own = {**common, "device": "cpu", "record_run": record}
+        fusing = [] if fusion else [FusionNode(parameter_overrides=_overrides(own))]
+        return [*fusing, PolicyRunner(parameter_overrides=_overrides(values))]
+
+    def start(nodes: list[Any]) -> bool:
         if fusion is None:
             if nodes[0].trigger_configure() != SUCCESS:
                 return False
-            runner.shared_log = nodes[0].pipeline.run_log
+            nodes[1].shared_log = nodes[0].pipeline.run_log
             if nodes[0].trigger_activate() != SUCCESS:
                 return False
-        if not runner.autostart():
-            return False
-        keys.start()
-        return True
+        return bool(nodes[-1].autostart())
 
-    keys = threading.Thread(target=lambda: control(runner), name="robocache-keys", daemon=True)
-    code = spin(nodes, start)
-    if keys.ident:
-        keys.join(1.0)  # it leaves the terminal as it was
-    return code
+    return run_nodes("policy_runner", ["policy_runner"], make, start, control)
 
 
 def _overrides(values: Mapping[str, Any]) -> list[Parameter[Any]]:
     return [Parameter(name, value=value) for name, value in values.items()]
-
-
-def spin(nodes: list[Any], start: Any) -> int:
-    """Spin nodes, of which the last ones are destroyed first, until Ctrl-C or SIGTERM.
-
-    Args:
-        nodes: in the order in which they are made.
-        start: called once they are spun; returns whether the program goes on.
-
-    Returns:
-        0, or 1 if `start` has failed.
-    """
-    stopped = process.stop_on_signals()
-    executor = SingleThreadedExecutor()
-    for node in nodes:
-        executor.add_node(node)
-    failed = not start()
-    try:
-        while not stopped.is_set() and not failed:
-            executor.spin_once(timeout_sec=WAIT_S)
-    finally:
-        for node in reversed(nodes):
-            node.destroy_node()
-        executor.shutdown()
-        rclpy.try_shutdown()
-    return int(failed)
 
 
 if __name__ == "__main__":

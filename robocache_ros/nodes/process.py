@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.task import Future
 
 from robocache_ros.errors import printable
 
@@ -95,6 +97,27 @@ def until_shutdown(context: Context) -> Iterator[None]:
     except Exception:
         if context.ok():
             raise
+
+
+@contextmanager
+def spun(node: Node) -> Iterator[None]:
+    """Run the callbacks of a node in a thread, so that its parameters and services answer during a block."""
+    executor = SingleThreadedExecutor(context=node.context)
+    executor.add_node(node)
+    ended: Future[Any] = Future()
+
+    def spin() -> None:
+        with until_shutdown(node.context):
+            executor.spin_until_future_complete(ended)
+
+    thread = threading.Thread(target=spin, name="robocache-callbacks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set_result(None)
+        thread.join()
+        executor.shutdown()
 
 
 SIGACTION_BYTES = 512  # more than any libc's struct sigaction, which begins with the handler

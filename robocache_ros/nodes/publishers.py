@@ -20,6 +20,7 @@ from robocache_ros.spec.layout import Layout
 
 FUSED_DEPTH = 200  # ticks kept for a slow subscriber; they are small
 PLOT_DEPTH = 10
+MEDIA_DEPTH = 5
 
 
 class Window:
@@ -86,17 +87,17 @@ class Outputs:
         spec = layout.spec
         self._window = Window(spec.horizon, layout.row_width, spec.rate_hz)
         create = node.create_lifecycle_publisher
-        self._fused = create(Float32MultiArray, "~/fused", middleware.reliable(FUSED_DEPTH))
-        self._plot = create(JointState, "~/plot", middleware.reliable(PLOT_DEPTH))
+        self._fused = middleware.output(create, Float32MultiArray, "~/fused", FUSED_DEPTH)
+        self._plot = middleware.output(create, JointState, "~/plot", PLOT_DEPTH)
         self._described = create(String, "~/layout", middleware.latched())
         self._media: dict[str, Any] = {
-            stream.name: create(
-                Image if stream.kind == "image" else PointCloud2, f"~/{stream.name}/aligned", middleware.reliable(5)
+            stream.name: middleware.output(
+                create, Image if stream.kind == "image" else PointCloud2, f"~/{stream.name}/aligned", MEDIA_DEPTH
             )
             for stream in spec.media
         }
         self._compressed: dict[str, Any] = {
-            stream.name: create(CompressedImage, f"~/{stream.name}/aligned/compressed", middleware.reliable(5))
+            stream.name: middleware.output(create, CompressedImage, f"~/{stream.name}/aligned/compressed", MEDIA_DEPTH)
             for stream in spec.media
             if stream.kind == "image"
         }

@@ -13,11 +13,9 @@ from typing import Any
 
 import rclpy
 from rclpy.duration import Duration
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
-from rclpy.task import Future
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
@@ -26,7 +24,8 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.player import SteadyClock
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import middleware, process, transport
+from robocache_ros.nodes import middleware, parameters, process, transport
+from robocache_ros.nodes.parameters import Declared
 from robocache_ros.sim.command import SimArguments, parse
 from robocache_ros.sim.simulation import COMMANDS, EPISODE, OPERATOR, SUCCESS, TYPES, Simulation
 from robocache_ros.sim.so101 import JOINTS
@@ -36,6 +35,7 @@ QUEUE_DEPTH = 5000  # messages kept for a slow subscriber; acknowledged messages
 ACKNOWLEDGED_NS = 100_000_000  # the simulation runs ahead of its reliable subscribers by this much at most
 WAIT_S = 1.0  # longest wait for an acknowledgement, or for the command of a tick
 INTERVENTION = "policy_runner/intervention"  # whether the operator commands
+SEEDS = (0, 2**62)
 MAX_WAITING = 1000  # commands and calls that wait for the next step
 
 
@@ -53,7 +53,8 @@ class Simulator(Node):
         super().__init__("simulator", context=context)
         self._given = given
         self.simulation = Simulation(given.options)
-        self.declare_parameter("seed", given.seed)
+        seed = Declared("seed", given.seed, "Seed of the episode that ~/reset begins; it then is one more.", "", SEEDS)
+        parameters.declare(self, [seed])
         reliable, latched = middleware.reliable(QUEUE_DEPTH), middleware.latched()
         self._outputs: dict[str, Any] = {
             topic: self.create_publisher(
@@ -170,9 +171,6 @@ class Simulator(Node):
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Begin the episode of the parameter `seed`, which then is one more."""
         seed = self.get_parameter("seed").value
-        if not isinstance(seed, int) or seed < 0:
-            response.message = f"seed: {seed} is negative; set the parameter to a number from 0 on"
-            return response
         expert = self.simulation.expert_on
         response.success = self._hand_over(lambda: self.simulation.begin(seed, expert=expert))
         response.message = f"seed {seed}"
@@ -195,16 +193,9 @@ def main(args: Sequence[str] | None = None) -> int:
     node = None
     try:
         node = Simulator(given)
-        executor = SingleThreadedExecutor()
-        executor.add_node(node)
-        ended: Future[Any] = Future()
-        spinning = threading.Thread(target=_spin, args=(executor, node, ended), name="simulator-callbacks", daemon=True)
-        spinning.start()
-        successes, episodes = node.run(stopped.is_set)
-        node.wait_for_acknowledgement()
-        ended.set_result(None)
-        spinning.join()
-        executor.shutdown()
+        with process.spun(node):
+            successes, episodes = node.run(stopped.is_set)
+            node.wait_for_acknowledgement()
         if episodes:
             node.get_logger().info(f"{successes} of {episodes} episodes were a success")
         return int(successes < episodes)
@@ -217,11 +208,6 @@ def main(args: Sequence[str] | None = None) -> int:
             node.simulation.close()
             node.destroy_node()
         rclpy.try_shutdown()
-
-
-def _spin(executor: SingleThreadedExecutor, node: Node, ended: Future[Any]) -> None:
-    with process.until_shutdown(node.context):
-        executor.spin_until_future_complete(ended)
 
 
 if __name__ == "__main__":

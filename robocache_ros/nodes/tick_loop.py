@@ -137,14 +137,21 @@ class SimClockSource:
     is 60 ms at eight times the rate, is late.
 
     Args:
-        node: a node whose clock is set from /clock too.
+        node: owns the subscription of /clock.
         subscriptions: the topics.
         engine: receives their messages.
         counters: counts `invalid_clocks`, the /clock messages that were ignored.
+        sets_clock: set the clock of the node, in place of rclpy; False for a node that is not of this package.
     """
 
     def __init__(
-        self, node: Node, subscriptions: TopicSubscriptions, engine: FusionEngine, counters: Counter[str]
+        self,
+        node: Node,
+        subscriptions: TopicSubscriptions,
+        engine: FusionEngine,
+        counters: Counter[str],
+        *,
+        sets_clock: bool = True,
     ) -> None:
         self._counters = counters
         self._node = node
@@ -154,7 +161,7 @@ class SimClockSource:
         # Messages published after the newest received /clock message.
         self._pending: list[tuple[Topic, ReceivedMessage]] = []
         self._waiting: Counter[int] = Counter()  # how many of them each topic has, by its id
-        self._clock = middleware.NodeClock(node)
+        self._clock = middleware.NodeClock(node) if sets_clock else None
         self._raw_subscriber = RawSubscriber()
         self._subscription: Any = node.create_subscription(
             Clock,
@@ -198,7 +205,8 @@ class SimClockSource:
         yield from self._push(ready)
         now_ns = self._timeline.now_ns
         assert now_ns is not None
-        self._clock.set(now_ns)
+        if self._clock:
+            self._clock.set(now_ns)
         yield from due_ticks(self._engine, now_ns)
 
     def wait(self) -> None:

@@ -123,6 +123,11 @@ class Output:
                 "this program; use TwistStamped or JointJog, or set accept_no_timeout"
             )
 
+    @property
+    def is_stamped(self) -> bool:
+        """Whether its messages begin with a header."""
+        return self.type not in NUMBERS and self.type != TWIST
+
     def joint_limits(self, urdf: str, max_speed: float, period_s: float) -> ColumnLimits:
         """Return the limits of its columns that a URDF states.
 
@@ -201,7 +206,7 @@ class Output:
             for value in values.tolist():
                 writer.number(form, value)
             return bytes(writer.data)
-        if self.type != TWIST:
+        if self.is_stamped:
             writer.header(stamp_ns, self._frame)
         if self.type in PARTS:
             numbers = np.zeros(len(PARTS[self.type][1]))

@@ -442,6 +442,7 @@ class Runner:
         self._forget()
         if back:
             self._first = -(2**62)  # the ticks of the frames until now come again
+            self._trajectory_tick = -(2**62)  # else none is sent until its tick comes again
 
     def _forget(self) -> None:
         """Drop the plan; chunks from frames until now are not used."""

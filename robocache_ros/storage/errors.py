@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import random
@@ -39,9 +38,13 @@ _PASSING_NUMBERS = frozenset(
     (errno.EBUSY, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.ETIMEDOUT)
     + ((errno.EREMOTEIO,) if hasattr(errno, "EREMOTEIO") else ())
 )
-# Classes of aiohttp, botocore and fsspec, by name: none of them need be installed.
+# Classes of aiohttp, botocore and fsspec, by name: none of them need be installed. And asyncio's TimeoutError, which is
+# another class before Python 3.11: asyncio takes long to import.
 _PASSING_CLASSES = frozenset(
-    ("HTTPClientError", "ClientError", "ClientPayloadError", "IncompleteRead", "FSTimeoutError", "ResponseParserError")
+    (
+        *("HTTPClientError", "ClientError", "ClientPayloadError", "IncompleteRead", "FSTimeoutError"),
+        *("ResponseParserError", "TimeoutError"),
+    )
 )
 _EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"))
 _DENIED = frozenset((401, 403))
@@ -111,7 +114,7 @@ def passes(error: BaseException) -> bool:
         code, status = _answer(one)
         if code or status:
             return code in _PASSING or "Conflict" in code or status in _PASSING_STATUS
-        if isinstance(one, (TimeoutError, asyncio.TimeoutError, ConnectionError)):
+        if isinstance(one, (TimeoutError, ConnectionError)):
             return True
         if isinstance(one, OSError) and one.errno in _PASSING_NUMBERS and one is error and one.__cause__ is None:
             return True

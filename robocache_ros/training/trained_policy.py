@@ -19,11 +19,11 @@ from robocache_ros.training.training_data import DataInfo
 class TrainedPolicy:
     """Applies a policy with the normalisation of its training.
 
-    ```python
-    policy = TrainedPolicy.load("run/checkpoint.pt")
-    for frame in FusedSubscriber("fusion_node"):  # the node publishes windows of at least `n_obs` ticks
-        actions = policy.act(frame)[0]  # (horizon, A)
-    ```
+    On the frames of a node::
+
+        policy = TrainedPolicy.load("run/checkpoint.pt")
+        for frame in FusedSubscriber("fusion_node"):  # the node publishes windows of at least `n_obs` ticks
+            actions = policy.act(frame)[0]  # (horizon, A)
 
     Attributes:
         policy: its weights are those of the average, if there is one.

@@ -505,6 +505,7 @@ def show_dataset(
     scene_of: SceneOf,
     first: int = 0,
     stop: int | None = None,
+    **options: Any,
 ) -> list[str]:
     """Draw episodes of a dataset, one after the other.
 
@@ -514,11 +515,12 @@ def show_dataset(
         scene_of: makes the scene.
         first: number of the first episode.
         stop: the number after the last one; None: MAX_EPISODES are shown.
+        options: of the format, such as `split`.
 
     Errors:
         RoboCacheError: the dataset cannot be read, or has no such episode.
     """
-    source: EpisodeSource = open_source(format_name, path)
+    source: EpisodeSource = open_source(format_name, path, **options)
     last = min(len(source), first + MAX_EPISODES if stop is None else stop)
     if not 0 <= first < last:
         raise RoboCacheError(f"{printable(path, 60)}: no episode from {first} on; it has {len(source):,}")

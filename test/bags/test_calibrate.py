@@ -101,6 +101,13 @@ def test_latencies_of_100_seeds_are_found_and_nine_of_ten_intervals_have_the_tru
     assert inside >= 80
 
 
+def test_the_pace_of_a_simulation_is_no_drift(short: Callable[..., Path]) -> None:
+    path = short(seed=3, seconds=30, stamp_ppm=10_000, stamp_offset_s=-1e6)
+    drift = of(measured(path, spec(joints={"stamp": "device"})), "/joint_states")
+
+    assert "run at 0.990 times the clock of the log" in drift.refused
+
+
 def test_a_clock_of_its_own_drifts_and_does_not_disturb_the_latency(short: Callable[..., Path]) -> None:
     path = short(seed=3, seconds=30, stamp_ppm=80, stamp_offset_s=-1e6)
     found = measured(path, spec(joints={"stamp": "device"}))

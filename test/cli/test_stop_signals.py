@@ -59,7 +59,7 @@ def test_ctrl_c_stays_ignored_in_the_background() -> None:
     call(1)
 
 
-PROGRAM = ROOT / "test" / "export" / "pieces" / "interrupted_export.py"
+PROGRAM = ROOT / "test" / "export" / "interrupted_export.py"
 
 
 @pytest.mark.parametrize(("event", "kept"), [("Advanced", 0), ("Converted", 1)])

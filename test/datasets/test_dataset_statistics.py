@@ -28,9 +28,7 @@ from test.datasets.conftest import STEPS, episode, write_tfds
 
 def test_statistics_are_those_of_all_ticks(tmp_path: Path) -> None:
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), episode(4, 7.0)]))
-
     found = dataset_statistics(dataset)
-
     for key in ("proprio", "actions"):
         values = np.concatenate([dataset[k][key].numpy() for k in range(2)]).astype(np.float64)
         assert np.allclose(found[key]["mean"], values.mean(axis=0), rtol=1e-12)  # sums in another order
@@ -44,9 +42,7 @@ def test_statistics_are_read_the_second_time(tmp_path: Path) -> None:
     first = dataset_statistics(RTXDataset(folder))
     stored = list(folder.glob("robocache_statistics_*.json"))
     stored[0].write_text(stored[0].read_text().replace('"count": [', '"count": [1'))
-
     again = dataset_statistics(RTXDataset(folder, window=Window()))
-
     assert len(stored) == 1
     assert again["proprio"]["count"] == [int(f"1{first['proprio']['count'][0]}")]
 
@@ -58,7 +54,6 @@ def test_statistics_are_read_after_the_class_of_the_source_has_moved(
     source = type(RTXDataset(folder).source)
     first = dataset_statistics(RTXDataset(folder))
     monkeypatch.setattr(source, "__module__", "robocache_ros.elsewhere")
-
     assert dataset_statistics(RTXDataset(folder)) == first
     assert len(list(folder.glob("robocache_statistics_*.json"))) == 1
 
@@ -70,28 +65,23 @@ def test_statistics_are_computed_again_after_a_change(change: str, tmp_path: Pat
     if change == "file":
         file = next(folder.glob("*.tfrecord*"))
         os.utime(file, ns=(0, 0))
-
     dataset_statistics(
         RTXDataset(
             folder, target_hz=40 if change == "rate" else 50, align={"proprio": "hold"} if change == "align" else None
         )
     )
-
     assert len(list(folder.glob("robocache_statistics_*.json"))) == 2
 
 
 def test_masks_of_a_file_have_statistics_of_their_own(real: Path, tmp_path: Path) -> None:
     path = tmp_path / "lift.hdf5"
     shutil.copyfile(real / "robomimic_lift" / "lift_two_demos.hdf5", path)
-
     found = [dataset_statistics(RoboMimicDataset(path, mask=mask))["actions"] for mask in ("train", "valid")]
-
     assert found[0] != found[1]
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]))
-
     with pytest.warns(UserWarning, match="statistics are not stored"):
         assert dataset_statistics(dataset, tmp_path / "missing")["proprio"]["count"] == [21]
 
@@ -105,21 +95,17 @@ def test_a_dataset_that_cannot_be_written_has_its_statistics_in_the_cache(
     (stored,) = folder.glob("robocache_statistics_*.json")
     stored.unlink()
     stored.mkdir()  # also root cannot write a file of this name
-
     again = dataset_statistics(RTXDataset(folder))
-
     assert again == first == json.loads((tmp_path / "cache" / "statistics" / stored.name).read_text())
 
 
 def test_the_number_of_processes_does_not_change_a_bit(tmp_path: Path) -> None:
     episodes = [episode(2 + k % 3, 0.1 * k) for k in range(11)]
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, episodes, shards=3))
-
     found = []
     for workers in (0, 2):
         (tmp_path / str(workers)).mkdir()
         found.append(dataset_statistics(dataset, tmp_path / str(workers), workers=workers))
-
     assert found[0] == found[1]
 
 
@@ -157,7 +143,6 @@ def test_an_ended_process_leaves_none_running(tmp_path: Path, number: signal.Sig
         reading = [int(started.stdout.readline()) for _ in range(3)]
         (os.killpg if number == signal.SIGINT else os.kill)(started.pid, number)
         _, errors = started.communicate(timeout=60)  # the end of the output: none of the processes has it open
-
     if number == signal.SIGINT:
         assert (started.returncode, errors) == (130, "")
         for pid in reading:
@@ -170,7 +155,6 @@ def test_a_damaged_file_of_statistics_is_replaced(tmp_path: Path) -> None:
     first = dataset_statistics(RTXDataset(folder))
     (stored,) = folder.glob("robocache_statistics_*.json")
     stored.write_text(stored.read_text()[:-9])
-
     assert dataset_statistics(RTXDataset(folder)) == first == json.loads(stored.read_text())
 
 
@@ -183,9 +167,7 @@ def test_invalid_ticks_do_not_count(exported: Callable[[str], Path]) -> None:
         parts.append(sample["proprio"].numpy().astype(np.float64))
         masks.append(np.repeat(sample["valid"].numpy() > 0, widths, axis=1))
     values, valid = np.concatenate(parts), np.concatenate(masks)
-
     found = dataset_statistics(dataset, exported("image"))["proprio"]
-
     for column in range(values.shape[1]):
         kept = values[valid[:, column], column]
         assert found["max"][column] == kept.max()
@@ -199,7 +181,6 @@ def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) ->
     nan["observation/state"][1, 0] = np.nan
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), nan]))
     separate = RTXDataset(write_tfds(tmp_path / "e", STEPS, [episode(3)]))
-
     with pytest.raises(DatasetError, match=r"record 1: .* not finite"):
         dataset_statistics(dataset)
     with pytest.warns(UserWarning, match=r"statistics: without 1 episodes that cannot be read, the first: .*record 1"):
@@ -209,9 +190,7 @@ def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) ->
 
 def test_a_loader_normalises_by_the_statistics_of_its_dataset(tmp_path: Path) -> None:
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(5), episode(4, 7.0)]))
-
     batches = list(TimelineLoader(dataset, 1, statistics="auto"))
-
     for key in ("proprio", "actions"):
         values = np.concatenate([batch[key][0] for batch in batches])
         assert np.allclose(values.mean(axis=0), 0, atol=1e-5)  # float32
@@ -221,6 +200,5 @@ def test_a_loader_normalises_by_the_statistics_of_its_dataset(tmp_path: Path) ->
 
 def test_other_words_for_statistics_are_refused(tmp_path: Path) -> None:
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]))
-
     with pytest.raises(RoboCacheError, match="statistics: 'all' for a RTXDataset; 'auto' is for"):
         TimelineLoader(dataset, 1, statistics="all")

@@ -67,7 +67,6 @@ def records(path: Path) -> list[bytes]:
 def test_every_value_and_pixel_of_bridge(real: Path) -> None:
     dataset = RTXDataset(real / "rlds_bridge", split="val", target_hz=5)
     examples = [example(record) for record in records(real / BRIDGE)]
-
     assert len(dataset) == len(examples) == 25
     names = dataset.stream_names()
     cameras = [name.removeprefix("vision/") for name in names if name.startswith("vision/")]
@@ -95,9 +94,7 @@ def test_every_value_of_robomimic(real: Path, demo: int) -> None:
         group = file[f"data/demo_{demo}"]
         vectors = {key: stored[()] for key, stored in group["obs"].items() if stored.ndim == 2}
         actions, rewards = group["actions"][()], group["rewards"][()]
-
     sample, streams = dataset[demo], dataset.source.read(demo).streams
-
     assert {name for name, each in streams.items() if each.role == "observation"} == set(vectors)
     for name, values in vectors.items():
         assert np.array_equal(streams[name].values, values.astype(np.float32)), name
@@ -110,7 +107,6 @@ def test_every_value_and_pixel_of_so101(real: Path) -> None:
     dataset = LeRobotTimelineDataset(real / SO101, target_hz=30)
     rows = parquet.read_table(real / SO101 / "data/chunk-000/file-000.parquet").to_pydict()
     episodes = np.array(rows["episode_index"])
-
     with av.open(str(real / SO101 / "videos/observation.images.wrist/chunk-000/file-000.mp4")) as video:
         frames = video.decode(video.streams.video[0])  # all episodes, one after the other
         for index in range(len(dataset)):

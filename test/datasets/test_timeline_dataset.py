@@ -1,27 +1,41 @@
+"""Episodes on one timeline: alignment, windows, mixtures, layouts, and formats of other packages."""
+
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
+from robocache_ros import convert_image
 from robocache_ros.datasets import (
+    CALVINDataset,
     DatasetError,
     LeRobotTimelineDataset,
+    LoaderOptions,
     RTXDataset,
     SourceEpisode,
     Stream,
     TimelineDataset,
+    TimelineLoader,
     WeightedMixture,
     Window,
     open_dataset,
 )
+from robocache_ros.datasets.mixture import load_layout
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.read import ChainedEpisodes
-from test.datasets.conftest import STEPS, episode, write_tfds
+from robocache_ros.formats.registry import READERS, known_readers
+from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
+from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
 
 
 class Source:
@@ -45,7 +59,6 @@ class Source:
 
 def test_states_are_linear_and_actions_held() -> None:
     sample = TimelineDataset(Source(3), target_hz=20)[0]
-
     assert sample["proprio"][:, 0].tolist() == [0, 0.5, 1, 1.5, 2]
     assert sample["actions"][:, 0].tolist() == [0, 0, 10, 10, 20]
     assert sample["age_ms"].tolist() == [[0, 0], [50, 50], [0, 0], [50, 50], [0, 0]]
@@ -53,45 +66,18 @@ def test_states_are_linear_and_actions_held() -> None:
 
 def test_alignments_are_chosen_by_role_or_name() -> None:
     sample = TimelineDataset(Source(3), target_hz=20, align={"actions": "next", "proprio": "nearest"})[0]
-
     assert sample["proprio"][:, 0].tolist() == [0, 0, 1, 1, 2]
     assert sample["actions"][:, 0].tolist() == [0, 10, 10, 20, 20]
 
 
 def test_fused_has_all_columns_in_the_order_of_the_streams() -> None:
     sample = TimelineDataset(Source(3), target_hz=10)[0]
-
     assert sample["fused"].tolist() == [[0, 0], [1, 10], [2, 20]]
-
-
-def test_windows_have_observations_before_and_actions_after_their_tick() -> None:
-    dataset = TimelineDataset(Source(5, 3), target_hz=10, window=Window(n_obs=2, horizon=3, action_offset=1))
-
-    sample = dataset[2]
-
-    assert len(dataset) == 8
-    assert sample["proprio"][:, 0].tolist() == [1, 2]
-    assert sample["actions"][:, 0].tolist() == [30, 40, 40]
-    assert sample["is_pad"].tolist() == [False, False]
-    assert sample["action_is_pad"].tolist() == [False, False, True]
-
-
-def test_windows_repeat_the_ends_of_an_episode_and_mark_it() -> None:
-    dataset = TimelineDataset(Source(5, 3), target_hz=10, window=Window(n_obs=3, horizon=2))
-
-    sample = dataset[5]
-
-    assert dataset.place(5) == (1, 0)
-    assert sample["proprio"][:, 0].tolist() == [0, 0, 0]
-    assert sample["is_pad"].tolist() == [True, True, False]
-    assert sample["actions"][:, 0].tolist() == [0, 10]
 
 
 def test_a_stream_that_begins_late_is_invalid_before() -> None:
     late = Stream("late", np.array([100_000_000, 200_000_000]), np.ones((2, 1), np.float32), True)
-
     sample = TimelineDataset(Source(3, late=late), target_hz=10)[0]
-
     assert sample["valid"].tolist() == [[1, 1, 0], [1, 1, 1], [1, 1, 1]]
     assert sample["proprio"][:, 1].tolist() == [0, 1, 1]
     assert sample["measured"].tolist() == [False, False, True]
@@ -102,7 +88,6 @@ def test_measured_stamps_are_on_the_grid_of_the_epoch() -> None:
     only = Stream("proprio", stamps, np.arange(3, dtype=np.float32)[:, None], True)
     source = Source(1)
     source.read = lambda index: SourceEpisode({"proprio": only}, "", "m", "m")  # type: ignore[method-assign]
-
     assert TimelineDataset(source)[0]["tick_ns"].tolist() == [1_020_000_000, 1_040_000_000]
 
 
@@ -110,7 +95,6 @@ def test_an_episode_between_two_ticks_is_refused() -> None:
     only = Stream("proprio", np.array([1_005_000_000]), np.zeros((1, 1), np.float32), True)
     source = Source(1)
     source.read = lambda index: SourceEpisode({"proprio": only}, "", "m", "m: 0")  # type: ignore[method-assign]
-
     with pytest.raises(DatasetError, match="m: 0: 0 s have 0 ticks at 50 Hz"):
         TimelineDataset(source)[0]
 
@@ -118,7 +102,6 @@ def test_an_episode_between_two_ticks_is_refused() -> None:
 @pytest.mark.parametrize("stamps", [[0, 2, 1], [0, 1, 1]])
 def test_stamps_that_do_not_rise_are_refused(stamps: list[int]) -> None:
     bad = Stream("bad", np.array(stamps), np.zeros((3, 1), np.float32), True)
-
     with pytest.raises(DatasetError, match="memory: 0: bad: its stamps do not rise"):
         TimelineDataset(Source(3, bad=bad))[0]
 
@@ -136,7 +119,6 @@ def test_an_unknown_alignment_is_refused() -> None:
 
 def test_an_alignment_of_no_stream_is_refused(tmp_path: Path) -> None:
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]), align={"visions": "nearest"})
-
     with pytest.raises(RoboCacheError, match=r"align: 'visions' is not one of vision, .*; did you mean 'vision'"):
         dataset[0]
 
@@ -144,7 +126,6 @@ def test_an_alignment_of_no_stream_is_refused(tmp_path: Path) -> None:
 def test_an_alignment_may_be_of_a_stream_of_another_episode() -> None:
     force = Stream("force", np.arange(3) * 20_000_000, np.zeros((3, 1), np.float32), True)
     both = ChainedEpisodes([Source(3), Source(3, force=force)])
-
     assert TimelineDataset(both, align={"force": "nearest"})[0]["length"]
 
 
@@ -157,19 +138,8 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 def test_images_are_not_blended(tmp_path: Path) -> None:
     dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]), align={"vision": "linear"})
-
     with pytest.raises(DatasetError, match="images are not linear; use hold, nearest or next"):
         dataset[0]
-
-
-def test_it_works_in_a_data_loader_with_workers(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3, 10.0 * k) for k in range(4)]), window=Window(2))
-
-    loader = DataLoader(dataset, batch_size=21, num_workers=2)
-    batches = list(loader)
-
-    assert [len(batch["proprio"]) for batch in batches] == [21] * 4
-    assert torch.equal(batches[3]["fused"][-1], dataset[83]["fused"])
 
 
 def test_an_index_out_of_range_is_an_index_error() -> None:
@@ -179,10 +149,8 @@ def test_an_index_out_of_range_is_an_index_error() -> None:
 
 def test_a_mixture_draws_by_weight_and_uses_every_sample_before_one_twice() -> None:
     parts = {"a": TimelineDataset(Source(*[2] * 40)), "b": TimelineDataset(Source(*[2] * 40))}
-
     mixture = WeightedMixture(parts, {"a": 3.0, "b": 1.0}, samples=400, seed=1)
     places = [mixture.place(k) for k in range(400)]
-
     of_a = [sample for dataset, sample in places if dataset == 0]
     assert 270 < len(of_a) < 330  # 300 +- 3.5 standard deviations
     assert sorted(of_a[:40]) == list(range(40))
@@ -196,7 +164,6 @@ def test_the_order_of_a_mixture_follows_from_seed_and_epoch() -> None:
         mixture = WeightedMixture(parts, {"a": 1.0}, seed=seed)
         mixture.set_epoch(epoch)
         orders.append([mixture.place(k) for k in range(40)])
-
     assert orders[0] == orders[1]
     assert orders[0] != orders[2] != orders[3] != orders[0]
 
@@ -212,3 +179,411 @@ def test_a_mixture_of_different_rates_is_refused() -> None:
         RoboCacheError, match=r"ticks of different rates, a 20 Hz, b 50 Hz; open all with one target_hz"
     ):
         WeightedMixture(parts, {"a": 1.0, "b": 1.0})
+
+
+# Windows against a plain-Python oracle: any lengths, rates, horizons and offsets.
+
+HZ = 10
+STEP_NS = 10**9 // HZ
+
+
+class Episodes:
+    """Episodes whose state counts the steps, and whose actions are -1 - step; actions may begin late."""
+
+    def __init__(self, lengths: list[int], late: int) -> None:
+        self.lengths, self.late = lengths, late
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read(self, index: int) -> SourceEpisode:
+        count = self.lengths[index]
+        stamps = np.arange(count, dtype=np.int64) * STEP_NS
+        rows = (100 * index + np.arange(count, dtype=np.float32))[:, None]
+        first = min(self.late, count - 1)
+        streams = [
+            Stream("proprio", stamps, rows, False),
+            Stream("actions", stamps[first:], -1 - rows[first:], False, "action"),
+        ]
+        return SourceEpisode({each.name: each for each in streams}, f"task {index}", "oracle", f"oracle: {index}")
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        return 0, (self.lengths[index] - 1) * STEP_NS
+
+
+def oracle(source: Episodes, window: Window) -> list[dict[str, Any]]:
+    """Every window, step by step."""
+    found = []
+    for index, length in enumerate(source.lengths):
+        first = min(source.late, length - 1)
+        for tick in range(length):
+            observed = [tick - window.n_obs + 1 + k for k in range(window.n_obs)]
+            acted = [tick + window.action_offset + k for k in range(window.horizon)]
+            rows = [min(max(row, 0), length - 1) for row in observed]
+            actions = [min(max(row, 0), length - 1) for row in acted]
+            found.append(
+                {
+                    "proprio": [[100.0 * index + row] for row in rows],
+                    "actions": [[-1.0 - 100 * index - row if row >= first else 0.0] for row in actions],
+                    "is_pad": [not 0 <= row < length for row in observed],
+                    "action_is_pad": [not 0 <= row < length for row in acted],
+                    "valid": [[1, int(row >= first)] for row in rows],
+                    "tick_ns": [row * STEP_NS for row in rows],
+                    "language": f"task {index}",
+                    "length": window.n_obs,
+                }
+            )
+    return found
+
+
+lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4)
+windows = st.builds(Window, st.integers(1, 5), st.integers(1, 5), st.integers(-7, 7))
+
+
+def plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths=lengths, window=windows, late=st.integers(0, 3))
+def test_every_window_is_that_of_the_oracle(lengths: list[int], window: Window, late: int) -> None:
+    source = Episodes(lengths, late)
+    dataset = TimelineDataset(source, target_hz=HZ, window=window)
+    wanted = oracle(source, window)
+    assert len(dataset) == len(wanted) == sum(lengths)
+    for index, expected in enumerate(wanted):
+        sample = dataset[index]
+        assert {key: plain(sample[key]) for key in expected} == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=lengths, window=windows, batch_size=st.integers(1, 7), seed=st.integers(0, 2**40), cached=st.booleans())
+def test_batches_have_every_window_once(
+    lengths: list[int], window: Window, batch_size: int, seed: int, cached: bool
+) -> None:
+    source = Episodes(lengths, 0)
+    dataset = TimelineDataset(source, target_hz=HZ, window=window)
+    wanted = oracle(source, window)
+    loader = TimelineLoader(dataset, batch_size, shuffle=True, seed=seed, cache="host" if cached else "none")
+    seen = []
+    for batch in loader:
+        for row, index in enumerate(batch["index"].tolist()):
+            expected = {key: value for key, value in wanted[index].items() if key != "tick_ns"}
+            assert {key: plain(batch[key][row]) for key in expected} == expected
+            seen.append(index)
+    assert sorted(seen) == list(range(len(wanted)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=lengths,
+    ticks=st.integers(1, 5),
+    stride=st.integers(1, 4),
+    ranks=st.integers(1, 3),
+    batch_size=st.integers(1, 4),
+)
+def test_windows_of_the_loader_are_complete_parts_that_ranks_share(
+    lengths: list[int], ticks: int, stride: int, ranks: int, batch_size: int
+) -> None:
+    wanted = [(index, start) for index, length in enumerate(lengths) for start in range(0, length - ticks + 1, stride)]
+    assume(wanted and len(wanted) // ranks >= -(-len(wanted) // (ranks * batch_size)))  # else it is refused
+    dataset = TimelineDataset(Episodes(lengths, 0), target_hz=HZ)
+    seen = []
+    for rank in range(ranks):
+        options = LoaderOptions(windows=(ticks, stride), rank=rank, world_size=ranks)
+        for batch in TimelineLoader(dataset, batch_size, shuffle=True, options=options):
+            assert batch["proprio"].shape[1:] == (ticks, 1)
+            for values in batch["proprio"][:, :, 0].tolist():
+                index, start = divmod(int(values[0]), 100)
+                assert values == [100 * index + start + k for k in range(ticks)]
+                seen.append((index, start))
+    assert sorted(seen) == wanted
+
+
+# Datasets with different columns in one layout.
+
+LAYOUT = """
+streams:
+  ee_position: {dim: 2, align: linear}
+  gripper: {dim: 1}
+  primary: {image_size: [4, 4]}
+  delta: {dim: 2, role: action}
+  gripper_action: {dim: 1, role: action}
+datasets:
+  named:
+    ee_position: {from: proprio, columns: [y, x]}
+    delta: {from: actions, columns: [0, 1], scale: [1, -2], offset: 0.5}
+    gripper_action: {from: actions, columns: 2}
+  calvin:
+    ee_position: {from: proprio, columns: [0, 1]}
+    gripper: {from: proprio, columns: [14]}
+    primary: vision/static
+    delta: {from: actions, columns: [0, 1]}
+    gripper_action: {from: actions, columns: [6]}
+"""
+
+
+class NamedColumns:
+    """An episode of four steps at 50 Hz without a camera, whose columns have names."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def read(self, index: int) -> SourceEpisode:
+        stamps = np.arange(4) * 20_000_000
+        steps = np.arange(4, dtype=np.float32)
+        position = np.stack([steps, 10 * steps, 100 * steps], axis=1)
+        action = np.stack([steps, steps + 1, steps + 2], axis=1)
+        streams = {
+            "proprio": Stream("proprio", stamps, position, False, columns=("x", "y", "z")),
+            "actions": Stream("actions", stamps, action, False, "action"),
+        }
+        return SourceEpisode(streams, "push", "named", "named: 0")
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        return 0, 60_000_000
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> WeightedMixture:
+    (tmp_path / "layout.yaml").write_text(LAYOUT)
+    window = Window(n_obs=2, horizon=2)
+    datasets = {
+        "named": TimelineDataset(NamedColumns(), window=window),
+        "calvin": CALVINDataset(write_calvin(tmp_path / "training"), window=window),
+    }
+    return WeightedMixture(datasets, {"named": 1, "calvin": 1}, layout=tmp_path / "layout.yaml", samples=40)
+
+
+def test_samples_of_all_datasets_have_one_layout(mixture: WeightedMixture) -> None:
+    samples = [mixture[index] for index in range(len(mixture))]
+    assert {sample["dataset"] for sample in samples} == {"named", "calvin"}
+    shapes = {tuple((k, v.shape) for k, v in sample.items() if isinstance(v, torch.Tensor)) for sample in samples}
+    assert len(shapes) == 1
+    assert samples[0]["proprio"].shape == (2, 3)
+    assert samples[0]["actions"].shape == (2, 3)
+    assert samples[0]["vision"].shape == (2, 1, 4, 4, 3)
+    assert mixture.datasets[0].stream_names() == (
+        *("ee_position", "gripper", "vision/primary", "delta", "gripper_action"),
+    )
+
+
+def test_columns_are_chosen_by_name_or_index_and_scaled(mixture: WeightedMixture) -> None:
+    sample = mixture.datasets[0][2]
+    assert sample["proprio"].tolist() == [[10, 1, 0], [20, 2, 0]]
+    assert sample["actions"].tolist() == [[2.5, -5.5, 4], [3.5, -7.5, 5]]
+
+
+def test_a_stream_that_a_dataset_lacks_is_never_valid(mixture: WeightedMixture) -> None:
+    named, calvin = mixture.datasets[0][2], mixture.datasets[1][2]
+    assert named["valid"][:, 1:3].unique().tolist() == [0]  # the gripper and the camera
+    assert named["valid"][:, [0, 3, 4]].all()
+    assert not named["vision"].any()
+    assert calvin["valid"].all()
+
+
+def test_absent_columns_are_not_normalised(mixture: WeightedMixture) -> None:
+    statistics = {"proprio": {"mean": [0.0, 0.0, 5.0], "std": [1.0, 1.0, 2.0]}}
+    batches = list(TimelineLoader(mixture, 40, statistics=statistics))
+    (batch,) = batches
+    named = torch.tensor([name == "named" for name in batch["dataset"]])
+    assert not batch["proprio"][named][:, :, 2].any()
+    assert batch["proprio"][~named][:, :, 2].min() >= (14 - 5) / 2
+
+
+def test_the_image_size_of_the_layout_replaces_that_of_a_dataset(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training")
+    layout = {"streams": {"primary": {"image_size": [6, 8]}}, "datasets": {"calvin": {"primary": "vision/static"}}}
+    own, stored = (
+        WeightedMixture({"calvin": CALVINDataset(tmp_path / "training", image_size=size)}, {"calvin": 1}, layout=layout)
+        for size in ((16, 16), None)
+    )
+    assert own[0]["vision"].shape[-3:] == (6, 8, 3)
+    assert torch.equal(own[0]["vision"], stored[0]["vision"])
+
+
+def test_a_dataset_that_the_layout_lacks_is_refused() -> None:
+    dataset = TimelineDataset(NamedColumns())
+    layout = {"streams": {"a": {"dim": 1}}, "datasets": {"named": {}}}
+    with pytest.raises(RoboCacheError, match=r"datasets\.other: not in the layout, which has named; add it"):
+        WeightedMixture({"other": dataset}, {"other": 1.0}, layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("origin", "problem"),
+    [
+        ({"from": "nothing"}, "named: 0: nothing: no such stream; there are proprio, actions"),
+        ({"from": "proprio"}, "3 columns, and the layout has 1; give columns"),
+        ({"from": "proprio", "columns": [3]}, "no column 3, it has 3"),
+        ({"from": "proprio", "columns": ["w"]}, "no column w; its names are x, y, z"),
+        ({"from": "actions", "columns": ["x"]}, "no column x; its names are none; use an index"),
+    ],
+)
+def test_columns_that_a_dataset_lacks_are_named(origin: dict[str, Any], problem: str) -> None:
+    layout = {"streams": {"a": {"dim": 1}}, "datasets": {"named": {"a": origin}}}
+    mixture = WeightedMixture({"named": TimelineDataset(NamedColumns())}, {"named": 1.0}, layout=layout)
+    with pytest.raises(DatasetError, match=problem):
+        mixture[0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "problem"),
+    [
+        ({"streams": {}}, "datasets: None is not a mapping"),
+        ({"streams": {}, "datasets": {}}, "layout: 0 streams"),
+        ({"streams": {"a": {}}, "datasets": {}}, r"streams\.a: give either dim, from 1 to 4096, or image_size"),
+        (
+            {"streams": {"a": {"dims": 1}}, "datasets": {}},
+            r"streams\.a: 'dims' is not one of dim.*; did you mean 'dim'",
+        ),
+        (
+            {"streams": {"a": {"dim": 1, "role": "x"}}, "datasets": {}},
+            r"streams\.a\.role: 'x' is not one of observation",
+        ),
+        ({"streams": {"a": {"dim": 1, "align": "x"}}, "datasets": {}}, r"streams\.a\.align: 'x' is not one of angle"),
+        ({"streams": {"a": {"dim": 1}}, "datasets": {"d": {"b": "c"}}}, r"datasets\.d\.b: not a stream of the layout"),
+        ({"streams": {"a": {"dim": 1}}, "datasets": {"d": {"a": {}}}}, r"datasets\.d\.a\.from: give the name"),
+        (
+            {"streams": {"a": {"dim": 1}}, "datasets": {"d": {"a": {"from": "c", "columns": [0, 1]}}}},
+            r"datasets\.d\.a\.columns: give 1 indices from 0 on, or names",
+        ),
+        (
+            {"streams": {"a": {"dim": 2}}, "datasets": {"d": {"a": {"from": "c", "scale": [1]}}}},
+            r"datasets\.d\.a\.scale: \[1\] is neither a number nor 2 numbers",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_layout_is_named(layout: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RoboCacheError, match=problem):
+        load_layout(layout)
+
+
+def test_a_file_that_is_not_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "layout.yaml").write_text("streams:\n  a: [")
+    with pytest.raises(RoboCacheError, match=r"layout\.yaml: line 2: "):
+        load_layout(tmp_path / "layout.yaml")
+
+
+def test_cameras_of_different_sizes_become_one_tensor(tmp_path: Path) -> None:
+    path = write_calvin(tmp_path / "training")
+    sample = CALVINDataset(path, image_size=(12, 16))[0]
+    assert sample["vision"].shape == (9, 2, 12, 16, 3)  # 6 steps at 30 Hz are 9 ticks at 50 Hz
+    assert "vision/static" not in sample
+    assert sample["vision"][0, 0].unique().tolist() == [0]
+    assert sample["vision"][0, 1].unique().tolist() == [100]
+
+
+def test_without_a_size_they_are_keys_of_their_own(tmp_path: Path) -> None:
+    sample = CALVINDataset(write_calvin(tmp_path / "training"))[0]
+    assert sample["vision/static"].shape == (9, 20, 20, 3)
+    assert sample["vision/gripper"].shape == (9, 8, 8, 3)
+    assert "vision" not in sample
+
+
+@pytest.mark.parametrize("resize", ["bilinear", "nearest", "area"])
+def test_the_bits_are_those_of_the_operation(resize: str, exported: Callable[[str], Path]) -> None:
+    path = exported("image") / "webdataset"
+    whole = open_dataset("webdataset", path)[1]["vision/front"][0]
+    small = open_dataset("webdataset", path, image_size=(60, 80), image_resize=resize)[1]["vision"][0, 0]
+    height, width = whole.shape[:2]
+    data = whole.contiguous().view(-1)
+    made = convert_image(
+        data, encoding="rgb8", width=width, height=height, step=3 * width, size=(60, 80), resize=resize
+    )
+    assert torch.equal(small, made.permute(1, 2, 0))
+
+
+def test_the_bits_are_those_of_an_export_of_that_size(bag: Path, spec: FusionSpec, tmp_path: Path) -> None:
+    exports = {}
+    for name, size in (("small", [60, 80]), ("source", None)):
+        raw = spec.to_dict()
+        raw["streams"] = {key: raw["streams"][key] for key in ("gripper", "wrist", "action")}
+        raw["streams"]["wrist"]["image"] = {"size": size} if size else {}
+        options = DatasetOptions(formats=("webdataset",), media="image")
+        exports[name] = export([bag], load_spec(raw), tmp_path / name, options).out
+    small = open_dataset("webdataset", exports["small"])[0]["vision"]
+    resized = open_dataset("webdataset", exports["source"], image_size=(60, 80))[0]["vision"]
+    assert torch.equal(resized, small)
+
+
+def test_a_window_has_resized_images(tmp_path: Path) -> None:
+    path = write_calvin(tmp_path / "training")
+    sample = CALVINDataset(path, image_size=(4, 4), window=Window(n_obs=2))[3]
+    assert sample["vision"].shape == (2, 2, 4, 4, 3)
+
+
+@pytest.mark.parametrize("size", [(0, 4), (4,), 224, (4.0, 4)])
+def test_a_size_that_is_none_is_refused(size: object, tmp_path: Path) -> None:
+    path = write_calvin(tmp_path / "training")
+    with pytest.raises(RoboCacheError, match=r"image_size: .* is not a height and a width from 1 to 16384 px"):
+        CALVINDataset(path, image_size=size)
+
+
+def test_another_way_of_resizing_is_refused(tmp_path: Path) -> None:
+    path = write_calvin(tmp_path / "training")
+    with pytest.raises(RoboCacheError, match="image_resize: 'cubic' is not one of bilinear, nearest, area"):
+        CALVINDataset(path, image_size=(4, 4), image_resize="cubic")
+
+
+def test_an_image_without_a_sample_stays_black(exported: Callable[[str], Path]) -> None:
+    dataset = open_dataset("webdataset", exported("image") / "webdataset", image_size=(8, 8))
+    stream = dataset.streams_of(0).streams["vision/front"]
+    assert stream.values.frames(np.array([0])).shape == (1, 8, 8, 3)
+
+
+# Dataset formats of other packages, found through their entry points.
+
+ENTRY_POINTS = """[robocache_ros.datasets]
+one = one_episode_format:OneEpisode
+empty = one_episode_format:not_a_source
+broken = one_episode_format:NoSuchClass
+
+[robocache_ros.formats]
+written = one_episode_format:WRITTEN
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package as pip installs it: the module, and what it declares."""
+    declared = tmp_path / "site" / "one_episode_format-1.0.dist-info"
+    declared.mkdir(parents=True)
+    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: one-episode-format\nVersion: 1.0\n")
+    (declared / "entry_points.txt").write_text(ENTRY_POINTS)
+    shutil.copy(Path(__file__).with_name("one_episode_format.py"), tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_format_of_another_package_is_aligned_to_the_timeline(tmp_path: Path) -> None:
+    dataset = open_dataset("one", tmp_path, target_hz=20.0, steps=3)
+    sample = dataset[0]
+    assert sample["proprio"][:, 0].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert sample["language"] == "lift"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_format_that_is_written_brings_its_reader(tmp_path: Path) -> None:
+    assert len(open_dataset("written", tmp_path)) == 1
+
+
+@pytest.mark.usefixtures("installed")
+def test_known_formats_has_those_of_other_packages_last() -> None:
+    assert known_readers() == (*READERS, "broken", "empty", "one", "written")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_format_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"format: broken of one_episode_format:NoSuchClass cannot be imported"):
+        open_dataset("broken", tmp_path)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_not_a_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"format: empty returns list, not an EpisodeSource; reinstall it"):
+        open_dataset("empty", tmp_path)
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"format: 'one' is not one of lerobot, .*mcap.* hdf5"):
+        open_dataset("one", tmp_path)

@@ -1,30 +1,43 @@
-"""One export of each kind, made once."""
+"""Recordings, one export of each kind, made once, and what several test files use of them."""
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
+import random
 import shutil
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter import preview
+from robocache_ros.exporter.executors import Task
 from robocache_ros.exporter.job import ExportRequest, ExportResult, export, outputs_of, run_export
 from robocache_ros.exporter.preview import DryRun
 from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.exporter.shards import ShardResult
+from robocache_ros.formats.check import Findings
+from robocache_ros.formats.dataset_folder import CHECKSUMS
+from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.export.sensor_recording import Rows, engine_episodes, sensor_recording, sensor_spec
 from test.shared import once
 
 ROOT = Path(__file__).parents[2]
 FIRST_S, CUT_S = 3.5, 1.5  # the cut around the 150 ms gap at 4.05 s
+
 
 # `robocache` without its lines of progress, which an export prints if it takes half a minute, as on a busy machine.
 ROBOCACHE = (
@@ -115,3 +128,229 @@ def by_share(tell: Callable[[str, float], object]) -> Progress:
 def named(seen: list[str]) -> Progress:
     """Progress that notes the name of each recording that advances."""
     return by_share(lambda name, _share: seen.append(name))
+
+
+# Several small recordings, and what an undisturbed export makes of them.
+
+Contents = dict[str, bytes]
+
+
+def contents(folder: Path) -> Contents:
+    """Every file of a folder, also hidden ones."""
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+@pytest.fixture(scope="session")
+def recordings(bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Four recordings, the last two of which are copies of the first two under names of their own."""
+
+    def make(folder: Path) -> list[Path]:
+        return [*bags, *(shutil.copytree(bag, folder / f"copy_{bag.name}") for bag in bags)]
+
+    return once(tmp_path_factory, "four_recordings", make)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    recordings: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Contents]:
+    """The dataset of one process that nothing stops, by how its images are stored."""
+
+    def make(folder: Path) -> Contents:
+        options = DatasetOptions(media=folder.name.rpartition("_")[2])
+        return contents(export(recordings, spec, folder / "set", options).out)
+
+    return lambda media: once(tmp_path_factory, f"undisturbed_{media}", make)
+
+
+# An executor that treats the tasks of an export badly, as a cluster may.
+
+
+class Elsewhere:
+    """An executor that runs tasks as on other machines: pickled, each twice, and in another order."""
+
+    def __init__(self, *, remote: bool = False) -> None:
+        self.remote = remote
+        self.tasks: list[str] = []
+
+    def parallel(self, tasks: Sequence[Task]) -> int:
+        return 1
+
+    def map(
+        self, work: Callable[[Any, Progress], Any], tasks: Sequence[Any], progress: Progress
+    ) -> Generator[tuple[Any, Any], None, None]:
+        for task in random.Random(1).sample(tasks, len(tasks)):
+            for tell in (lambda _event: None, progress):
+                its_work, its_task = pickle.loads(pickle.dumps((work, task)))
+                result = pickle.loads(pickle.dumps(its_work(its_task, tell)))
+            self.tasks.append(task.name)
+            yield task, result
+
+    def __enter__(self) -> Elsewhere:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+# Recordings of one stream, ten seconds at 50 Hz, with messages that say what the robot does.
+
+START_NS = 1_700_000_000_000_000_000
+MS = 1_000_000
+SECONDS, RATE_HZ = 10, 50
+Events = Mapping[tuple[str, str], Iterable[tuple[float, Any]]]  # (topic, type) -> (seconds, value)
+
+
+def numbers(*values: float) -> bytes:
+    """A std_msgs/Float64MultiArray in CDR."""
+    return b"\0\1\0\0" + struct.pack(f"<III4x{len(values)}d", 0, 0, len(values), *values)
+
+
+def message(type_: str, value: Any) -> bytes:
+    """A message of std_msgs in CDR."""
+    name = type_.rpartition("/")[2]
+    if name == "String":
+        text = value.encode()
+        return b"\0\1\0\0" + struct.pack(f"<I{len(text)}sB", len(text) + 1, text, 0)
+    code = {"Bool": "?", "Empty": "B", "Int32": "i", "Float32": "f"}[name]
+    return b"\0\1\0\0" + struct.pack(f"<{code}", value)
+
+
+def spec_of(**streams: Mapping[str, Any]) -> FusionSpec:
+    """A spec with /state and /command of two values each, or with the given streams alone."""
+    array = {"type": "std_msgs/msg/Float64MultiArray", "dim": 2}
+    default = {"state": {**array, "topic": "/state"}, "command": {**array, "topic": "/command", "role": "action"}}
+    changed = {name: {**default.get(name, {}), **keys} for name, keys in streams.items()}
+    changed = {name: {k: v for k, v in keys.items() if v is not None} for name, keys in changed.items()}
+    return load_spec({"robocache": 1, "rate_hz": RATE_HZ, "streams": {**default, **changed}})
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a recording.
+
+    Tick k has the state (k, -k) and the command (k + 100, 0), unless a function of k gives another one, or None for no
+    messages.
+    """
+
+    def write(
+        events: Events | None = None,
+        *,
+        state: Callable[[int], tuple[float, float] | None] = lambda k: (k, -k),
+        command: Callable[[int], tuple[float, float] | None] = lambda k: (k + 100, 0),
+        name: str = "bag",
+    ) -> Path:
+        messages, types = [], {}
+        for topic, values in (("/state", state), ("/command", command)):
+            types[topic] = "std_msgs/msg/Float64MultiArray"
+            for k in range(SECONDS * RATE_HZ + 1):
+                found = values(k)
+                messages += [(topic, START_NS + k * 20 * MS, numbers(*found))] if found else []
+        for (topic, type_), given in (events or {}).items():
+            types[topic] = type_
+            messages += [(topic, START_NS + round(at * 1e9), message(type_, value)) for at, value in given]
+        return write_bag(tmp_path / name, types, sorted(messages, key=lambda each: each[1]))
+
+    return write
+
+
+# Copies of exported datasets, to be damaged.
+
+
+@pytest.fixture
+def copy(made: Callable[[str], ExportResult], tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a dataset, by how its images are stored."""
+    return lambda media: without_checksums(made(media).out, tmp_path / media)
+
+
+def without_checksums(dataset: Path, copy: Path) -> Path:
+    """A copy of a dataset without its checksums, which would show every change of a file."""
+    shutil.copytree(dataset, copy, ignore=shutil.ignore_patterns(CHECKSUMS))
+    return copy
+
+
+def found(dataset: Path, *, decode: bool = False) -> list[str]:
+    """What the validation of one dataset finds."""
+    findings: list[Findings] = validate(dataset, decode=decode)
+    assert len(findings) == 1
+    return [str(finding) for finding in findings[0].found]
+
+
+# Recordings for the real readers.
+
+
+@pytest.fixture(scope="session")
+def sources(
+    bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[list[Path], FusionSpec]]:
+    """Recordings and their spec by name: `lift`, a robot with gaps, voxels and cameras; `sensors`, the rest."""
+    folder = tmp_path_factory.mktemp("sensors")
+    sensors = [sensor_recording(folder / f"recording_{seed}", seed) for seed in range(3)]
+    return {"lift": (bags, spec), "sensors": (sensors, sensor_spec())}
+
+
+# Exports as RLDS, WebDataset and MCAP, made once, and what the engine computes for their episodes.
+
+RECORD_FORMATS = ("rlds", "webdataset", "mcap")
+TASK = "lift the cube: größer"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A dataset in each format, and what the engine computes for its episodes."""
+
+    out: Path
+    spec: FusionSpec
+    recordings: tuple[Path, ...]  # of the episodes
+    episodes: tuple[Rows, ...]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of ticks of each episode."""
+        return [len(rows["tick_ns"]) for rows in self.episodes]
+
+    def vectors(self, expected: Rows, role: str) -> np.ndarray:
+        """(T, S) the vectors of a role that are not windows, one beside the other."""
+        names = [stream.name for stream in self.spec.vectors if stream.role == role and not stream.rows]
+        return np.concatenate([expected[name] for name in names], axis=1)
+
+
+def tables(reported: dict[str, Any]) -> Iterator[Rows]:
+    """The arrays that a probe wrote, by episode."""
+    for episode in reported["episodes"]:
+        with np.load(episode["file"]) as file:
+            yield {name.replace("|", "/"): file[name] for name in file.files}
+
+
+def picture(data: bytes) -> np.ndarray:
+    """(H, W, 3) a jpeg or PNG file."""
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def close(images: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether images are those of a jpeg of high quality; those of the sensors are noise, its worst case."""
+    return bool(np.abs(images.astype(int) - expected).mean() < 20)
+
+
+KINDS = [("robot", "image"), ("robot", "video"), ("sensors", "image"), ("sensors", "video"), ("sensors", "none")]
+Make = Callable[[str, str], Exported]
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: FusionSpec) -> Make:
+    """Datasets by recordings and media. `robot`: voxels; `sensors`: masks, gray and depth images, a window."""
+    folder = tmp_path_factory.mktemp("records")
+    sensors = tuple(sensor_recording(folder / f"sensors_{seed}", seed) for seed in (1, 2))
+    recordings = {"robot": (tuple(bags), spec), "sensors": (sensors, sensor_spec())}
+    made: dict[tuple[str, str], Exported] = {}
+
+    def make(name: str, media: str) -> Exported:
+        if (name, media) not in made:
+            found, own = recordings[name]
+            own = own.without_cameras() if media == "none" else own
+            options = DatasetOptions(formats=RECORD_FORMATS, task=TASK, robot_type="panda", media=media)
+            result = export(found, own, folder / f"{name}_{media}", options)
+            paths = [recording.bag for recording in result.recordings for _ in recording.episodes]
+            made[name, media] = Exported(result.out, own, tuple(paths), tuple(engine_episodes(result, own)))
+        return made[name, media]
+
+    return make

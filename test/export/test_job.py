@@ -1,26 +1,39 @@
+"""What an export refuses, warns of and predicts; its devices, and formats of other packages."""
+
 from __future__ import annotations
 
+import csv
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter import preview as dry_run_module
+from robocache_ros.exporter.convert import Conversion
+from robocache_ros.exporter.datasets import device_of
 from robocache_ros.exporter.job import export
-from robocache_ros.exporter.pieces import Checksums
-from robocache_ros.exporter.planned_recording import PlannedRecording, planned
-from robocache_ros.spec import FusionSpec
+from robocache_ros.exporter.pieces import Checksums, Plan
+from robocache_ros.exporter.planned_recording import PlannedRecording, moment, planned
+from robocache_ros.exporter.preview import expect, match
+from robocache_ros.formats.registry import known_formats
+from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import ROBOCACHE, by_share, dry_run, named
+from test import forked
+from test.export.conftest import ROBOCACHE, ROOT, by_share, dry_run, named
+from test.export.sensor_recording import engine_rows
 
-ROOT = Path(__file__).parents[2]
 LIFT = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
 
@@ -50,21 +63,6 @@ def test_a_pipe_is_refused_and_not_read(spec: FusionSpec, tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe.mcap")
     with pytest.raises(RoboCacheError, match=r"pipe\.mcap: not a regular file"):
         export([tmp_path / "pipe.mcap"], spec, tmp_path / "set")
-
-
-def test_a_recording_that_changes_while_it_is_read_is_refused(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path
-) -> None:
-    growing = shutil.copytree(bags[0], tmp_path / "growing")
-    file = next(growing.glob("*.mcap"))
-
-    def touched(_: str, share: float) -> None:
-        if share == 1:
-            os.utime(file, ns=(0, 0))
-
-    with pytest.raises(RoboCacheError, match=r"\.mcap: changed while it was read"):
-        export([growing], spec, tmp_path / "set", DatasetOptions(media="none"), progress=by_share(touched))
-    assert list(tmp_path.iterdir()) == [growing]
 
 
 @pytest.mark.timeout(60)
@@ -124,7 +122,6 @@ def test_a_dataset_without_actions_is_refused(bags: list[Path], spec: FusionSpec
     states = replace(spec, streams=tuple(s for s in spec.streams if s.role != "action"))
     with pytest.raises(RoboCacheError, match=r"none has role: action, .* or state actions: none"):
         export(bags, states, tmp_path / "set", DatasetOptions(media="none"))
-
     export(bags[:1], states, tmp_path / "next", DatasetOptions(media="none", action="next-observation"))
     export(bags[:1], replace(states, actions="none"), tmp_path / "none", DatasetOptions(media="none"))
 
@@ -178,7 +175,6 @@ def test_a_recording_with_too_few_complete_ticks_is_refused(bags: list[Path], sp
     options = DatasetOptions(media="none", min_frames=1)
     with pytest.raises(RoboCacheError, match=r"ticks have every stream, action in \d+%; give it a larger max_age"):
         export(bags[:1], rare, tmp_path / "set", options)
-
     export(bags[:1], rare, tmp_path / "set", replace(options, min_valid=0.0))
 
 
@@ -222,3 +218,246 @@ def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(
 def test_an_option_that_does_not_exist_is_named(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     with pytest.raises(RoboCacheError, match="overwrit: no such option; did you mean 'overwrite'"):
         export(bags, spec, tmp_path / "set", overwrit=True)
+
+
+# What is known of an export before it: what matches, what is expected, and what it costs. Nothing is written.
+
+NO_MEDIA = DatasetOptions(media="none")
+
+
+def test_what_is_expected_is_what_an_export_makes(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    part = PlannedRecording(bags[0], start=moment(0.2), stop=moment(1.2))
+    result = export([part], spec.without_cameras(), tmp_path / "set", NO_MEDIA).recordings[0]
+    found = expect(part, spec.without_cameras(), NO_MEDIA)
+    assert found.problems == ()
+    assert found.result
+    assert found.result.episodes == result.episodes
+    assert np.array_equal(found.result.valid, result.valid)
+
+
+def test_images_are_expected_without_being_converted(bags: list[Path], spec: FusionSpec) -> None:
+    found = expect(PlannedRecording(bags[0]), spec)
+    assert found.result
+    column = [stream.name for stream in spec.streams].index("front")
+    assert found.result.valid[found.result.kept, column].all()
+    assert not any(found.result.thumbnails.images.values())
+
+
+def test_a_refusal_is_expected_with_its_reason(bags: list[Path], spec: FusionSpec) -> None:
+    found = expect(PlannedRecording(bags[0]), spec.without_cameras(), DatasetOptions(media="none", min_frames=1000))
+    assert "no 1000 ticks in a row have every stream" in found.refusal
+    assert found.result
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"topic": "/panda/gripper/joint_state"}, "no topic /panda/gripper/joint_state; did you mean '/panda/gripper"),
+        ({"type": "sensor_msgs/msg/Imu", "field": "orientation"}, "type: sensor_msgs/msg/JointState in the recording"),
+        ({"names": ["panda_finger_joint1", "none"]}, "names: no joint none; /panda/gripper/joint_states has panda_fin"),
+        ({"names": ["panda_finger_jont1"]}, "names: no joint panda_finger_jont1; did you mean 'panda_finger_joint1'?"),
+    ],
+)
+def test_what_does_not_match_is_named(bags: list[Path], changes: dict[str, object], expected: str) -> None:
+    stream = {
+        "topic": "/panda/gripper/joint_states",
+        "type": "sensor_msgs/msg/JointState",
+        "names": ["panda_finger_joint1"],
+        **changes,
+    }
+    if "field" in changes:
+        del stream["names"]
+    with Bag(bags[0]) as bag:
+        (found,) = match(bag, load_spec({"robocache": 1, "streams": {"gripper": stream}}))
+    assert expected in found.problems[0]
+
+
+def test_frames_that_no_transform_has_are_named(tmp_path: Path, tf_message) -> None:
+    message = tf_message((10**9, "base_link", "tool0", (0.0, 0.0, 0.0)))
+    path = write_bag(tmp_path / "bag", {"/tf": "tf2_msgs/msg/TFMessage"}, [("/tf", 10**9, message)])
+    stream = {"topic": "/tf", "type": "tf2_msgs/msg/TFMessage", "frames": ["base_link", "tool"]}
+    with Bag(path) as bag:
+        (found,) = match(bag, load_spec({"robocache": 1, "streams": {"tool": stream}}))
+    assert found.problems == ("frames: no frame 'tool'; did you mean 'tool0'?",)
+
+
+def test_the_estimate_of_a_short_recording_exports_a_second_of_it(spec: FusionSpec, tmp_path: Path) -> None:
+    panda_lift = Path(__file__).parents[1] / "data" / "panda_lift"  # 7.6 s
+    run = dry_run(planned([panda_lift]), spec.without_cameras(), tmp_path / "set", NO_MEDIA)
+    assert run.estimate
+    assert run.estimate.sample_frames == 50
+
+
+def test_a_dry_run_counts_and_estimates_and_writes_nothing(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    recordings = planned([*bags, tmp_path / "missing.mcap"])
+    run = dry_run(recordings, spec.without_cameras(), tmp_path / "out" / "set", NO_MEDIA, jobs=2)
+    assert not (tmp_path / "out").exists()
+    assert len(run.accepted) == 2
+    assert "no such recording" in run.expected[2].problems[0]
+    made = export(bags, spec.without_cameras(), tmp_path / "set", NO_MEDIA)
+    size = sum(file.stat().st_size for file in made.out.rglob("*") if file.is_file())
+    assert (run.frames, run.episodes) == (made.frames, made.episodes)
+    assert run.estimate
+    assert run.estimate.jobs == 2
+    # The report has figures per recording, and the estimate is from one of the two.
+    assert size / 2 < run.estimate.size_bytes < size * 2
+
+
+def test_a_dry_run_knows_what_an_earlier_export_has_converted(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RoboCacheError("disk: full; free some space")
+
+    spec = spec.without_cameras()
+    with monkeypatch.context() as patched:
+        patched.setattr("robocache_ros.exporter.datasets.merge_pieces", full)
+        with pytest.raises(RoboCacheError, match="disk: full"):
+            export(bags[:1], spec, tmp_path / "set", NO_MEDIA)
+    monkeypatch.setattr(dry_run_module, "_estimate", lambda *_: None)
+    run = dry_run(planned(bags), spec, tmp_path / "set", NO_MEDIA)
+    assert run.converted == {PlannedRecording(bags[0])}
+    changed = dry_run(planned(bags), spec, tmp_path / "set", replace(NO_MEDIA, min_frames=3))
+    assert changed.converted == frozenset()
+
+
+def test_a_dry_run_refuses_what_an_export_refuses(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RoboCacheError, match="exists; choose another folder"):
+        dry_run(planned(bags), spec, tmp_path)
+    with pytest.raises(RoboCacheError, match="is a file; give a new folder"):
+        dry_run(planned(bags), spec, tmp_path / "file")
+
+
+# Images and clouds converted on a GPU: the dataset of the CPU, and what is refused.
+
+PROVENANCE = ("meta/robocache.json", "SHA256SUMS")  # which name the device
+
+
+def data(out: Path) -> dict[str, bytes]:
+    files = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    return {name: content for name, content in files.items() if name not in PROVENANCE}
+
+
+def provenance(out: Path) -> str:
+    return str(json.loads((out / PROVENANCE[0]).read_text(encoding="utf-8"))["device"])
+
+
+def test_jpeg_on_a_gpu_needs_one() -> None:
+    with pytest.raises(RoboCacheError, match="jpeg: 'gpu' needs a GPU, and device 'cpu' is the CPU"):
+        device_of("cpu", DatasetOptions(jpeg="gpu"))
+
+
+def test_an_unknown_device_is_refused_before_anything_is_written(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    with pytest.raises(RoboCacheError, match="is not one of auto, cpu, cuda"):
+        export(bags, spec, tmp_path / "set", device="npu")
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_piece_does_not_depend_on_the_device_unless_nvjpeg_decodes(
+    spec: FusionSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
+    recording = PlannedRecording(LIFT)
+    on_cpu = Plan((recording,), spec, DatasetOptions(), {})
+    nvjpeg = replace(on_cpu, options=DatasetOptions(jpeg="gpu"), device="cuda:0")
+    keys = [
+        plan.key(recording, [])
+        for plan in (on_cpu, replace(on_cpu, device="cuda:0"), nvjpeg, replace(nvjpeg, device="cuda:1"))
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
+def test_too_little_gpu_memory_is_one_line(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Conversion, "run", full)
+    with pytest.raises(RoboCacheError, match=r"lift: not enough GPU memory; use fewer --jobs, or --device cpu"):
+        export(bags[:1], spec, tmp_path / "set")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_dataset_made_on_a_gpu_has_the_bits_of_the_cpu(spec: FusionSpec, tmp_path: Path, jobs: int) -> None:
+    """Of a recording with images, which are resized, and clouds, which become voxels."""
+    assert {stream.kind for stream in spec.media} == {"image", "cloud"}
+    options, bags = DatasetOptions(media="image"), [LIFT] * jobs
+    cpu = export(bags, spec, tmp_path / "a" / "set", options, jobs=jobs).out
+    cuda = export(bags, spec, tmp_path / "b" / "set", options, jobs=jobs, device="cuda").out
+    assert data(cuda) == data(cpu)
+    assert provenance(cpu) == "cpu"
+    assert provenance(cuda).startswith("cuda:0 (")
+
+
+@pytest.mark.gpu
+def test_pieces_of_the_cpu_are_reused_on_a_gpu(spec: FusionSpec, tmp_path: Path) -> None:
+    options, seen = DatasetOptions(media="none"), list[str]()
+    export([LIFT], spec, tmp_path / "a", options, pieces=tmp_path / "pieces")
+    export([LIFT], spec, tmp_path / "b", options, pieces=tmp_path / "pieces", device="auto", progress=named(seen))
+    assert seen == []
+
+
+@pytest.mark.gpu
+def test_the_provenance_of_nvjpeg_says_that_pixels_may_differ(spec: FusionSpec, tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    out = export([LIFT], spec, tmp_path / "set", DatasetOptions(jpeg="gpu"), device="cuda").out
+    assert "jpeg decoded by nvJPEG on " in provenance(out)
+    assert provenance(out).endswith("whose pixels may differ")
+
+
+# A dataset format of another package, found through its entry point.
+
+ENTRY_POINT = "[robocache_ros.formats]\ncsv = csv_format:CSV\n"
+METADATA = "Metadata-Version: 2.1\nName: csv-format\nVersion: 1.0\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with the package as pip installs it: the module, and what it declares."""
+    folder = tmp_path / "site"
+    declared = folder / "csv_format-1.0.dist-info"
+    declared.mkdir(parents=True)
+    (declared / "METADATA").write_text(METADATA)
+    (declared / "entry_points.txt").write_text(ENTRY_POINT)
+    shutil.copy(Path(__file__).with_name("csv_format.py"), folder)
+    return folder
+
+
+def robocache(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robocache_ros", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    return forked.run(command, preload=forked.EXPORT, capture_output=True, text=True, env=environment, cwd=ROOT)
+
+
+def test_the_command_line_writes_it(site: Path, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    config = ROOT / "config" / "panda_lift.yaml"
+    out = tmp_path / "out"
+    done = robocache(site, "export", *bags, "--spec", config, "--format", "csv", "--out", out, "--jobs", 2)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.reader((out / "episodes" / "episode_000000.csv").read_text().splitlines()))
+    engine = engine_rows(bags[0], spec)
+    stored = np.array([row[1:] for row in rows[1:]], np.float64).astype(np.float32)
+    places = np.searchsorted(engine["tick_ns"], [int(row[0]) for row in rows[1:]])
+    streams = [s.name for role in ("observation", "action") for s in spec.vectors if s.role == role]
+    assert np.array_equal(stored, np.concatenate([engine[name][places] for name in streams], axis=1))
+
+
+def test_its_own_refusals_come_before_a_recording_is_read(
+    site: Path, tmp_path: Path, spec: FusionSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(site)
+    assert known_formats()[-1] == "csv"
+    cameras = replace(spec, actions="none", streams=tuple(stream for stream in spec.streams if stream.kind == "image"))
+    with pytest.raises(RoboCacheError, match="csv stores vectors"):
+        export([tmp_path / "no_recording"], cameras, tmp_path / "out", DatasetOptions(formats=("csv",)))
+
+
+def test_without_the_package_the_error_lists_the_formats(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match=r"'csv' is not one of lerobot, .*diffusion_policy"):
+        export(bags, spec, tmp_path / "out", DatasetOptions(formats=("csv",)))

@@ -1,8 +1,10 @@
+"""LeRobot v3.0 datasets, read back."""
+
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,14 @@ import torch
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.write import write_bag
 from robocache_ros.engine.frames import split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import parquet as parquet_tables
 from robocache_ros.formats.lerobot import write
-from robocache_ros.formats.lerobot.arrays import read_arrays
+from robocache_ros.formats.lerobot.arrays import read_arrays, to_dense, to_sparse
 from robocache_ros.formats.video import encoder_of
+from robocache_ros.ops import fixed_size_cloud
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
@@ -50,13 +52,6 @@ def frames(bags: list[Path], spec: FusionSpec) -> list[Any]:
     raise AssertionError("the recording has no gap")
 
 
-def test_state_and_action_are_the_fused_columns_to_the_bit(made: Made, frames: list[Any]) -> None:
-    fused = torch.cat([part.fused for part in frames]).numpy()
-    rows = columns(made("image"))
-    assert np.array_equal(np.array(rows["observation.state"], np.float32)[: len(fused)], fused[:, :23])
-    assert np.array_equal(np.array(rows["action"], np.float32)[: len(fused)], fused[:, 23:])
-
-
 def test_row_of_a_live_frame_is_that_of_the_dataset(made: Made, frames: list[Any], spec: FusionSpec) -> None:
     import io
 
@@ -68,7 +63,6 @@ def test_row_of_a_live_frame_is_that_of_the_dataset(made: Made, frames: list[Any
         frame = split_window(layout, int(part.ticks_ns[index]), window)
         frame.tensors.update({name: value[index] for name, value in part.media.items()})
         row = frame.lerobot("lift the cube")
-
         read = {name for name in rows if name.startswith("observation.")}
         assert {name for name in row if name != "task"} == read
         assert row["task"] == "lift the cube"
@@ -77,27 +71,6 @@ def test_row_of_a_live_frame_is_that_of_the_dataset(made: Made, frames: list[Any
             stored = np.array(Image.open(io.BytesIO(rows[name][index]["bytes"])))
             loaded = torch.from_numpy(stored).permute(2, 0, 1).contiguous().to(torch.float32).div(255)  # as LeRobot
             assert torch.equal(row[name], loaded)
-
-
-def test_png_images_are_the_engines_to_the_bit(made: Made, frames: list[Any]) -> None:
-    import io
-
-    from PIL import Image
-
-    rows = columns(made("image"))
-    images = torch.cat([part.media["front"] for part in frames]).numpy()
-    for index in (0, 13, len(images) - 1):
-        stored = np.asarray(Image.open(io.BytesIO(rows["observation.images.front"][index]["bytes"])))
-        assert np.array_equal(stored.transpose(2, 0, 1), images[index])
-
-
-def test_timestamps_are_the_frame_index_over_the_rate(made: Made) -> None:
-    rows = columns(made("none"))
-    for episode in (0, 1):
-        of_it = [i for i, e in enumerate(rows["episode_index"]) if e == episode]
-        assert [rows["frame_index"][i] for i in of_it] == list(range(len(of_it)))
-        assert [np.float32(rows["timestamp"][i]) for i in of_it] == [np.float32(k / 50) for k in range(len(of_it))]
-    assert rows["index"] == list(range(len(rows["index"])))
 
 
 def test_original_stamps_can_be_looked_up_in_the_recording(made: Made, bags: list[Path], spec: FusionSpec) -> None:
@@ -139,29 +112,6 @@ def test_info_names_every_value(made: Made, spec: FusionSpec) -> None:
     assert info["features"]["observation.images.front"]["info"]["video.fps"] == 50
 
 
-def test_statistics_are_those_of_the_columns(made: Made) -> None:
-    stats = meta(made("none"), "stats.json")["observation.state"]
-    values = np.array(columns(made("none"))["observation.state"])
-    assert stats["count"] == [len(values)]
-    for name, wanted in (
-        ("min", values.min(0)),
-        ("max", values.max(0)),
-        ("mean", values.mean(0)),
-        ("std", values.std(0)),
-    ):
-        assert stats[name] == pytest.approx(wanted.tolist(), rel=1e-6, abs=1e-9)
-    for name, share in (("q01", 0.01), ("q50", 0.5), ("q99", 0.99)):
-        assert stats[name] == pytest.approx(np.quantile(values, share, axis=0).tolist(), rel=1e-5, abs=1e-7)
-
-
-def test_image_statistics_lie_in_0_to_1_a_channel(made: Made) -> None:
-    stats = meta(made("video"), "stats.json")["observation.images.front"]
-    for name in ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99"):
-        assert np.shape(stats[name]) == (3, 1, 1)
-        assert 0 <= np.min(stats[name]) <= np.max(stats[name]) <= 1
-    assert np.all(np.array(stats["q10"]) <= np.array(stats["q90"]))
-
-
 def test_voxels_are_kept_next_to_the_tables_bit_for_bit(made: Made, frames: list[Any]) -> None:
     described = meta(made("image"), "robocache.json")["arrays"]["voxels"]
     assert described == {
@@ -184,26 +134,6 @@ def test_arrays_that_are_not_there_are_named(made: Made) -> None:
         read_arrays(made("image").out, "front")
 
 
-def test_depth_images_are_kept_as_the_numbers_they_are(tmp_path: Path) -> None:
-    start = 1_700_000_000_000_000_000
-    depth = (np.arange(6 * 8, dtype="<u2") * 1000).reshape(6, 8)
-
-    def message(stamp_ns: int) -> bytes:
-        head = struct.pack("<iII4xII", *divmod(stamp_ns, 10**9), 1, 6, 8)  # stamp, frame_id "", height, width
-        return b"\0\1\0\0" + head + struct.pack("<I6sBxII", 6, b"16UC1\0", 0, 16, 96) + depth.tobytes()
-
-    times = [start + 50_000_000 * k for k in range(20)]
-    bag = write_bag(tmp_path / "bag", {"/depth": "sensor_msgs/msg/Image"}, [("/depth", t, message(t)) for t in times])
-    streams = {"depth": {"topic": "/depth", "type": "sensor_msgs/msg/Image"}}
-    spec = load_spec({"robocache": 1, "actions": "none", "streams": streams})
-    result = export([bag], spec, tmp_path / "out")
-    ranges, stored = read_arrays(result.out, "depth")
-    assert len(stored) == 19  # the last one comes after the last tick
-    assert stored.dtype == np.float32
-    assert np.array_equal(stored[3, 0], depth.astype(np.float32))
-    assert (np.diff(ranges[:-1]) >= 2).all()  # 20 Hz on 50 Hz ticks
-
-
 def test_a_dataset_says_how_to_make_it_again(made: Made, bags: list[Path], spec: FusionSpec) -> None:
     import hashlib
 
@@ -215,15 +145,6 @@ def test_a_dataset_says_how_to_make_it_again(made: Made, bags: list[Path], spec:
     assert reported["recordings"][0]["files"] == [
         {"name": file.name, "size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     ]
-
-
-def test_the_same_recording_gives_the_same_tables(
-    made: Made, bags: list[Path], spec: FusionSpec, tmp_path: Path
-) -> None:
-    again = export(
-        bags, spec, tmp_path / "again", DatasetOptions(media="none", task="lift the cube", robot_type="panda")
-    )
-    assert columns(again) == columns(made("none"))
 
 
 def test_deployed_has_the_late_ones_missing(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
@@ -280,6 +201,202 @@ def test_arrays_of_a_shape_that_does_not_fit_are_refused(made: Made, tmp_path: P
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / "robocache.json").write_text(json.dumps(provenance))
     (tmp_path / "arrays").symlink_to(made("image").out / "arrays")
-
     with pytest.raises(RoboCacheError, match=r"robocache\.json: arrays are malformed|voxels"):
         read_arrays(tmp_path, "voxels")
+
+
+# Ticks at which a stream has no value, in a dataset.
+
+
+def test_a_gap_ends_an_episode_and_what_follows_begins_another(made: Made) -> None:
+    rows = columns(made("none"))
+    assert (np.array(rows["robocache.valid"]) > 0).all()
+    ticks, episodes = np.array(rows["robocache.tick_ns"]), np.array(rows["episode_index"])
+    steps, same = np.diff(ticks), np.diff(episodes) == 0
+    assert (steps[same] == 20_000_000).all()
+    assert steps[~same][0] == 6 * 20_000_000  # five ticks without joints are left out
+
+
+def test_masked_ticks_are_stored_as_zeros_and_marked(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
+    rows = columns(result)
+    kept = [stream.name for stream in spec.streams if stream.kind != "image"]
+    states = np.array(rows["robocache.valid"])[:, kept.index("joint_position")]
+    assert ((states == 0).sum(), (states == 2).sum()) == (5, 3)
+    assert (np.array(rows["observation.state"])[states == 0, :7] == 0).all()
+    assert (np.diff(rows["robocache.tick_ns"]) == 20_000_000).all()
+
+
+def test_masked_ticks_do_not_count_into_the_statistics(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
+    rows = columns(result)
+    kept = [stream.name for stream in spec.streams if stream.kind != "image"]
+    states = np.array(rows["robocache.valid"])[:, kept.index("joint_position")]
+    joints = np.array(rows["observation.state"])[states > 0, :7]
+    stats = meta(result, "stats.json")["observation.state"]
+    assert stats["min"][:7] == joints.min(0).tolist()
+    assert stats["std"][:7] == pytest.approx(joints.std(0).tolist(), rel=1e-6)
+
+
+def test_a_command_that_is_held_past_its_age_is_not_counted_as_aligned(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    streams = [replace(s, max_age_ms=20.0, on_invalid="hold") if s.name == "action" else s for s in spec.streams]
+    result = export(bags[:1], replace(spec, streams=tuple(streams)), tmp_path / "out", DatasetOptions(media="none"))
+    rows = columns(result)
+    command = [stream.name for stream in spec.streams if stream.kind != "image"].index("action")
+    states, ages_ns = (np.array(rows[f"robocache.{name}"])[:, command] for name in ("valid", "age_ns"))
+    assert set(states.tolist()) == {1, 2}
+    assert ((states == 2) == (ages_ns > 20_000_000)).all()
+
+
+def test_held_ticks_repeat_the_last_value_with_its_age(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="hold"))
+    rows = columns(result)
+    kept = [stream.name for stream in spec.streams if stream.kind != "image"]
+    joint = kept.index("joint_position")
+    held = np.flatnonzero(np.array(rows["robocache.valid"])[:, joint] == 2)
+    assert len(held) == 8  # 5 ticks more than within max_age_ms
+    assert set(rows["episode_index"]) == {0}
+    joints = np.array(rows["observation.state"])[held, :7]
+    assert (joints == joints[0]).all()
+    assert (np.diff(np.array(rows["robocache.age_ns"])[held, joint]) == 20_000_000).all()
+
+
+# Windows of a recording, exported and read back.
+
+NAMES = ["panda_joint1", "panda_joint2"]
+JOINTS = {
+    "topic": "/panda/joint_states",
+    "type": "sensor_msgs/msg/JointState",
+    "names": NAMES,
+    "on_invalid": "mask",  # the recording has a gap
+}
+SHAPE = (12, 2)
+
+
+@pytest.fixture(scope="module")
+def windowed() -> FusionSpec:
+    window = {**JOINTS, "align": "window"}
+    streams = {
+        "arm": JOINTS,
+        "fast": {**window, "samples": SHAPE[0]},
+        "effort": {**window, "samples": 30, "field": "velocity", "reduce": "rms"},
+    }
+    return load_spec({"robocache": 1, "actions": "none", "streams": streams})
+
+
+@pytest.fixture(scope="module")
+def result(windowed: FusionSpec, bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> ExportResult:
+    return export(bags, windowed, tmp_path_factory.mktemp("windows") / "out", DatasetOptions())
+
+
+def test_a_window_is_stored_with_its_shape_mask_and_ages(windowed, bags, result) -> None:
+    with Bag(bags[0]) as bag:
+        parts = list(BagRun(bag, windowed).frames())
+    fused = np.concatenate([part.fused.numpy() for part in parts])
+    ages = np.concatenate([part.sample_age_ms for part in parts])
+    table = parquet.read_table(next(result.out.glob("data/*/*.parquet")), filters=[("episode_index", "=", 0)])
+    rows = {name: np.array(table[name].to_pylist()) for name in table.column_names}
+    stored = rows["observation.window.fast"].astype(np.float32)
+    assert stored.shape == (len(fused), *SHAPE)
+    assert stored.tobytes() == fused[:, 2:26].tobytes()
+    assert np.array_equal(rows["robocache.mask.fast"], ages >= 0)
+    assert rows["robocache.sample_age_ms.fast"].astype(np.float32).tobytes() == ages.tobytes()
+    assert (rows["robocache.mask.fast"].sum(axis=1) >= 9).mean() > 0.8  # 500 Hz on 50 Hz ticks
+    assert rows["observation.state"].shape == (len(fused), 4)  # arm and effort
+
+
+def test_the_features_and_statistics_have_the_shape_of_a_window(result) -> None:
+    features = json.loads((result.out / "meta" / "info.json").read_text())["features"]
+    assert features["observation.window.fast"] == {
+        "dtype": "float32",
+        "shape": [*SHAPE],
+        "names": NAMES,
+    }
+    assert features["robocache.mask.fast"]["shape"] == [SHAPE[0]]
+    stats = json.loads((result.out / "meta" / "stats.json").read_text())["observation.window.fast"]
+    assert np.shape(stats["mean"]) == np.shape(stats["q50"]) == SHAPE
+    reported = json.loads((result.out / "meta" / "robocache.json").read_text())
+    assert reported["layout"]["streams"]["fast"]["shape"] == [*SHAPE]
+
+
+def test_samples_that_did_not_fit_are_counted_in_the_report(bags, tmp_path) -> None:
+    small = load_spec(
+        {"robocache": 1, "actions": "none", "streams": {"fast": {**JOINTS, "align": "window", "samples": 4}}}
+    )
+    result = export(bags[:1], small, tmp_path / "out", DatasetOptions())
+    assert result.recordings[0].counters["fast"]["window_overflow"] > 300
+    assert "window_overflow" in (result.out / "report.html").read_text()
+
+
+# Voxels of a LeRobot dataset as coordinates and values, and as clouds of a fixed size.
+
+GRID = {"origin_m": [-0.64, -0.64, 0.4], "size_m": 0.02, "shape": [64, 64, 64]}
+CLOUD = {"topic": "/camera/front/points", "type": "sensor_msgs/msg/PointCloud2", "max_age_ms": 200}
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype", "features"),
+    [({}, np.uint8, 1), ({"reduce": "mean", "features": ["x", "y", "z", "intensity"]}, np.float32, 4)],
+    ids=["occupancy", "mean"],
+)
+def test_sparse_voxels_are_the_dense_ones(keys, dtype, features, bags: list[Path], tmp_path: Path) -> None:
+    grid = {**GRID, "size_m": 0.08, "shape": [16, 16, 16], **keys}
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": grid}}})
+    dense, sparse = (
+        export(bags[:1], spec, tmp_path / voxels, DatasetOptions(voxels=voxels)).out for voxels in ("dense", "sparse")
+    )
+    (ranges, grids), (sparse_ranges, sparse_grids) = (read_arrays(out, "voxels") for out in (dense, sparse))
+    assert np.array_equal(ranges, sparse_ranges)
+    assert (grids.dtype, grids.shape) == (sparse_grids.dtype, sparse_grids.shape)
+    assert grids.tobytes() == sparse_grids.tobytes()
+    (file,) = (sparse / "arrays" / "voxels").glob("*/*.parquet")
+    row = {name: values[0] for name, values in parquet.read_table(file).to_pydict().items()}
+    assert np.array(row["coords"]).tolist() == np.argwhere(grids[0].reshape(-1, 16, 16, 16).any(axis=0)).tolist()
+    assert np.array(row["values"], dtype).shape == (len(row["coords"]), features)
+    assert json.loads((sparse / "meta" / "robocache.json").read_text())["arrays"]["voxels"]["layout"] == "sparse"
+
+
+def test_an_episode_without_arrays_reads_as_none(bags: list[Path], tmp_path: Path) -> None:
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
+    out = export(bags[:1], spec, tmp_path / "out", DatasetOptions(voxels="sparse")).out
+    ranges, grids = read_arrays(out, "voxels", episode=7)
+    assert (ranges.shape, grids.shape) == ((0, 2), (0, 64, 64, 64))
+
+
+def test_a_stored_cloud_is_that_of_the_frame_on_the_robot(bags: list[Path], tmp_path: Path) -> None:
+    mean = {**GRID, "reduce": "mean", "features": ["x", "y", "z", "intensity"]}
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"cloud": {**CLOUD, "voxels": mean}}})
+    out = export(bags[:1], spec, tmp_path / "out", DatasetOptions(points=512, voxels="sparse")).out
+    ranges, clouds = read_arrays(out, "cloud")
+    with Bag(bags[0]) as bag:
+        grids = [grid for part in BagRun(bag, spec).frames() for grid in part.media["cloud"]]
+    assert clouds.shape[1:] == (512, 4)
+    for (start, stop), cloud in zip(ranges, clouds, strict=True):
+        points, number = fixed_size_cloud(grids[start], 512)
+        assert points.numpy().tobytes() == cloud.tobytes()
+        assert (cloud.any(axis=1).sum(), int(number)) == (512, 512)
+        assert np.array_equal(grids[start], grids[stop - 1])
+
+
+def test_points_need_voxels_with_coordinates(bags: list[Path], tmp_path: Path) -> None:
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
+    with pytest.raises(RoboCacheError, match="points: no stream has voxels with the features x, y, z; add them"):
+        export(bags[:1], spec, tmp_path / "out", DatasetOptions(points=512))
+    with pytest.raises(RoboCacheError, match="points: -1 is not an integer from 0 to"):
+        DatasetOptions(points=-1)
+
+
+# Voxel grids as coordinates and values.
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
+@pytest.mark.parametrize("shape", [(4, 5, 6), (3, 4, 5, 6), (2, 1, 1, 257)])
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_a_grid_comes_back_bit_for_bit(dtype, shape, share):
+    rng = np.random.default_rng(1)
+    grid = (rng.normal(size=shape) * 9 * (rng.random(shape) < share)).astype(dtype)
+    back = to_dense(*to_sparse(grid), shape)
+    assert back.dtype == grid.dtype
+    assert back.tobytes() == grid.tobytes()

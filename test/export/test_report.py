@@ -1,10 +1,15 @@
+"""The report of recordings and datasets, and its document for machines."""
+
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +19,13 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import report as page
-from robocache_ros.exporter.job import ExportResult, summarize
+from robocache_ros.exporter.boundaries import QualityLimit
+from robocache_ros.exporter.job import ExportResult, export, summarize
 from robocache_ros.exporter.report import write_report
-from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec.stream import SpecQuality
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -71,29 +78,31 @@ def complete(panda: ExportedRecording, tmp_path_factory: pytest.TempPathFactory)
     return parsed(out)
 
 
-def test_a_dataset_has_its_report_next_to_it(made: Callable[[str], ExportResult]) -> None:
-    text = " ".join(parsed(made("video").out / "report.html").words)
-    assert "Dataset quality" in text
-    assert "0 · lift" in text
-    assert "1 · again" in text
-
-
 def test_it_loads_nothing_from_elsewhere(complete: Checker) -> None:
     sources = [source for source in complete.sources if not source.startswith("#")]
     assert len(sources) == 16  # eight frames of each camera
     assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
 
 
-def test_it_names_the_faults_of_the_recording(complete: Checker) -> None:
-    text = " ".join(" ".join(complete.words).split())
-    assert "/panda/joint_states was silent for 152 ms at 4.05 s." in text
-    assert "/camera/front/image_raw/compressed misses 6 single samples (2.2 %)." in text
-    assert "/panda/joint_states has 11 duplicate stamps" in text
-    assert "/panda/joint_states has 7 messages out of order" in text
+def test_a_dataset_has_its_report_with_its_episodes_and_how_images_are_stored(
+    made: Callable[[str], ExportResult],
+) -> None:
+    text, lossless = (" ".join(parsed(made(media).out / "report.html").words) for media in ("video", "image"))
+    assert all(part in text for part in ("Dataset quality", "0 · lift", "1 · again"))
+    assert set(re.findall(r"\d\.\d s · (episode \d|no episode)", text)) >= {"episode 0", "episode 1"}
+    assert ("lossy" in text, "lossy" in lossless) == (True, False)
 
 
-def test_it_says_where_the_timeline_broke_and_why(complete: Checker) -> None:
+def test_it_names_the_faults_of_the_recording_with_the_command_that_shows_them(complete: Checker) -> None:
     text = " ".join(" ".join(complete.words).split())
+    for fault in (
+        "/panda/joint_states was silent for 152 ms at 4.05 s.",
+        "/camera/front/image_raw/compressed misses 6 single samples (2.2 %).",
+        "/panda/joint_states has 11 duplicate stamps",
+        "/panda/joint_states has 7 messages out of order",
+        f"robocache view {PANDA} --from 3.1 --to 5.2",
+    ):
+        assert fault in text
     assert re.search(r"joint_position 4\.06 s 160 ms 3 5 /panda/joint_states was silent for 152 ms", text)
 
 
@@ -108,17 +117,6 @@ def test_a_name_cannot_smuggle_markup_in(spec: FusionSpec, bags: list[Path], tmp
     out = tmp_path / "report.html"
     write_report([summarize(bags[0], spec)], out, dataset="<script>alert(1)</script>")
     assert "<script>" not in out.read_text()
-
-
-def test_runs_are_found() -> None:
-    assert runs(np.array([1, 1, 0, 2, 2])) == [(0, 2, 1), (2, 3, 0), (3, 5, 2)]
-    assert runs(np.array([], np.int64)) == []
-
-
-def test_one_bad_tick_shows_in_a_long_recording() -> None:
-    states = np.ones(1_000_000, np.uint8)
-    states[123_456] = 0
-    assert '<rect class="invalid" x="123.00" width="2.50"' in page.state_bar(states, 0, 0)
 
 
 def test_one_bad_tick_is_two_pixels_wide_in_a_window_of_1100_pixels() -> None:
@@ -139,7 +137,6 @@ def test_an_invalid_tick_is_drawn_over_held_ones_beside_it() -> None:
 def test_a_topic_has_its_rate_gap_and_delays_over_time(panda: ExportedRecording) -> None:
     stats = panda.topics["/panda/joint_states"]
     caption, drawn = page.over_time(stats, panda.start_ns, panda.stop_ns)
-
     assert caption == "rate over time, up to 506.2 Hz; below the longest delays, up to 7.679 ms"
     (gap,) = re.findall(r'class="over" x="([\d.]+)" width="([\d.]+)"', drawn)
     at_s = float(gap[0]) / page.TIME_WIDTH * panda.duration_s
@@ -154,15 +151,6 @@ def test_a_short_gap_of_a_long_recording_is_two_pixels_wide(panda: ExportedRecor
     stats = panda.topics["/panda/joint_states"]
     drawn = page.over_time(stats, panda.start_ns, panda.start_ns + 3600 * 10**9)[1]
     assert re.findall(r'class="over" x="[\d.]+" width="([\d.]+)"', drawn) == ["2.0"]
-
-
-def test_an_interruption_has_the_command_that_shows_it(complete: Checker) -> None:
-    assert f"robocache view {PANDA} --from 3.1 --to 5.2" in " ".join(complete.words)
-
-
-def test_frames_name_their_episode_if_there_are_several(made: Callable[[str], ExportResult]) -> None:
-    text = " ".join(parsed(made("video").out / "report.html").words)
-    assert set(re.findall(r"\d\.\d s · (episode \d|no episode)", text)) >= {"episode 0", "episode 1"}
 
 
 def test_a_histogram_gathers_what_is_beyond_its_limit() -> None:
@@ -191,11 +179,6 @@ def test_a_report_that_cannot_be_written_is_one_line(spec: FusionSpec, bags: lis
     (tmp_path / "file").touch()
     with pytest.raises(RoboCacheError, match=r"file: "):
         write_report([summarize(bags[0], spec)], tmp_path / "file" / "report.html")
-
-
-def test_it_states_that_video_is_lossy(made: Callable[[str], ExportResult]) -> None:
-    assert "lossy" in " ".join(parsed(made("video").out / "report.html").words)
-    assert "lossy" not in " ".join(parsed(made("image").out / "report.html").words)
 
 
 def test_the_thumbnails_of_an_episode_are_small(spec: FusionSpec, bags: list[Path]) -> None:
@@ -227,3 +210,127 @@ def test_a_sample_from_before_the_recording_makes_no_silence_in_its_report(
 def _stamp_s(message: RawMessage) -> int:
     (seconds,) = struct.unpack_from("<i", message.data, 4)
     return int(seconds)
+
+
+# The top of the report, and its document for machines.
+
+
+@pytest.fixture(scope="module")
+def recordings(spec: FusionSpec, bags: list[Path]) -> list[ExportedRecording]:
+    """A recording with a gap, and one without, under limits, computed under both visibilities."""
+    limited = replace(spec, quality=SpecQuality(max_gap_ms=160, max_invalid=0.01, min_rate_hz=1))
+    return [summarize(bag, limited, compare_visibility=True) for bag in bags]
+
+
+@pytest.fixture(scope="module")
+def reported(
+    recordings: list[ExportedRecording], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, Any]]:
+    """The text of their report, and its document."""
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    document = write_report(recordings, out, dataset="lifts")
+    assert json.loads(out.with_suffix(".json").read_text(encoding="utf-8")) == document
+    return out.read_text(encoding="utf-8"), document
+
+
+def test_every_link_leads_to_a_place_in_the_report(reported: tuple[str, dict[str, Any]]) -> None:
+    links = re.findall(r'href="#([^"]+)"', reported[0])
+    assert len(links) > 3
+    assert set(links) <= set(re.findall(r'id="([^"]+)"', reported[0]))
+
+
+def test_the_worst_moment_is_the_gap(reported: tuple[str, dict[str, Any]]) -> None:
+    worst = reported[1]["worst_moments"][0]
+    assert (worst["recording"], worst["stream"]) == (0, "joint_position")
+    assert "/panda/joint_states was silent for 152 ms" in worst["cause"]
+    assert f'href="#recording-0-joint_position-{worst["tick_ns"]}"' in reported[0]
+
+
+def test_moments_are_sorted_by_their_length(reported: tuple[str, dict[str, Any]]) -> None:
+    lengths = [moment["length_ms"] for moment in reported[1]["worst_moments"]]
+    assert lengths == sorted(lengths, reverse=True)
+    assert reported[1]["interruptions"] == len(lengths)
+
+
+def test_ten_moments_are_shown_with_their_commands(
+    recordings: list[ExportedRecording], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MOMENTS_SHOWN", 3)
+    write_report(recordings, tmp_path / "report.html", dataset="lifts")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    moments = text[text.index('id="moments"') : text.index('id="limits"')]
+    assert moments.count("robocache view ") == 3
+    assert "the longest 3 of " in moments
+
+
+def test_the_index_names_the_worst_stream(reported: tuple[str, dict[str, Any]]) -> None:
+    first = reported[1]["recordings"][0]
+    assert first["worst_stream"] == "joint_position"
+    assert first["longest_interruption"]["length_ms"] == 160
+    assert sum(first["shares"].values()) == pytest.approx(1)
+
+
+def test_limits_that_are_near_or_exceeded_are_listed(reported: tuple[str, dict[str, Any]]) -> None:
+    states = {(one["stream"], one["name"]): one["state"] for one in reported[1]["recordings"][0]["limits"]}
+    assert states["joint_position", "max_invalid"] == "exceeded"
+    assert states["joint_position", "max_gap_ms"] == "near"
+    assert states["front", "min_rate_hz"] == "met"
+    assert "exceeded: an export refuses it" in reported[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit", "state"),
+    [
+        ("max_invalid", 0.0, 0.0, "met"),
+        ("max_gap_ms", 79, 100, "met"),
+        ("max_gap_ms", 100, 100, "near"),
+        ("max_gap_ms", 101, 100, "exceeded"),
+        ("min_rate_hz", 30, 20, "met"),
+        ("min_rate_hz", 24, 20, "near"),
+        ("min_rate_hz", 19, 20, "exceeded"),
+    ],
+)
+def test_a_value_within_a_fifth_of_a_limit_is_near(name: str, value: float, limit: float, state: str) -> None:
+    of = QualityLimit(name, "a", value, limit, "")
+    assert ("exceeded" if of.exceeded else "near" if of.near else "met") == state
+
+
+def test_ideal_is_next_to_deployed(reported: tuple[str, dict[str, Any]], spec: FusionSpec) -> None:
+    compared = reported[1]["visibility_comparison"]
+    assert list(compared) == ["ideal", "deployed"]
+    assert list(compared["ideal"]) == [stream.name for stream in spec.streams]
+    assert compared["ideal"]["wrist"]["mean_age_ms"] > 0
+    assert "What latency costs" in reported[0]
+
+
+def test_a_short_delay_costs_values(spec: FusionSpec, bags: list[Path]) -> None:
+    (found,) = (summarize(bags[1], replace(spec, delay_ms=30.0), compare_visibility=True).visibilities,)
+    row = [stream.name for stream in spec.streams].index("voxels")
+    assert found["deployed"]["age_ms"][row] > found["ideal"]["age_ms"][row]
+
+
+def test_nothing_is_compared_without_a_request(made: Callable[[str], ExportResult]) -> None:
+    document = json.loads((made("video").out / "report.json").read_text(encoding="utf-8"))
+    assert document["visibility_comparison"] is None
+    assert [one["first_episode"] for one in document["recordings"]] == [0, 2]
+
+
+def test_both_visibilities_give_one_comparison(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:
+    compared = []
+    for visibility in ("ideal", "deployed"):
+        options = DatasetOptions(visibility=visibility, compare_visibility=True, media="none")
+        out = export(bags, spec, tmp_path / visibility, options).out
+        compared.append(json.loads((out / "report.json").read_text(encoding="utf-8"))["visibility_comparison"])
+    assert compared[0] == compared[1] is not None
+
+
+def test_only_the_worst_recordings_are_shown_in_full(
+    recordings: list[ExportedRecording], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "SHOWN", 1)
+    half = replace(recordings[0], valid=recordings[0].valid * (np.arange(len(recordings[0].valid)) % 2 == 0)[:, None])
+    write_report([recordings[1], half, recordings[1]], tmp_path / "report.html", dataset="lifts")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert re.findall(r'<section id="([^"]+)"', text) == ["recording-1"]
+    assert "Details follow of the 1 recordings" in text
+    assert "2 · again" in text

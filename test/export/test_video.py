@@ -1,27 +1,53 @@
-"""Video of frames of any size: what is decoded has the size that the dataset declares."""
+"""Videos of images and of depth: sizes, settings, joining, and topics of video."""
 
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-
-import numpy as np
-import pytest
-from numpy.typing import NDArray
-
-pytest.importorskip("av", reason="needs the `export` extra")
+from typing import Any
 
 import av
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+import yaml
+from numpy.typing import NDArray
 
 from robocache_ros.bags.describe import describe
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.exporter.job import export
-from robocache_ros.formats.video import JoinedVideo, VideoFile, encoder_of, joined_files, video_part
-from robocache_ros.spec import load_spec
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter.job import ExportResult, export, export_together, outputs_of
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
+from robocache_ros.formats.lerobot.arrays import read_arrays
+from robocache_ros.formats.statistics import Histogram
+from robocache_ros.formats.validate import validate
+from robocache_ros.formats.video import (
+    JoinedVideo,
+    VideoFile,
+    VideoSettings,
+    depth_codes,
+    depth_stats,
+    depths_of_codes,
+    encoder_of,
+    joined_files,
+    video_part,
+)
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
+from test.export.conftest import dry_run
+from test.export.sensor_recording import DEPTH_SIZE, depth_recording, depth_spec
+
+# Video of frames of any size: what is decoded has the size that the dataset declares.
 
 START_NS = 1_700_000_000_000_000_000
 SMALL_OR_ODD = [(1, 1), (2, 1), (2, 2), (14, 30), (16, 640), (64, 32), (64, 62), (63, 65), (4, 4000), (4000, 4)]
@@ -141,3 +167,393 @@ def test_parts_with_other_settings_and_those_after_a_large_file_begin_a_file(tmp
     small = JoinedVideo(tmp_path, "small/chunk-{chunk_index}/file-{file_index}.mp4", 50, 0, 2)
     assert [small.append(part, 5) for part in parts] == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
     small.close()
+
+
+# Quality, speed and key frames of videos.
+
+ROOT = Path(__file__).parents[2]
+SIZE = (64, 96)
+
+
+def written(path: Path, settings: VideoSettings, codec: str = "h264", frames: int = 12) -> Path:
+    rng = np.random.default_rng(0)
+    video = VideoFile(path, SIZE, 30, codec, settings)
+    scene = rng.integers(0, 240, (*SIZE, 3), dtype=np.uint8)  # one scene, because x264 begins others with a key frame
+    for _ in range(frames):
+        video.write((scene + rng.integers(0, 8, scene.shape, dtype=np.uint8)).transpose(2, 0, 1))
+    video.close()
+    return path
+
+
+def test_settings_apply_to_the_codec_that_has_them() -> None:
+    settings = VideoSettings(crf=60, preset="slow", gop=5)
+    h264 = settings.applied(encoder_of(SIZE, "h264")).options
+    assert (h264["crf"], h264["preset"], h264["g"]) == ("51", "slow", "5")
+    if "libsvtav1" in av.codecs_available:  # older PyAV encodes h264 instead
+        av1 = settings.applied(encoder_of(SIZE, "av1")).options
+        assert (av1["crf"], av1["preset"], av1["g"]) == ("60", "12", "5")
+
+
+def test_gop_is_the_distance_of_key_frames(tmp_path: Path) -> None:
+    with av.open(str(written(tmp_path / "video.mp4", VideoSettings(gop=5)))) as video:
+        keys = [packet.is_keyframe for packet in video.demux(video=0) if packet.dts is not None]
+    assert [number for number, key in enumerate(keys) if key] == [0, 5, 10]
+
+
+def test_videos_with_b_frames_are_joined_whatever_their_lengths(tmp_path: Path) -> None:
+    lengths, settings, row = (30, 1, 2, 3, 1, 13), VideoSettings(crf=10, preset="medium", gop=12), 0
+    joined = JoinedVideo(tmp_path, "joined.mp4", 30, 100, 10)
+    for number, length in enumerate(lengths):
+        video = VideoFile(tmp_path / f"{number}.mp4", SIZE, 30, "h264", settings)
+        for level in range(row, row + length):
+            video.write(np.full((3, *SIZE), 4 * level, np.uint8))
+        video.close()
+        assert joined.append(video.path, length) == (0, 0, row)
+        row += length
+    joined.close()
+    with av.open(str(tmp_path / "joined.mp4")) as container:
+        frames = list(container.decode(video=0))
+        container.seek(0)
+        times = [packet.pts for packet in container.demux(video=0) if packet.pts is not None]
+    assert times != sorted(times)  # there are B-frames
+    assert [round(30 * frame.time) for frame in frames] == list(range(row))
+    levels = [frame.to_ndarray(format="rgb24").mean() / 4 for frame in frames]
+    assert [round(level) for level in levels] == list(range(row))  # the loss is below half a level
+
+
+def test_lower_crf_is_larger(tmp_path: Path) -> None:
+    sizes = [written(tmp_path / f"{crf}.mp4", VideoSettings(crf=crf)).stat().st_size for crf in (10, 40)]
+    assert sizes[0] > sizes[1]
+
+
+@pytest.mark.parametrize("codec", ["h264", "av1"])
+@pytest.mark.timeout(60)
+def test_the_same_frames_give_the_same_bytes(tmp_path: Path, codec: str) -> None:
+    one, other = (written(tmp_path / f"{k}.mp4", VideoSettings(), codec).read_bytes() for k in range(2))
+    assert one == other
+
+
+ENCODE = """
+import sys
+from pathlib import Path
+import numpy as np
+from robocache_ros.formats.video import VideoFile
+
+blocks = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+scene = blocks.repeat(8, 0).repeat(8, 1)  # 10 macroblocks in a row
+video = VideoFile(Path(sys.argv[1]), (160, 160), 50, "h264")
+for shift in range(24):
+    video.write(np.roll(scene, shift, 1).transpose(2, 0, 1))
+video.close()
+"""
+
+
+def test_h264_does_not_depend_on_the_contents_of_unused_memory(tmp_path: Path) -> None:
+    made = [tmp_path / "one.mp4", tmp_path / "other.mp4"]
+    for path, fill in zip(made, ("1", "85"), strict=True):
+        environment = {**os.environ, "MALLOC_PERTURB_": fill}  # glibc fills what it allocates
+        subprocess.run([sys.executable, "-c", ENCODE, str(path)], env=environment, cwd=ROOT, check=True)
+    assert made[0].read_bytes() == made[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crf": 64}, "crf: 64 is not an integer from 0 to 63"),
+        ({"crf": 52, "codec": "h264"}, "crf: 52 is not in 0..51"),
+        ({"preset": "fastest"}, "preset: 'fastest' is not one of 0, 1"),
+        ({"preset": "12", "codec": "h264"}, "preset: '12' is not one of h264"),
+        ({"preset": "slow", "codec": "av1"}, "preset: 'slow' is not one of av1"),
+        ({"gop": 0}, "gop: 0 is not an integer from 1 to 1000"),
+        ({"codec": "hevc"}, "codec: 'hevc' is not one of auto, av1, h264"),
+    ],
+)
+def test_settings_that_no_encoder_has_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RoboCacheError, match=message.replace(".", r"\.")):
+        DatasetOptions(**options)  # type: ignore[arg-type]
+
+
+def test_an_encoder_that_loses_a_frame_fails_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mux = VideoFile._mux
+    monkeypatch.setattr(VideoFile, "_mux", lambda self, packets: mux(self, packets[1:]))
+    with pytest.raises(RoboCacheError, match="of 12 frames; use another codec"):
+        written(tmp_path / "video.mp4", VideoSettings())
+
+
+def test_a_video_without_a_frame_for_each_row_is_not_joined(tmp_path: Path) -> None:
+    video = written(tmp_path / "video.mp4", VideoSettings())
+    joined = JoinedVideo(tmp_path / "set", "{chunk_index}-{file_index}.mp4", 30, 100, 10)
+    with pytest.raises(RoboCacheError, match="has 12 frames for 13 rows"):
+        joined.append(video, 13)
+    joined.close()
+
+
+# Recordings of video: their pictures are those that a decoder gives in the order of the messages.
+
+COUNT, FIRST_KEY = 40, 10
+
+
+@pytest.fixture(scope="session")
+def video_spec() -> FusionSpec:
+    front = {"topic": "/camera", "type": VIDEO_TYPES[0], "align": "hold", "max_age_ms": 100}
+    front["image"] = {"size": [HEIGHT, WIDTH]}
+    joint = {"topic": "/x", "type": "std_msgs/msg/Float64", "align": "hold", "stamp": "receive", "max_age_ms": 100}
+    return load_spec({"robocache": 1, "rate_hz": 30, "actions": "none", "streams": {"front": front, "x": joint}})
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A camera at 30 Hz; the recording begins within a group of pictures, whose key frame it does not have."""
+    messages = []
+    for k, packet in enumerate(packets(pictures(COUNT), gop=FIRST_KEY)):
+        at = START_NS + k * 33_333_333
+        messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
+        if k:
+            messages.append(("/camera", at, compressed_video(at, packet)))
+    types = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}
+    definitions = {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
+    return write_bag(tmp_path_factory.mktemp("video") / "bag", types, messages, definitions=definitions)
+
+
+def test_each_tick_has_the_picture_of_its_message(recorded: Path, video_spec: FusionSpec) -> None:
+    with Bag(recorded) as bag:
+        run = BagRun(bag, video_spec)
+        parts = list(run.frames())
+    images = np.concatenate([part.media["front"].numpy() for part in parts])
+    numbers = np.concatenate([part.fused[:, 0].numpy() for part in parts]).astype(int)
+    assert numbers[0] == FIRST_KEY
+    assert run.counters["front"]["dropped:no_key_frame"] == FIRST_KEY - 1
+    wanted = np.stack([pictures(COUNT)[k] for k in numbers]).transpose(0, 3, 1, 2)
+    # Lossy: a few steps, where the pictures of two messages differ by 32.
+    assert np.abs(images.astype(int) - wanted).max() < 8
+
+
+def test_datasets_of_two_rates_have_the_bytes_of_separate_ones(
+    recorded: Path, video_spec: FusionSpec, tmp_path: Path
+) -> None:
+    options = DatasetOptions(media="image")
+    outputs = outputs_of([("v", video_spec)], [30, 10], options)
+    for output, result in zip(outputs, export_together([recorded], outputs, tmp_path / "sets"), strict=True):
+        separate = export([recorded], video_spec, tmp_path / "alone" / output.name, output.options)
+        files = [path.relative_to(separate.out) for path in separate.out.rglob("*") if path.is_file()]
+        assert result.frames > 5
+        assert all((result.out / file).read_bytes() == (separate.out / file).read_bytes() for file in files)
+
+
+def test_a_part_of_a_recording_of_video_is_refused(recorded: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    part = PlannedRecording(recorded, start=Moment(500_000_000, relative=True))
+    with pytest.raises(RoboCacheError, match="from and to are not for video, the type of front; export the whole"):
+        export([part], video_spec, tmp_path / "out")
+
+
+def test_a_dry_run_shows_the_frames_without_an_estimate(recorded: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    run = dry_run([PlannedRecording(recorded)], video_spec, tmp_path / "out")
+    assert run.frames == export([recorded], video_spec, tmp_path / "out").frames > 20
+    assert run.estimate is None
+
+
+def test_the_first_spec_has_the_video_and_can_be_exported(recorded: Path, tmp_path: Path) -> None:
+    found = load_spec(yaml.safe_load(suggest_spec(describe(recorded))))
+    assert [stream.type for stream in found.media] == [VIDEO_TYPES[0]]
+    made = export([recorded], replace(found, actions="none"), tmp_path / "set")
+    assert made.frames > COUNT - FIRST_KEY
+
+
+@pytest.fixture
+def on_the_grid(tmp_path: Path) -> Path:
+    return grid_recording(tmp_path, "libx264", "h264")
+
+
+def grid_recording(tmp_path: Path, encoder: str, codec: str) -> Path:
+    """A camera whose messages are at the ticks of 30 Hz, with key frames; joints too."""
+    first, messages = START_NS * 30 // 10**9 + 1, []
+    for k, packet in enumerate(packets(pictures(COUNT), encoder, gop=FIRST_KEY)):
+        at = (first + k) * 10**9 // 30
+        messages.append(("/camera", at, compressed_video(at, packet, codec)))
+        messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
+    types, definitions = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}, {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
+    return write_bag(tmp_path / "grid", types, messages, definitions=definitions)
+
+
+@pytest.mark.parametrize(
+    ("format_", "encoder", "codec", "decoder"),
+    [
+        ("lerobot", "libx264", "h264", "h264"),
+        ("lerobot21", "libx264", "h264", "h264"),
+        ("lerobot", "libx265", "h265", "hevc"),
+    ],
+)
+def test_packets_on_the_grid_are_copied(
+    video_spec: FusionSpec, tmp_path: Path, format_: str, encoder: str, codec: str, decoder: str
+) -> None:
+    recording = grid_recording(tmp_path, encoder, codec)
+    out = export([recording], video_spec, tmp_path / "set", DatasetOptions(formats=(format_,), codec="copy")).out
+    (video,) = out.rglob("*.mp4")
+    with av.open(str(video)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.average_rate) == (decoder, 30)
+        copied = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    with Bag(recording) as bag:
+        decoded = np.concatenate([part.media["front"].numpy() for part in BagRun(bag, video_spec).frames()])
+    assert np.array_equal(np.stack(copied), decoded.transpose(0, 2, 3, 1))
+    assert [finding for one in validate(out, decode=True) for finding in one.found] == []
+
+
+def test_packets_off_the_grid_are_not_copied(on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(
+        RoboCacheError, match=r"front: row 1 of an episode does not use the message after that of row 0"
+    ):
+        export([on_the_grid], replace(video_spec, rate_hz=60), tmp_path / "set", DatasetOptions(codec="copy"))
+
+
+def test_resized_pictures_are_not_copied(on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    raw = video_spec.to_dict()
+    raw["streams"]["front"]["image"] = {"size": [HEIGHT // 2, WIDTH // 2]}
+    with pytest.raises(
+        RoboCacheError, match=r"front: images of \d+x\d+ are resized from \d+x\d+; leave image.size out"
+    ):
+        export([on_the_grid], load_spec(raw), tmp_path / "set", DatasetOptions(codec="copy"))
+
+
+def test_copying_needs_a_video_topic(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="codec: copy needs a video topic"):
+        export(bags[:1], spec, tmp_path / "set", DatasetOptions(codec="copy"))
+
+
+# Depth images as video in a LeRobot dataset.
+
+DEPTH = "observation.images.depth"
+
+
+@pytest.fixture(scope="module", params=["16UC1", "32FC1"])
+def depth_made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ExportResult, list[Path]]:
+    folder = tmp_path_factory.mktemp("depth")
+    bags = [depth_recording(folder, request.param, seed) for seed in (1, 2)]
+    spec = depth_spec("mm" if request.param == "16UC1" else "m")
+    return export(bags, spec, folder / "out", DatasetOptions(depth="video")), bags
+
+
+def test_v21_keeps_depth_as_arrays(tmp_path: Path) -> None:
+    bags = [depth_recording(tmp_path, "16UC1", 1)]
+    out = export(
+        bags, depth_spec("mm"), tmp_path / "out", DatasetOptions(formats=("lerobot", "lerobot21"), depth="video")
+    ).out
+    reported = json.loads((out / "lerobot21/meta/info.json").read_text())
+    assert DEPTH not in reported["features"]
+    assert len(read_arrays(out / "lerobot21", "depth")[1])
+    assert [str(finding) for findings in validate(out) for finding in findings.found] == []
+
+
+def depth_info(result: ExportResult) -> dict[str, Any]:
+    reported: dict[str, Any] = json.loads((result.out / "meta" / "info.json").read_text())["features"][DEPTH]
+    return reported
+
+
+def depth_expected(spec: FusionSpec, bags: list[Path]) -> NDArray[np.uint16]:
+    frames = []
+    for path in bags:
+        with Bag(path) as bag:
+            frames += [part.media["depth"].numpy()[:, 0] for part in BagRun(bag, spec).frames()]
+    return depth_codes(np.concatenate(frames), spec.stream("depth").unit)
+
+
+def test_the_frames_of_the_video_are_the_codes_of_the_engines_images(depth_made) -> None:
+    result, bags = depth_made
+    (path,) = (result.out / "videos" / DEPTH).glob("*/*.mp4")
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.pix_fmt == "gray12le"
+        decoded = list(container.decode(stream))
+    planes = [frame.planes[0] for frame in decoded]  # PyAV 12 makes no array of this format
+    codes = np.stack([np.frombuffer(plane, "<u2").reshape(DEPTH_SIZE[0], -1)[:, : DEPTH_SIZE[1]] for plane in planes])
+    want = depth_expected(depth_spec(depth_info(result)["info"]["depth_unit"]), bags)
+    np.testing.assert_array_equal(codes, want)
+    assert [round(float(frame.pts * frame.time_base) * 50) for frame in decoded] == list(range(len(want)))
+
+
+def test_the_dataset_states_the_codes_by_which_lerobot_computes_depths(depth_made) -> None:
+    reported = depth_info(depth_made[0])
+    assert (reported["dtype"], reported["shape"]) == ("video", [*DEPTH_SIZE, 1])
+    info = reported["info"]
+    assert info["is_depth_map"] is True
+    assert (info["video.depth_min"], info["video.depth_max"], info["video.shift"]) == (0.01, 10.0, 3.5)
+    assert info["video.use_log"] is True
+    assert not (depth_made[0].out / "arrays").exists()
+
+
+def test_statistics_are_those_of_the_depths_without_holes(depth_made) -> None:
+    result, bags = depth_made
+    unit = depth_info(result)["info"]["depth_unit"]
+    stats = json.loads((result.out / "meta" / "stats.json").read_text())[DEPTH]
+    depths = depths_of_codes(unit)[depth_expected(depth_spec(unit), bags)]
+    scale = 1000 if unit == "mm" else 1
+    assert np.shape(stats["mean"]) == (1, 1, 1)
+    assert stats["mean"][0][0][0] == pytest.approx(depths[depths > 0.02 * scale].mean(), rel=0.05)  # of every 4th image
+    assert stats["min"][0][0][0] == pytest.approx(0.3 * scale, rel=0.05)
+    (episodes,) = result.out.glob("meta/episodes/*/*.parquet")
+    assert f"stats/{DEPTH}/mean" in parquet.read_table(episodes).column_names
+
+
+def test_a_depth_image_of_unknown_unit_is_refused(tmp_path: Path) -> None:
+    bag = depth_recording(tmp_path, "16UC1", 1)
+    with pytest.raises(RoboCacheError, match=r"streams\.depth\.unit: '' is not one of mm, m, which .*; give mm for"):
+        export([bag], depth_spec(""), tmp_path / "out", DatasetOptions(depth="video"))
+
+
+def test_depth_video_needs_the_format_that_has_it() -> None:
+    with pytest.raises(RoboCacheError, match="depth: only the format lerobot has depth video; add it"):
+        DatasetOptions(formats=("other",), depth="video")
+
+
+def test_depth_video_needs_images_to_be_exported() -> None:
+    with pytest.raises(RoboCacheError, match="depth: media none exports no images, depth included; use media video"):
+        DatasetOptions(media="none", depth="video")
+
+
+@pytest.mark.parametrize("size", [(8, 6), (15, 16), (16, 15)])
+def test_depth_images_that_are_too_small_for_video_are_refused(size: tuple[int, int], tmp_path: Path) -> None:
+    bag = depth_recording(tmp_path, "16UC1", 1, size)
+    with pytest.raises(RoboCacheError, match=rf"depth: .*16x16 pixels at least, images have {size[0]}x{size[1]} .*use"):
+        export([bag], depth_spec("mm"), tmp_path / "out", DatasetOptions(depth="video"))
+
+
+def test_the_smallest_depth_images_for_video_are_exported(tmp_path: Path) -> None:
+    bag = depth_recording(tmp_path, "16UC1", 1, (16, 16))
+    assert export([bag], depth_spec("mm"), tmp_path / "out", DatasetOptions(depth="video")).episodes == 1
+
+
+# Depth as 12-bit codes.
+
+
+@pytest.mark.parametrize(
+    ("metres", "code"),
+    [
+        (0.01, 0),  # the ends of the range
+        (10.0, 4095),
+        (1.0, 755),  # log(4.5 / 3.51) / log(13.5 / 3.51) of 4095
+        (0.0, 0),  # outside of it, or missing
+        (0.005, 0),
+        (12.0, 4095),
+        (np.nan, 0),
+        (np.inf, 4095),
+        (-np.inf, 0),
+    ],
+)
+def test_depth_in_metres_and_millimetres(metres, code):
+    assert depth_codes(np.array([[metres]], np.float32), "m").tolist() == [[code]]
+    assert depth_codes(np.array([[metres * 1000]], np.float32), "mm").tolist() == [[code]]
+
+
+@pytest.mark.parametrize(("unit", "per_metre"), [("mm", 1000), ("m", 1)])
+def test_a_depth_comes_back_within_half_a_step(unit, per_metre):
+    metres = np.arange(10, 10_001) / 1000
+    error = np.abs(depths_of_codes(unit)[depth_codes(metres * per_metre, unit)] / per_metre - metres)
+    assert (error <= 1.65e-4 * (metres + 3.5)).all()  # half of log(13.5 / 3.51) / 4095, and a rounding
+
+
+def test_images_without_any_depth_have_the_statistics_of_the_first_code():
+    codes = Histogram([[0] * 4096])
+    codes.add_values(np.zeros((2, 2), np.uint16))
+    assert np.ravel(depth_stats(codes, "m")["mean"]) == pytest.approx([0.01])

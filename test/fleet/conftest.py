@@ -12,7 +12,7 @@
         assert sum(r.sent for r in faults.requests) < ...    # every request is noted, with its bytes
         faulty_s3.read("out/meta/info.json")             # put, read and keys go to the server, past the proxy
 
-`Faults` in fault_proxy.py lists what the proxy can do: faults for a share of the requests, writes that are denied,
+`Faults` in s3.py lists what the proxy can do: faults for a share of the requests, writes that are denied,
 credentials that have expired, conditional puts that are refused or ignored.
 
 The environment of the test (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …) names the server, or with `faulty_s3` the proxy:
@@ -22,15 +22,18 @@ plain URLs work, also in processes that the test starts. Where options are neede
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from test.fleet.fault_proxy import FaultProxy, Faults
-from test.fleet.s3_server import Bucket, environment, running_server
+from robocache_ros.exporter.job import export
+from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from test.export.conftest import Contents, bags, contents, spec  # noqa: F401 - fixtures
+from test.fleet.s3 import Bucket, FaultProxy, Faults, environment, running_server
 from test.shared import folder_of_run
 
 
@@ -86,3 +89,36 @@ def _use(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def _forget() -> None:
     """Forget connections of file systems: they are kept by their options, and not by the environment."""
     fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+# Two short recordings and their local export, to compare with exports to a bucket.
+
+NO_MEDIA = DatasetOptions(media="none")
+
+
+def objects(bucket: Bucket, prefix: str = "out/") -> Contents:
+    """Every object of a dataset in a bucket, without the records of its export."""
+    names = (key[len(prefix) :] for key in bucket.keys(prefix))
+    return {name: bucket.read(prefix + name) for name in names if not name.startswith(".robocache/")}
+
+
+def hidden(bucket: Bucket, prefix: str = "out/") -> list[str]:
+    """The names of the records and the pieces of exports to a target."""
+    return [key[len(prefix) :] for key in bucket.keys(prefix) if key.startswith(f"{prefix}.robocache/")]
+
+
+@pytest.fixture(scope="session")
+def local(
+    bags: list[Path],  # noqa: F811
+    spec: FusionSpec,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., Contents]:
+    """The files of a local export, by its options."""
+    made: dict[DatasetOptions, Contents] = {}
+
+    def make(options: DatasetOptions = NO_MEDIA) -> Contents:
+        if options not in made:
+            made[options] = contents(export(bags, spec, tmp_path_factory.mktemp("local") / "out", options).out)
+        return made[options]
+
+    return make

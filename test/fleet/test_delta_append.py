@@ -20,11 +20,10 @@ from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BUCKET_APPENDS
 from robocache_ros.formats.delta.log import append_dataset, storage_options
 from robocache_ros.storage.object_store import Listed, ObjectStore
-from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
-from test.export.readers.sensor_recording import sensor_recording, sensor_spec
-from test.fleet.bucket.conftest import hidden, objects
-from test.fleet.fault_proxy import Faults
-from test.fleet.s3_server import Bucket
+from test.export.delta_tables import OPTIONS, append_together, assert_complete, small_dataset
+from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.fleet.conftest import hidden, objects
+from test.fleet.s3 import Bucket, Faults
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -38,9 +37,7 @@ def rows(url: str, name: str) -> Any:
 def test_eight_processes_that_append_to_a_bucket_at_once_lose_nothing(s3: Bucket, tmp_path: Path) -> None:
     datasets = [small_dataset(tmp_path, seed) for seed in range(8)]
     out = f"{s3.url}/lift"
-
     firsts = append_together(datasets, out)
-
     assert sorted(firsts) == list(range(8))
     ticks = rows(out, "ticks")
     assert_complete(ticks, rows(out, "episodes"), datasets)
@@ -52,17 +49,13 @@ def test_tables_in_a_bucket_are_read_as_a_dataset(s3: Bucket, tmp_path: Path) ->
     dataset = small_dataset(tmp_path, 1)
     local = open_dataset("delta", dataset)[0]
     append_dataset(dataset, f"{s3.url}/lift")
-
     sample = open_dataset("delta", f"{s3.url}/lift", cache_dir=tmp_path / "cache")[0]
-
     assert all(np.array_equal(sample[key], value) for key, value in local.items())
 
 
 def test_recordings_are_appended_to_a_bucket_by_an_export(s3: Bucket, tmp_path: Path) -> None:
     recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(2)]
-
     results = [export([each], sensor_spec(), f"{s3.url}/lift", OPTIONS, append=True) for each in recordings]
-
     assert [result.notes[-1].partition(" were")[0] for result in results] == ["episodes 0 to 0", "episodes 1 to 1"]
     assert_complete(rows(f"{s3.url}/lift", "ticks"), rows(f"{s3.url}/lift", "episodes"), recordings)
 
@@ -81,11 +74,9 @@ class OtherMachines(LocalProcesses):
 @pytest.mark.slow
 def test_other_machines_convert_into_the_bucket_and_the_rows_are_those_of_this_one(s3: Bucket, tmp_path: Path) -> None:
     recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(3)]
-
     for out, executor in ((f"{s3.url}/here", LocalProcesses(1)), (f"{s3.url}/there", OtherMachines(1))):
         export(recordings[:1], sensor_spec(), out, OPTIONS, append=True, executor=executor)
         export(recordings[1:], sensor_spec(), out, OPTIONS, append=True, executor=executor)
-
     here, there = objects(s3, "here/"), objects(s3, "there/")
     reports = ("report.html", "report.json", "_delta_log/00000000000000000001.json")  # which name folders and times
     logs = {name for name in here if "_delta_log" in name or name.endswith(reports)}
@@ -100,10 +91,8 @@ def test_an_append_of_other_machines_tries_recordings_again_that_failed(s3: Buck
     executor, options = OtherMachines(1), replace(OPTIONS, min_frames=70)
     with pytest.raises(RoboCacheError, match="no 70 ticks in a row"):
         export([recording], sensor_spec(), f"{s3.url}/a", options, append=True, executor=executor)
-
     with pytest.raises(RoboCacheError) as again:
         export([recording], sensor_spec(), f"{s3.url}/a", options, append=True, executor=executor)
-
     assert "fleet retry" not in str(again.value)
 
 
@@ -118,7 +107,6 @@ def test_what_stopped_appends_leave_in_the_bucket_is_removed(s3: Bucket, tmp_pat
         export(
             [recording], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True, executor=OtherMachines(1), progress=stop
         )
-
     assert FleetTarget(f"{s3.url}/a").collect(timedelta(0)).pieces == 1
     assert s3.keys("a/") == []
 
@@ -126,7 +114,6 @@ def test_what_stopped_appends_leave_in_the_bucket_is_removed(s3: Bucket, tmp_pat
 def test_tables_of_appends_only_are_a_dataset_that_an_export_may_replace(s3: Bucket, tmp_path: Path) -> None:
     recording = sensor_recording(tmp_path / "recording", 0, 0.3)
     export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True)
-
     assert FleetTarget(f"{s3.url}/a").status().state is State.complete
     export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, overwrite=True)
     assert len(rows(f"{s3.url}/a", "episodes")) == 1
@@ -134,24 +121,20 @@ def test_tables_of_appends_only_are_a_dataset_that_an_export_may_replace(s3: Buc
 
 def test_a_dataset_of_another_format_in_a_bucket_is_not_appended_to(s3: Bucket, tmp_path: Path) -> None:
     s3.put("a/meta/info.json", b"{}")
-
     with pytest.raises(RoboCacheError, match="a: is not a Delta Lake dataset; choose another folder"):
         export([sensor_recording(tmp_path / "recording", 0, 0.3)], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True)
-
     assert s3.keys("a/") == ["a/meta/info.json"]
 
 
 def test_a_bucket_that_is_not_there_is_one_line(s3: Bucket, tmp_path: Path) -> None:
     with pytest.raises(RoboCacheError) as caught:
         append_dataset(small_dataset(tmp_path, 1), "s3://no-such-bucket/lift")
-
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 
 
 def test_a_bucket_without_conditional_puts_is_refused(faulty_s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     faults.conditional_puts = "ignored"
-
     with pytest.raises(RoboCacheError, match="does not support conditional puts"):
         append_dataset(small_dataset(tmp_path, 1), f"{faulty_s3.url}/lift")
 
@@ -162,9 +145,7 @@ def test_appends_lose_nothing_while_some_requests_fail(
 ) -> None:
     datasets = [small_dataset(tmp_path, seed) for seed in range(2)]
     faults.share, faults.kinds = 0.1, ("500", "503")
-
     append_together(datasets, f"{faulty_s3.url}/lift")  # other processes: deltalake holds the lock of the proxy's
-
     assert faults.requests
     url = f"{faulty_s3.url}/lift"
     faults.share = 0.0
@@ -187,5 +168,4 @@ def test_an_append_in_progress_keeps_its_old_objects(s3: Bucket, monkeypatch: py
 
     monkeypatch.setattr(ObjectStore, "listed", with_ages)
     FleetTarget(f"{s3.url}/a").collect(timedelta(days=7))
-
     assert s3.keys("a/") == [f"a/{BUCKET_APPENDS}/running/new", f"a/{BUCKET_APPENDS}/running/old"]

@@ -11,8 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from robocache_ros.storage.errors import StoreError, StoreProblem
 from robocache_ros.storage.object_store import ObjectStore
-from test.fleet.fault_proxy import Faults
-from test.fleet.s3_server import Bucket
+from test.fleet.s3 import Bucket, Faults
 
 
 @pytest.fixture
@@ -75,7 +74,6 @@ def test_a_put_whose_answer_was_lost_is_not_lost(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", pipe_file)
     store = ObjectStore("memory://lost/out")
-
     assert [store.create("a", b"1"), store.create("a", b"other")] == [True, False]
     assert not answers
 

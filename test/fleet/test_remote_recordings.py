@@ -1,27 +1,36 @@
-"""Recordings at URLs are those of the local files, and only what is needed of them is downloaded."""
+"""Recordings at URLs: found, read and converted as local ones, by few requests, also while a server fails."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
+import yaml
 
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag
+from robocache_ros.cli.commands import main
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage import object_store
+from robocache_ros.storage.cache import VARIABLE, cache_folder
 from test.export.conftest import dry_run
-from test.fleet.fault_proxy import Faults
-from test.fleet.s3_server import Bucket
+from test.fleet.s3 import Bucket, Faults
 from test.ros1_bags import write_ros1_bag
+
+# Recordings at URLs are those of the local files, and only what is needed of them is downloaded.
 
 TYPES = {"/joints": "std_msgs/msg/Float64MultiArray", "/blob": "std_msgs/msg/UInt8MultiArray"}
 SPEC = {
@@ -74,7 +83,6 @@ def contents(folder: Path) -> dict[str, str]:
 def test_every_kind_of_recording_is_read_at_a_url(kind: str, recorded: Callable[[str], Path], s3: Bucket) -> None:
     local = recorded(kind)
     url = s3.put(f"raw/{local.name}", local)
-
     with Bag(url) as remote, Bag(local) as bag:
         assert list(remote.messages()) == list(bag.messages())
         assert remote.notes == bag.notes
@@ -86,9 +94,7 @@ def test_an_export_of_a_url_has_the_frames_of_the_local_one(
 ) -> None:
     local = recorded(kind)
     url = s3.put(f"raw/{local.name}", local)
-
     export([url], spec, tmp_path / "remote")
-
     export([local], spec, tmp_path / "local")
     assert contents(tmp_path / "remote") == contents(tmp_path / "local")
     reported = (tmp_path / "remote" / "meta" / "robocache.json").read_text()
@@ -104,7 +110,6 @@ def test_the_configuration_of_fsspec_names_the_server(
     for name in s3.env:
         monkeypatch.delenv(name)
     monkeypatch.setitem(fsspec.config.conf, "s3", s3.options)
-
     with Bag(url) as bag:
         assert bag.topics.keys() == TYPES.keys()
 
@@ -117,9 +122,7 @@ def test_a_recording_that_was_replaced_is_read_again(
     export([url], spec, tmp_path / "first", pieces=tmp_path / "pieces")
     longer = write_bag(tmp_path / "longer", TYPES, messages(2.0)) / "longer.mcap"
     s3.put("run.mcap", longer)
-
     again = export([url], spec, tmp_path / "again", pieces=tmp_path / "pieces")
-
     assert again.frames == export([longer], spec, tmp_path / "local").frames
 
 
@@ -128,9 +131,7 @@ def test_an_export_downloads_each_byte_once(
 ) -> None:
     local = recorded("sqlite3") / "run.db3"
     url = faulty_s3.put("raw/run.db3", local)
-
     export([url], spec, tmp_path / "out")
-
     sent = sum(request.sent for request in faults.requests if request.path.endswith("run.db3"))
     assert sent == local.stat().st_size
 
@@ -141,9 +142,7 @@ def test_an_export_of_a_recording_that_was_converted_downloads_nothing(
     url = faulty_s3.put("raw/run.db3", recorded("sqlite3") / "run.db3")
     export([url], spec, tmp_path / "first", pieces=tmp_path / "pieces")
     faults.restart()
-
     export([url], spec, tmp_path / "second", DatasetOptions(formats=("webdataset",)), pieces=tmp_path / "pieces")
-
     assert [request.method for request in faults.requests if request.range] == []
 
 
@@ -152,9 +151,7 @@ def test_a_dry_run_finds_the_pieces_of_a_url(
 ) -> None:
     url, pieces = s3.put("raw/run.db3", recorded("sqlite3") / "run.db3"), tmp_path / "pieces"
     export([url], spec, tmp_path / "first", pieces=pieces)
-
     run = dry_run([url], spec, tmp_path / "second", pieces=pieces)
-
     assert [str(recording.path) for recording in run.converted] == [url]
 
 
@@ -164,9 +161,7 @@ def test_info_reads_the_index_and_a_few_chunks(
     monkeypatch.setattr(mcap, "MAX_SAMPLED", 400_000)
     local = write_bag(tmp_path / "run", TYPES, messages(300, 5000)) / "run.mcap"
     url = faulty_s3.put("raw/run.mcap", local)
-
     info = describe(url)
-
     assert sum(request.sent for request in faults.requests) < 0.1 * local.stat().st_size
     assert info.is_sampled
     assert {name: topic.stats.count for name, topic in info.topics.items()} == {"/joints": 30_000, "/blob": 3_000}
@@ -176,8 +171,251 @@ def test_info_reads_the_index_and_a_few_chunks(
 
 def test_info_on_a_small_recording_reads_all_of_it(recorded: Callable[[str], Path], s3: Bucket) -> None:
     local = recorded("mcap")
-
     found = describe(s3.put("raw/run", local))
-
     assert repr(found.topics) == repr(describe(local).topics)
     assert not found.is_sampled
+
+
+# Recordings at URLs of other file systems than S3.
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+class _WithRanges(_Quiet):
+    """Answers requests for a part of a file."""
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        if not wanted:
+            super().do_GET()
+            return
+        first, last = wanted.removeprefix("bytes=").split("-")
+        data = Path(self.translate_path(self.path)).read_bytes()
+        part = data[int(first) : int(last) + 1]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+
+
+@pytest.fixture
+def mcap_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An mcap file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return write_bag(tmp_path / "run", TYPES, messages()) / "run.mcap"
+
+
+@pytest.fixture
+def url_of(mcap_file: Path) -> Iterator[Callable[[str], str]]:
+    """The URL of the file in a kind of file system."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def make(kind: str) -> str:
+        if kind == "memory":
+            fsspec.filesystem("memory").put(str(mcap_file), "/raw/run.mcap")
+            return "memory://raw/run.mcap"
+        if kind == "file":
+            return f"file://{mcap_file}"
+        handler = partial(_WithRanges if kind == "http with ranges" else _Quiet, directory=str(mcap_file.parent))
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+        threading.Thread(target=servers[0].serve_forever, args=(0.05,)).start()
+        return f"http://127.0.0.1:{servers[0].server_port}/run.mcap"
+
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+    fsspec.filesystem("memory").rm("/", recursive=True)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "http", "http with ranges"])
+def test_a_recording_is_read_from_every_file_system(
+    kind: str, url_of: Callable[[str], str], mcap_file: Path, tmp_path: Path
+) -> None:
+    url = url_of(kind)
+    with Bag(url) as remote, Bag(mcap_file) as local:
+        assert list(remote.messages()) == list(local.messages())
+    assert describe(url).topics.keys() == TYPES.keys()
+    export([url], load_spec(SPEC), tmp_path / "remote")
+    export([mcap_file], load_spec(SPEC), tmp_path / "local")
+    assert contents(tmp_path / "remote") == contents(tmp_path / "local")
+
+
+# Recordings at URLs whose server fails: what passes is waited for, everything else is one line with the way out.
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    """Three recordings."""
+    return [write_bag(tmp_path / f"run_{n}", TYPES, messages(1.0, 50_000)) / f"run_{n}.mcap" for n in range(3)]
+
+
+@pytest.fixture
+def refused(spec: FusionSpec, tmp_path: Path) -> Callable[[str], str]:
+    """Exports a recording; returns the line of the error."""
+
+    def run(url: str) -> str:
+        with pytest.raises(RoboCacheError) as raised:
+            export([url], spec, tmp_path / "refused")
+        (line,) = str(raised.value).splitlines()
+        assert len(line) < 200
+        return line
+
+    return run
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_export_completes_while_requests_fail(
+    seed: int, three: list[Path], spec: FusionSpec, faulty_s3: Bucket, faults: Faults, tmp_path: Path
+) -> None:
+    urls = [faulty_s3.put(f"raw/{path.name}", path) for path in three]
+    faults.share, faults.seed = 0.2, seed
+    export(urls, spec, tmp_path / "remote")
+    export(three, spec, tmp_path / "local")
+    assert any(request.status in (0, 500, 503) for request in faults.requests)
+    assert contents(tmp_path / "remote") == contents(tmp_path / "local")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("deny_reads", "no permission to read; check the credentials and the permissions on the bucket"),
+        ("expired", "the credentials have expired; renew them and run the same command again"),
+    ],
+)
+def test_a_recording_that_may_not_be_read_is_named(
+    fault: str, said: str, faulty_s3: Bucket, faults: Faults, three: list[Path], refused: Callable[[str], str]
+) -> None:
+    url = faulty_s3.put("a.mcap", three[0])
+    setattr(faults, fault, True)
+    assert refused(url) == f"{url}: {said}"
+
+
+def test_credentials_that_expire_in_between_end_the_export_which_is_continued(
+    three: list[Path], spec: FusionSpec, faulty_s3: Bucket, faults: Faults, tmp_path: Path
+) -> None:
+    urls = [faulty_s3.put(f"raw/{path.name}", path) for path in three]
+    converted: list[str] = []
+
+    def expire(event: object) -> None:
+        if type(event).__name__ == "Converted":
+            converted.append(type(event).__name__)
+            faults.expired = True
+
+    with pytest.raises(RoboCacheError, match=r"run_1\.mcap: the credentials have expired") as raised:
+        export(urls, spec, tmp_path / "remote", progress=expire)
+    faults.expired = False
+    again = export(urls, spec, tmp_path / "remote")
+    assert len(str(raised.value).splitlines()) == 1
+    assert "1 of 3 recordings were converted by an earlier export and reused" in again.notes
+    export(three, spec, tmp_path / "local")
+    assert contents(tmp_path / "remote") == contents(tmp_path / "local")
+
+
+def test_a_recording_that_is_replaced_meanwhile_is_not_used(
+    three: list[Path], spec: FusionSpec, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from robocache_ros.storage import paths
+
+    url = s3.put("a.mcap", three[0])
+    whole = paths.part_of
+
+    def replaced(system: object, name: str, start: int, stop: int) -> bytes:
+        data = whole(system, name, start, stop)
+        s3.put("a.mcap", three[1])
+        return data
+
+    monkeypatch.setattr(paths, "part_of", replaced)
+    with pytest.raises(RoboCacheError, match=r"a\.mcap: changed while it was downloaded; try again"):
+        export([url], spec, tmp_path / "out")
+    assert not (tmp_path / "out" / "meta").exists()
+
+
+# The commands take URLs of recordings, specs and manifests.
+
+
+@pytest.fixture(scope="module")
+def filled(s3_of_file: Bucket, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a bucket with two recordings, a spec and a manifest."""
+    for name in ("lift_1", "lift_2"):
+        s3_of_file.put(f"raw/{name}", write_bag(tmp_path_factory.mktemp("bags") / name, TYPES, messages()))
+    s3_of_file.put("specs/arm.yaml", yaml.safe_dump(SPEC).encode())
+    s3_of_file.put("raw/some.csv", b"recording,task\nlift_2,push\n")
+    return s3_of_file.url
+
+
+@pytest.fixture
+def raw(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, of which nothing has been downloaded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return filled
+
+
+def run(*arguments: str) -> int:
+    """Run a command; return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_info_describes_a_url(raw: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("info", f"{raw}/raw/lift_1", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["recordings"]
+    assert found["path"] == f"{raw}/raw/lift_1"
+    assert [topic["messages"] for topic in found["topics"]] == [10, 100]
+
+
+def test_info_lists_the_recordings_of_a_glob(raw: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("info", f"{raw}/**", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["recordings"]
+    assert [one["path"] for one in found] == [f"{raw}/raw/lift_1", f"{raw}/raw/lift_2"]
+
+
+def test_info_writes_a_spec_for_a_url(raw: str, tmp_path: Path) -> None:
+    assert run("info", f"{raw}/raw/lift_1", "--write-spec", str(tmp_path / "first.yaml")) == 0
+    assert "topic: /joints" in (tmp_path / "first.yaml").read_text()
+
+
+def test_check_compares_urls(raw: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", f"{raw}/specs/arm.yaml", f"{raw}/raw/", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["recordings"]) == 2
+
+
+def test_report_reads_a_url(raw: str, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run("report", f"{raw}/raw/lift_1", "--spec", f"{raw}/specs/arm.yaml", "--out", str(out)) == 0
+    assert "lift_1" in out.read_text()
+
+
+@pytest.mark.parametrize(("size", "kept"), [("1GB", 2), ("0", 1)])
+def test_export_keeps_as_many_recordings_as_its_cache_holds(
+    size: str, kept: int, raw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "")  # which the command sets for its processes
+    arguments = ("--spec", f"{raw}/specs/arm.yaml", "--task", "lift", "--out", str(tmp_path / "out"), "--jobs", "1")
+    assert run("export", f"{raw}/**", *arguments, "--cache-bytes", size) == 0
+    assert len(list(cache_folder("recordings").glob("*.mcap"))) == kept
+
+
+def test_export_takes_a_manifest_at_a_url(raw: str, tmp_path: Path) -> None:
+    arguments = ("--manifest", f"{raw}/raw/some.csv", "--out", str(tmp_path / "out"), "--jobs", "1")
+    assert run("export", "--spec", f"{raw}/specs/arm.yaml", *arguments) == 0
+    reported = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text())
+    assert f"{raw}/raw/lift_2" in json.dumps(reported)
+
+
+def test_a_spec_that_is_not_there_is_one_line(raw: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", f"{raw}/specs/none.yaml") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{raw}/specs/none.yaml: cannot be read (not there)" in line
+
+
+@pytest.mark.parametrize("text", ["s3:/robot-data/lift", "s3:robot-data/lift"])
+def test_a_url_without_two_slashes_is_not_taken_for_a_folder(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", "raw/lift", "--spec", "arm.yaml", "--out", text, "--json") == 2
+    (line,) = json.loads(capsys.readouterr().out)["errors"]
+    assert line.endswith(f"{text} is not a URL; write s3://robot-data/lift")

@@ -257,14 +257,6 @@ class Case:
         return 0
 
 
-# A live fusion node under hostile input: its ticks under garbage, image bombs, bad clocks and exhausted resources.
-#
-# `python -m test.fuzz.node [--messages N] [--seconds S]` prints the result as JSON. Each case starts a
-# new fusion node and a publisher of valid joint states at 200 Hz, each process in a separate session. The middleware
-# provides the times at which the node publishes the ticks and at which this process receives them. Both depend on other
-# load on the machine, which `other_load` states: measure without it.
-
-
 GARBAGE_S = 600.0  # time limit for sending the garbage
 
 

@@ -22,23 +22,8 @@ LINE_CHARACTERS = 200
 
 # Replacements of a value: other types, types of other YAML versions, bounds, and values that cost time or memory.
 SCALARS: tuple[str, ...] = (
-    *(
-        "",
-        "~",
-        "null",
-        "true",
-        "yes",
-        "No",
-        "on",
-        "off",
-        "1:30",
-        "190:20:30",
-        "1e13",
-        "1e400",
-        "-1e400",
-        ".nan",
-        "-.inf",
-    ),
+    *("", "~", "null", "true", "yes", "No", "on", "off", "1:30", "190:20:30", "1e13", "1e400", "-1e400", ".nan"),
+    "-.inf",
     *("0", "-0.0", "017", "0o17", "0xFF", "1_000", "2001-12-14", "2001-99-99", "2001-12-14t21:59:43.10-05:00", "="),
     *("!!int x", "!!float y", "!!timestamp 2001-99-99", "!!binary '===='", "!!set {a}", "!!omap [a]", "!!null x", "<<"),
     *("!!python/object/apply:os.system [true]", "!local x", "!<tag:x> y", "!!str", "!!bool 2", "*missing", "&a [*a]"),
@@ -46,30 +31,12 @@ SCALARS: tuple[str, ...] = (
     *("`a`", "%a", "&a &b c", "[1, 2", "{a: 1", "}", "]", "{a: 1, a: 2}", "{[a]: b}", "{? a}", "? a", "- a", "a: b: c"),
     *("9" * 5000, "-" + "9" * 400, "0x" + "f" * 5000, "1" + "0" * 400 + ".5", "a" * 70_000, "'" + "é" * 5000 + "'"),
     *("[" * 5000, "[" * 2000 + "]" * 2000, "{a: " * 1500, "- " * 3000, "? " * 3000, "[" + "1," * 30_000 + "]", "\t"),
-    *(
-        "[" + "{}," * 9000 + "]",
-        "[1, 1]",
-        "[a, a]",
-        "{}",
-        "[]",
-        "[[]]",
-        "{mean: [0], std: [1, 2]}",
-        "{size: [0, 70000]}",
-    ),
+    *("[" + "{}," * 9000 + "]", "[1, 1]", "[a, a]", "{}", "[]", "[[]]", "{mean: [0], std: [1, 2]}"),
+    "{size: [0, 70000]}",
     *("/a//b", "/ä", "a/msg/B", "\u202e"),
 )
 KEYS = (
-    "robocache",
-    "streams",
-    "rate_hz",
-    "align",
-    "topic",
-    "qos",
-    "image",
-    "voxels",
-    "dim",
-    "streamz",
-    "a" * 300,
+    *("robocache", "streams", "rate_hz", "align", "topic", "qos", "image", "voxels", "dim", "streamz", "a" * 300),
     "1",
     "~",
 )
@@ -187,21 +154,8 @@ def _structure(_text: str, rng: random.Random) -> str:
         at = at[name]
     if nodes:
         container, name = rng.choice(nodes)
-        others: list[Any] = [
-            None,
-            True,
-            -1,
-            0,
-            10**30,
-            1e300,
-            "",
-            "x" * 1000,
-            "/a\n",
-            [],
-            {},
-            [[1]],
-            {"a": {"b": [{}]}},
-        ]
+        others: list[Any] = [None, True, -1, 0, 10**30, 1e300, "", "x" * 1000, "/a\n", [], {}, [[1]]]
+        others.append({"a": {"b": [{}]}})
         container[name] = rng.choice(others)
     return str(yaml.safe_dump(tree, sort_keys=False))
 
@@ -213,9 +167,7 @@ def _many(text: str, rng: random.Random) -> str:
 
 
 DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (
-    _value,
-    _value,
-    _value,
+    *(_value,) * 3,
     _key,
     _cut,
     _insert,

@@ -90,9 +90,7 @@ def measured(work: str, file: Path) -> tuple[int, str]:
 def test_an_image(kind: str, pixels: int, expected: str, tmp_path: Path) -> None:
     file = tmp_path / f"bomb.{kind}"
     file.write_bytes(png_bomb(pixels) if kind == "png" else jpeg_bomb(pixels, IMAGE_LIMITS.scans))
-
     grown, found = measured(DECODE, file)
-
     assert expected in found
     assert grown < LIMIT_KIB
 
@@ -116,9 +114,7 @@ def test_chunks_that_overlap_in_time(chunks: int, expected: str, tmp_path: Path)
     file = tmp_path / "bomb.mcap"
     file.write_bytes(overlapping(chunks, 180 << 20))
     assert file.stat().st_size < 1 << 20
-
     grown, found = measured(READ, file)
-
     assert expected in found
     assert grown < LIMIT_KIB
 
@@ -130,9 +126,7 @@ def test_a_chunk_that_inflates_without_end(declared: int, tmp_path: Path) -> Non
     chunk = mcap.RECORD.pack(mcap.CHUNK, len(head) + len(content)) + head + content
     foot = mcap.RECORD.pack(mcap.DATA_END, 4) + bytes(4) + mcap.RECORD.pack(mcap.FOOTER, 20) + bytes(20)
     (tmp_path / "bomb.mcap").write_bytes(mcap.MCAP_MAGIC + chunk + foot + mcap.MCAP_MAGIC)
-
     grown, found = measured(READ, tmp_path / "bomb.mcap")
-
     assert "1 of 1 chunks are damaged" in found
     assert grown < LIMIT_KIB
 
@@ -142,9 +136,7 @@ def test_messages_that_are_read_ahead(tmp_path: Path) -> None:
     messages = [("/a", START_NS + number * MS, large) for number in range(12)]
     file = tmp_path / "bomb.mcap"
     file.write_bytes(write_mcap({"/a": (ARRAY, "")}, messages, McapLayout(chunk_messages=1, compression="zstd")))
-
     grown, found = measured(FUSE, file)
-
     assert "'received': 12" in found
     assert grown < LIMIT_KIB
 
@@ -169,9 +161,7 @@ def test_records_of_many_gigabytes(place: str, record: bytes, expected: int, tmp
         out.write(data[:at] + record)
         out.seek(at + mcap.RECORD.size + HOLE)
         out.write(data[at:])
-
     grown, found = measured(READ, tmp_path / "bomb.mcap")
-
     assert found == str(expected * len(small))
     assert grown < LIMIT_KIB
 
@@ -191,8 +181,6 @@ def test_chunks_of_empty_messages(count: int, chunks: int, expected: str, tmp_pa
         - mcap.RECORD.size
     )
     (tmp_path / "bomb.mcap").write_bytes(data[:at] + chunks * chunk + data[at:])
-
     grown, found = measured(READ, tmp_path / "bomb.mcap")
-
     assert expected in found
     assert grown < LIMIT_KIB

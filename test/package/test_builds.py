@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from robocache_ros.extras import EXTRAS
 
 pytestmark = pytest.mark.package
 
@@ -34,13 +37,18 @@ print(json.dumps(dict(files=files, **{{k: str(v) for k, v in folders.items()}}))
 """
 
 
-def run(*command: str | Path, cwd: Path, **env: str) -> str:
-    """Run a command in a clean environment and return its output; all of it where it fails."""
+def start(*command: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a clean environment."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "AMENT_PREFIX_PATH", "COLCON_PREFIX_PATH")}
     kept["PATH"] = f"{BIN}{os.pathsep}{kept.get('PATH', '')}"
-    done = subprocess.run(
+    return subprocess.run(
         [str(c) for c in command], cwd=cwd, env=kept | env, text=True, capture_output=True, timeout=280, check=False
     )
+
+
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    """Run a command in a clean environment and return its output; all of it where it fails."""
+    done = start(*command, cwd=cwd, **env)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -72,7 +80,7 @@ def test_package_xml_and_setup_py_name_one_address() -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with nothing built in it."""
     copy = tmp_path_factory.mktemp("source") / "robocache_ros"
-    built = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "install", "log", "out", "*.png")
+    built = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "*build", "install", "log", "out", "*.png")
     return Path(shutil.copytree(SOURCE, copy, ignore=built))
 
 
@@ -87,15 +95,17 @@ def sources(tree: Path) -> dict[str, list[str]]:
 
 
 def pip_install(tree: Path, home: Path, *options: str) -> Path:
-    """Install `tree` into a new virtual environment that sees this one's packages, and give its bin folder."""
-    run(sys.executable, "-m", "venv", "--without-pip", home, cwd=tree)
+    """Install a source tree or a wheel into an environment that sees this one's packages, and give its bin folder."""
+    run(sys.executable, "-m", "venv", "--without-pip", home, cwd=tree.parent)
     site = Path(
-        run(home / "bin" / "python", "-c", "import sysconfig as s; print(s.get_path('purelib'))", cwd=tree).strip()
+        run(
+            home / "bin" / "python", "-c", "import sysconfig as s; print(s.get_path('purelib'))", cwd=tree.parent
+        ).strip()
     )
     # A path file, not PYTHONPATH: it comes after the environment's own packages and carries no editable install along.
     (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = (sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet")
-    run(*pip, "--no-deps", "--no-build-isolation", "--no-index", *options, tree, cwd=tree)
+    run(*pip, "--no-deps", "--no-build-isolation", "--no-index", *options, tree, cwd=tree.parent)
     return home / "bin"
 
 
@@ -128,6 +138,113 @@ def test_pip_puts_robocache_on_the_path(tree: Path, tmp_path: Path, options: tup
     bin_ = pip_install(tree, tmp_path / "env", *options)
 
     assert "export" in run("robocache", "--help", cwd=tmp_path, PATH=f"{bin_}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that `make dist` builds from the sdist."""
+    pytest.importorskip("build", reason="needs the `dev` extra")
+    pytest.importorskip("twine", reason="needs the `dev` extra")
+    dist = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, tree, cwd=tree)
+    run(sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir(), cwd=dist)
+    return next(dist.glob("*-py3-none-any.whl"))
+
+
+def test_the_wheel_has_every_file_of_the_package_and_its_types(wheel: Path, tree: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert "robocache_ros/py.typed" in names
+    for folder, files in sources(tree).items():
+        assert [file for file in files if not any(name.endswith(f"{folder}/{file}") for name in names)] == []
+
+
+def test_links_of_the_description_on_pypi_are_complete(wheel: Path) -> None:
+    package = zipfile.ZipFile(wheel)
+    metadata = package.read(next(name for name in package.namelist() if name.endswith("/METADATA"))).decode()
+    links = re.findall(r"\]\(([^)]+)\)", metadata)
+
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert len(links) > 30
+
+
+# In an environment without the extras but `cli`: their modules are not found.
+WITHOUT_EXTRAS = f"""
+import sys
+
+class WithoutExtras:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted({*EXTRAS} - {"typer", "click", "rich"})}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, WithoutExtras())
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that has the wheel, torch and the extra `cli`."""
+    home = tmp_path_factory.mktemp("bare")
+    bin_ = pip_install(wheel, home)
+    site = next(home.glob("lib/python*/site-packages"))
+    (site / "without_extras.py").write_text(WITHOUT_EXTRAS)
+    (site / "without_extras.pth").write_text("import without_extras\n")
+    return bin_
+
+
+BAG, SPEC = "{share}/test/data/panda_lift", "{share}/config/panda_lift.yaml"
+ZSTD = "bags" if sys.version_info < (3, 14) else ""  # which compresses the recording, is part of Python 3.14
+COMMANDS = {
+    "robocache --version": "",
+    f"robocache check {SPEC}": "",
+    "robocache schema": "",
+    "robocache env": "",
+    "robocache self-test": "",
+    f"robocache info {BAG}": ZSTD,
+    f"robocache check {SPEC} {BAG}": ZSTD,
+    "robocache calibrate --help": "",
+    f"robocache export {BAG} --spec {SPEC} --out lift": "bags",
+    f"robocache report {BAG} --spec {SPEC} --out lift.html": ZSTD or "export",
+    f"robocache view {BAG}": "view",
+    f"robocache play {BAG}": "ros",
+    f"robocache record --spec {SPEC} --out out": "ros",
+    f"robocache run policy.py:policy --spec {SPEC}": "ros",
+    "robocache demo": "ros",
+    "robocache sim": "ros",
+    "robocache bench live": "ros",
+    "fusion_node": "ros",
+    "policy_runner": "ros",
+    f"bag_player {BAG}": "ros",
+    "episode_recorder": "ros",
+    "simulator": "ros",
+}
+
+
+@pytest.mark.parametrize(("command", "extra"), COMMANDS.items(), ids=[c.split("{")[0].strip() for c in COMMANDS])
+def test_a_command_of_the_wheel_works_or_names_its_extra(bare: Path, tmp_path: Path, command: str, extra: str) -> None:
+    pytest.importorskip("typer")
+    program, *arguments = command.format(share=bare.parent / "share" / "robocache_ros").split()
+
+    done = start(bare / program, *arguments, cwd=tmp_path)
+
+    if not extra:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"pip install 'robocache_ros[{extra}]'\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_wheel_exports_its_recording_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    for module in ("typer", "rosbags", "pyarrow"):
+        pytest.importorskip(module)
+    bin_ = pip_install(wheel, tmp_path / "env")
+    share = tmp_path / "env" / "share" / "robocache_ros"
+    recording, spec = share / "test" / "data" / "panda_lift", share / "config" / "panda_lift.yaml"
+
+    run(bin_ / "robocache", "export", recording, "--spec", spec, "--media", "none", "--out", "lift", cwd=tmp_path)
+
+    assert (tmp_path / "lift" / "meta" / "info.json").is_file()
 
 
 def colcon(tree: Path, ws: Path, verb: str, *options: str) -> str:

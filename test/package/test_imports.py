@@ -9,12 +9,10 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-import robocache_ros
 from robocache_ros.errors import printable
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
@@ -37,7 +35,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("policy",),
     ("nodes",),
-    ("bench", "client"),
+    ("bench", "client", "filters"),
     ("cli",),
     ("demo",),
     ("__init__", "__main__"),
@@ -196,10 +194,14 @@ print(*sorted(new - set(sys.stdlib_module_names) - {"robocache_ros"}))
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
-def test_version_is_the_one_in_package_xml() -> None:
-    declared = ElementTree.parse(PACKAGE.parent / "package.xml").findtext("version")
+def test_filters_without_message_filters_say_where_it_comes_from() -> None:
+    code = "import sys; sys.modules['message_filters'] = None; import robocache_ros.filters"
 
-    assert robocache_ros.__version__ == declared
+    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1].startswith(
+        "robocache_ros.errors.RoboCacheError: robocache_ros.filters: message_filters is not installed; source a ROS 2"
+    )
 
 
 # What opens files that an export itself has written.

@@ -48,6 +48,10 @@ def start(program: str, *arguments: str, blocked: str = "") -> subprocess.Comple
         ("robocache", ["--help"], "typer", "typer", "cli"),
         ("robocache", ["--version"], "click typer rich", "typer", "cli"),
         ("fusion_node", [], "rclpy", "rclpy", "ros"),
+        pytest.param(
+            *("robocache", ["info", BAG], "backports", "backports", "bags"),
+            marks=pytest.mark.skipif(sys.version_info >= (3, 14), reason="zstd is part of Python 3.14"),
+        ),
         ("robocache", ["play", BAG], "rclpy", "rclpy", "ros"),
         ("bag_player", [BAG], "rclpy", "rclpy", "ros"),
         ("bag_player", [BAG], "rosgraph_msgs", "rosgraph_msgs", "ros"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -534,6 +534,74 @@ def test_a_trajectory_controller_of_each_generation_executes_the_rows_of_the_ora
             assert controller.command(now_ns).tobytes() == row.astype(np.float64).tobytes()
             compared += 1
     assert compared > (30 if generation == "at once" else 150)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
+@pytest.mark.parametrize("back", [30, 150])
+def test_after_the_clock_has_gone_back_a_trajectory_controller_executes_the_rows_of_the_chunks_since(
+    back: int, blend: str, generation: str
+) -> None:
+    (sent, ticks), (again, _) = traffic(7), traffic(8)
+    again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
+    robot = Robot({"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}, blend=blend, coast_ticks=50)
+    robot.runner = Runner(robot.outputs)
+    controller = TrajectoryController(generation, np.zeros(2))
+    sends: list[int] = []
+
+    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> Iterator[int]:
+        """Run ticks; yields each after its messages."""
+        for robot.tick in range(first, first + count):
+            for arrival, chunk in chunks:
+                if arrival == robot.tick:
+                    robot.runner.add(chunk)
+            for step in robot.runner.advance(robot.now_ns):
+                for _, data in robot.runner.messages(step, robot.now_ns):
+                    controller.receive(data, robot.now_ns)
+                    sends.append(step.tick)
+            yield robot.tick
+
+    before = [*run(sent, START, 60)]
+    assert before
+    assert sends
+    going = controller.command(robot.now_ns)
+    sends.clear()
+    assert [*run([], START + 60 - back, 8)]
+    assert sends == [START + 61 - back]  # a trajectory that holds, in place of those of the time before
+    held = controller.command(robot.now_ns)
+    assert np.abs(held - going).max() < 0.5
+    robot.runner.arm()
+    first = START + 68 - back
+    since = [each for each in again if each[0] >= first]
+    sends.clear()
+    compared = 0
+    for tick in run(again, first, ticks - 73):
+        begun = [each for each in sends if each + 3 <= tick]
+        is_ramp = generation == "at once" and sends and tick < sends[-1] + 3
+        row = oracle_row(since, tick, begun[-1], blend) if begun and not is_ramp else None
+        if row is not None:
+            assert controller.command(robot.now_ns).tobytes() == row.astype(np.float64).tobytes()
+            compared += 1
+    assert compared > (20 if generation == "at once" else 100)
+
+
+def test_trajectories_are_sent_at_once_after_a_clock_that_went_back_while_the_run_was_stopped() -> None:
+    robot = Robot({"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]})
+    sends = []
+    for index in range(40):
+        if index == 10:
+            robot.runner.stop("a call of stop")
+        if index == 20:
+            robot.tick -= 150
+        if index == 25:
+            robot.runner.arm()
+        robot.frame()
+        if robot.worker.busy:
+            robot.worker.answer()
+        for step in robot.runner.advance(robot.now_ns):
+            sends += [index for _ in robot.runner.messages(step, robot.now_ns)]
+        robot.tick += 1
+    assert next(index for index in sends if index >= 25) <= 27
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

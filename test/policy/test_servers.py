@@ -1,6 +1,6 @@
 """Policies on servers: what is sent, what is read of an answer, and servers that fail, lie or disappear.
 
-`test/export/readers/test_policy_servers.py` has the serializers of openpi itself.
+`test/export/readers/test_policies.py` has the serializers of openpi itself.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.units import NS_PER_S
 from test.cli.conftest import BAG, SPEC, Finished
 from test.cli.conftest import robocache as robocache
+from test.fuzz.datasets import write_rlds
 from test.fuzz.messages import serialize
 
 FIRST_S, LAST_S = 3.7, 4.5  # around the gap of the joints
@@ -303,6 +304,20 @@ def test_episodes_of_a_dataset_follow_each_other(view: Callable[..., Seen], tmp_
     assert view(tmp_path / "lift", "--from", 1, "--to", 2).column("/events/states/episode", "StateChange:state") == [
         ["1: lift the cube"]
     ]
+
+
+def test_a_split_of_a_dataset_without_train_is_chosen(
+    view: Callable[..., Seen], robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    write_rlds(tmp_path / "arm")
+    info = tmp_path / "arm" / "dataset_info.json"
+    info.write_text(info.read_text().replace('"train"', '"val"'))
+    for file in tmp_path.glob("arm/*-train.*"):
+        file.rename(file.with_name(file.name.replace("-train.", "-val.")))
+
+    refused = robocache("view", tmp_path / "arm", "--save", tmp_path / "x.rrd")
+    assert (refused.code, "no split train; there are val" in refused.err) == (2, True)
+    assert view(tmp_path / "arm", "--split", "val").column("/events/states/episode", "StateChange:state")
 
 
 def test_a_file_that_cannot_be_written_is_one_line(robocache: Callable[..., Finished], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -766,7 +767,8 @@ class McapFile:
             parts = list(map(bytes, data))
         topics = [names[channel] for channel in found.channels[chosen].tolist()]
         messages = zip(topics, found.logs_ns[chosen].tolist(), parts, strict=True)
-        return int(mine.sum()), [RawMessage(*message) for message in messages]
+        # As `RawMessage(*message)`, which takes three times as long.
+        return int(mine.sum()), list(map(partial(tuple.__new__, RawMessage), messages))
 
 
 def _is_latched(channel: Channel) -> bool:

@@ -215,14 +215,15 @@ def voxelize_pointcloud(
         voxel_size: edge of a voxel; one value, or one per axis.
         grid_size: voxels along x, y and z.
         mode: what a voxel holds; a dense grid is zero where no point is (`robocache_ros.reductions`).
-            occupancy: uint8 (X, Y, Z), 1 where a point is.
-            occupancy_bits: int32 (X, Y, ceil(Z / 32)); bit z % 32 of word z // 32.
-            count: int32 (X, Y, Z).
-            mean, max and other reductions of features: float32 (F, X, Y, Z). A mean is summed in fixed point (see
-                `fraction_bits`), with one rounding to float32 at the end. All are the same in any order of the points;
-                -0 is less than +0.
-            first: float32 (X, Y, Z, K, 3 + F), the K = `max_points` points of lowest index, zero-padded: the pillar
-                (VoxelNet) form, usually wanted sparse.
+
+            - occupancy: uint8 (X, Y, Z), 1 where a point is.
+            - occupancy_bits: int32 (X, Y, ceil(Z / 32)); bit z % 32 of word z // 32.
+            - count: int32 (X, Y, Z).
+            - mean, max and other reductions of features: float32 (F, X, Y, Z). A mean is summed in fixed point (see
+              `fraction_bits`), with one rounding to float32 at the end. All are the same in any order of the points;
+              -0 is less than +0.
+            - first: float32 (X, Y, Z, K, 3 + F), the K = `max_points` points of lowest index, zero-padded: the pillar
+              (VoxelNet) form, usually wanted sparse.
         lengths: (B,) int64 points of each cloud; later rows are ignored. On a GPU they are not checked but clamped to
             0..N.
         sparse: return `coordinates`, `num_points` and `features` of the occupied voxels, sorted, instead of the grid.

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from counting_episodes import Counting
+from memory_episodes import Counting
 
 
 @pytest.fixture

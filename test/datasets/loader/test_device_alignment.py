@@ -1,7 +1,8 @@
-"""Batches that are aligned as a whole have the bits of samples that are aligned one by one."""
+"""Batches that are aligned or decoded as a whole have the bits of samples one by one."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting_episodes import Counting, same
-from moving_streams import MovingStreams
+import torch
+from memory_episodes import Counting, MovingStreams, _file, same
+from numpy.typing import NDArray
 
 from robocache_ros.datasets import (
     Augmentation,
@@ -23,7 +25,18 @@ from robocache_ros.datasets import (
     Window,
 )
 from robocache_ros.datasets.loader import packing
+from robocache_ros.datasets.loader import prefetch as device_alignment
+from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.order import Request
+from robocache_ros.datasets.loader.prefetch import OnDevice, Prefetcher
+from robocache_ros.datasets.loader.reading import BatchReader, Sample
+from robocache_ros.datasets.undecoded_images import UndecodedImages
+from robocache_ros.decode.images import jpeg_head
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats import images as decoding
+from robocache_ros.formats.images import decode_image, write_images
+
+# Batches that are aligned as a whole have the bits of samples that are aligned one by one.
 
 
 def batches(dataset: Any, align_on: str, **options: Any) -> list[dict[str, Any]]:
@@ -60,31 +73,7 @@ def test_streams_that_are_sent_without_padding_have_the_bits_of_samples(
     window: Window | None, marks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "MIN_JOIN_SAVING_BYTES", -(2**20))
-
     check_same(TimelineDataset(MovingStreams(marks=marks), window=window))
-
-
-def test_arrays_with_much_padding_are_joined() -> None:
-    arrays = [np.arange(4 * rows, dtype=np.float32).reshape(rows, 4) for rows in (3, 200_000, 1)]
-    samples: list[packing.Arrays] = [{"0/values": array} for array in arrays]
-
-    entries, nbytes = packing.plan(samples, {"0/values"}, {"0/values"})
-    block = np.zeros(nbytes, np.uint8)
-    packing.write(samples, entries, block)
-    values, rows = (packing.view(entry, block) for entry in entries)
-
-    assert values.shape == (200_004, 4)
-    assert all(np.array_equal(values[row[: len(array)]], array) for row, array in zip(rows, arrays, strict=True))
-    assert rows[:, -1].tolist() == [2, 200_002, 200_003]
-    assert nbytes < packing.plan(samples)[1]
-
-
-def test_arrays_with_little_padding_are_not_joined() -> None:
-    samples: list[packing.Arrays] = [{"0/values": np.zeros((rows, 2), np.float32)} for rows in (1000, 1001)]
-
-    (entry,), _ = packing.plan(samples, (), {"0/values"})
-
-    assert entry.shape == (2, 1001, 2)
 
 
 def test_parts_of_episodes_have_the_bits_of_samples() -> None:
@@ -113,14 +102,12 @@ def test_samples_of_different_limits_are_aligned_one_by_one() -> None:
 
 def test_an_export_has_the_bits_of_samples(exported: Callable[[str], Path]) -> None:
     folder = exported("image")
-
     check_same(LeRobotTimelineDataset(folder / "lerobot"))
     check_same(RoboMimicDataset(folder / "robomimic" / "dataset.hdf5", obs_modality="image"))
 
 
 def test_a_mixture_has_the_bits_of_samples() -> None:
     parts = {name: TimelineDataset(MovingStreams(marks=marks)) for name, marks in (("a", True), ("b", False))}
-
     check_same(WeightedMixture(parts, {"a": 2, "b": 1}))
 
 
@@ -131,7 +118,6 @@ def test_workers_send_streams() -> None:
 def test_changes_and_caches_follow_the_alignment() -> None:
     changes = Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2)
     statistics = {"actions": {"mean": [1.0, 2.0, 3.0], "std": [0.5, 0.0, 3.0]}}
-
     for cache in ("none", "host"):
         check_same(TimelineDataset(MovingStreams()), augmentation=changes, statistics=statistics, cache=cache)
 
@@ -143,7 +129,6 @@ def test_a_dataset_that_gives_aligned_items_is_used_as_it_is(counting: Counting)
 def test_a_damaged_image_is_named_also_where_the_device_aligns() -> None:
     source = MovingStreams(images="jpeg")
     source.broken = (2,)
-
     with pytest.raises(RoboCacheError, match="sample 2: moving/2: vision/a: image 1"):
         list(TimelineLoader(TimelineDataset(source), 2, options=LoaderOptions(align_on="device")))
 
@@ -151,3 +136,195 @@ def test_a_damaged_image_is_named_also_where_the_device_aligns() -> None:
 def test_an_unknown_place_of_the_alignment_is_refused(counting: Counting) -> None:
     with pytest.raises(RoboCacheError, match="align_on: 'gpu' is not one of auto, device, workers"):
         TimelineLoader(counting, 2, options=LoaderOptions(align_on="gpu"))
+
+
+# Images of files that are decoded into the batch: the same batches as of images that the dataset decodes.
+
+
+class Decoded(TimelineDataset):
+    """A dataset that defines its items itself."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "note": f"item {index}"}
+
+
+def check_decoded(loader: TimelineLoader, expected: TimelineLoader) -> None:
+    for batch, other in zip(loader, expected, strict=True):
+        for key, value in batch.items():
+            if isinstance(value, torch.Tensor):
+                assert value.dtype == other[key].dtype
+                assert value.equal(other[key]), key
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+@pytest.mark.parametrize(
+    ("about", "loading"),
+    [
+        ({}, {}),
+        ({"target_hz": 20}, {"windows": (3, 2)}),
+        ({"window": Window(3, 2)}, {"align_on": "workers"}),
+        ({}, {"align_on": "device"}),
+        ({"image_size": (8, 12)}, {}),
+    ],
+)
+def test_batches_are_those_of_images_that_the_dataset_decodes(kind: str, about: Any, loading: Any) -> None:
+    source = MovingStreams(images=kind)
+    check_decoded(
+        TimelineLoader(TimelineDataset(source, **about), 2, options=LoaderOptions(**loading)),
+        loader_of(Decoded(source, **about), loading),
+    )
+
+
+def loader_of(dataset: TimelineDataset, loading: dict[str, Any]) -> TimelineLoader:
+    return TimelineLoader(dataset, 2, options=LoaderOptions(**{**loading, "align_on": "workers"}))
+
+
+def test_images_of_a_mixture_are_decoded_into_the_batch_too() -> None:
+    dataset = TimelineDataset(MovingStreams(images="jpeg"))
+    mixture = WeightedMixture({"a": dataset}, {"a": 1.0})
+    assert isinstance(mixture.undecoded(0)["vision"], UndecodedImages)
+    assert mixture.undecoded(0)["dataset"] == "a"
+
+
+def test_a_dataset_that_defines_its_items_is_requested_them() -> None:
+    batch = next(iter(TimelineLoader(Decoded(MovingStreams(images="jpeg")), 2)))
+    assert batch["note"] == ["item 0", "item 1"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_with_damaged_images_are_left_out_of_their_batch(workers: int) -> None:
+    source = MovingStreams(images="jpeg")
+    source.broken = (1, 4)
+    loader = TimelineLoader(TimelineDataset(source), 3, on_error="skip", workers=workers)
+    batches = list(loader)
+    loader.close()
+    assert [batch["index"].tolist() for batch in batches] == [[0, 2], [3]]
+    assert list(loader.skipped_samples) == [1, 4]
+    assert "moving/1: vision/a: image 1: data: the jpeg of" in loader.skipped_samples[1]
+    assert batches[0]["vision"][1].equal(TimelineDataset(MovingStreams(images="jpeg"))[2]["vision"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_image_is_an_error_that_names_its_sample(workers: int) -> None:
+    source = MovingStreams(images="jpeg")
+    source.broken = (1,)
+    loader = TimelineLoader(TimelineDataset(source), 3, workers=workers)
+    with pytest.raises(RoboCacheError, match=r"sample 1: moving/1: vision/a: image 1: .*repair the file"):
+        next(iter(loader))
+    loader.close()
+
+
+def test_a_batch_of_damaged_images_only_is_left_out() -> None:
+    source = MovingStreams(images="jpeg")
+    source.broken = (2, 3)
+    loader = TimelineLoader(TimelineDataset(source), 2, on_error="skip")
+    assert [batch["index"].tolist() for batch in loader] == [[0, 1], [4]]
+
+
+def test_an_image_that_no_sample_uses_is_not_decoded() -> None:
+    source = MovingStreams(images="jpeg")
+    source.broken = (3,)  # its second image, which the last window does not use
+    loader = TimelineLoader(TimelineDataset(source), 1, options=LoaderOptions(windows=(2, 2)), on_error="skip")
+    numbers = [int(batch["index"]) for batch in loader]
+    assert 0 < len(loader.skipped_samples) < len(loader)
+    assert len(numbers) + len(loader.skipped_samples) == len(loader)
+
+
+def test_each_image_of_a_sample_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = decoding._decode_into
+    monkeypatch.setattr(decoding, "_decode_into", lambda *a: (decoded.append(a[3]), decode(*a)))
+    stream = MovingStreams(images="jpeg").read(0).streams["vision/a"]
+    out = np.empty((6, 16, 16, 3), np.uint8)
+    write_images(stream.values, np.array([-1, 1, 1, 0, 2, 1]), out, "file")
+    assert decoded == [1, 0, 2]
+    assert not out[0].any()
+    assert (out[1] == out[2]).all()
+    assert (out[1] == out[5]).all()
+
+
+def test_files_that_begin_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("simplejpeg")
+    checked: list[bytes] = []
+    check = decoding.jpeg_picture
+    monkeypatch.setattr(decoding, "jpeg_picture", lambda data, *limits: (checked.append(data), check(data, *limits))[1])
+    monkeypatch.setattr(decoding, "_heads", decoding.deque(maxlen=4))
+    files = [_file(np.full((16, 16, 3), value, np.uint8), "jpeg") for value in (10, 90, 200)]
+    write_images(files, np.arange(3), np.empty((3, 16, 16, 3), np.uint8), "file")
+    assert checked == files[:1]
+
+
+def test_a_progressive_jpeg_has_no_head_by_which_others_are_known() -> None:
+    plain = _file(np.zeros((16, 16, 3), np.uint8), "jpeg")
+    assert plain.startswith(jpeg_head(plain))
+    assert jpeg_head(plain).endswith(bytes([63, 0]))  # the end of its only scan's header
+    assert jpeg_head(plain.replace(b"\xff\xc0", b"\xff\xc2")) == b""
+
+
+# Batches whose jpeg files are decoded on the device, here by a decoder in the place of nvJPEG.
+
+CPU = torch.device("cpu")
+
+
+class Decoder:
+    """Decodes files in host memory with the decoder of the CPU; refuses those of some numbers."""
+
+    def __init__(self, refused: tuple[int, ...] = (), damaged: bool = False) -> None:
+        self.refused, self.damaged = refused, damaged
+
+    def decode(
+        self, addresses: NDArray[np.int64], sizes: NDArray[np.int64], out: torch.Tensor, places: NDArray[np.int64]
+    ) -> list[int]:
+        for number, (address, size) in enumerate(zip(addresses.tolist(), sizes.tolist(), strict=True)):
+            if number in self.refused:
+                if self.damaged:
+                    ctypes.memset(address, 0, size)
+                continue
+            pixels = decode_image(ctypes.string_at(address, size), "file")
+            out[places[number]] = torch.tensor(pixels)
+        return list(self.refused)
+
+
+def decoded(decoder: Decoder, monkeypatch: pytest.MonkeyPatch, *, skip: bool = False) -> OnDevice:
+    """A batch of four episodes whose files the decoder decodes."""
+    monkeypatch.setattr(device_alignment, "_decoder", lambda device: decoder)
+    reader = BatchReader(TimelineDataset(MovingStreams(images="jpeg")), skip, raw=True, jpeg_files=True)
+    requests = iter([Request([Sample(number, number) for number in range(4)])])
+    return next(Prefetcher(reader, 0, 1, CPU, 2**30).batches(requests, 1, {}, lambda batch: batch))
+
+
+def check_batch(batch: Batch | None, expected: dict[str, Any]) -> None:
+    assert batch is not None
+    for key, tensor in batch.tensors.items():
+        assert tensor.equal(expected[key]), key
+
+
+def expected_batch() -> dict[str, Any]:
+    return next(iter(TimelineLoader(TimelineDataset(MovingStreams(images="jpeg")), 4)))
+
+
+def test_files_are_decoded_into_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_batch(decoded(Decoder(), monkeypatch).batch, expected_batch())
+
+
+def test_files_that_the_gpu_refuses_are_decoded_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_batch(decoded(Decoder((0, 3)), monkeypatch).batch, expected_batch())
+
+
+def test_a_file_that_nothing_can_read_is_an_error_that_names_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RoboCacheError, match="sample 0: vision/a: neither jpeg nor png"):
+        decoded(Decoder((0,), damaged=True), monkeypatch)
+
+
+def test_a_sample_with_such_a_file_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = decoded(Decoder((0,), damaged=True), monkeypatch, skip=True)
+    assert item.batch is not None
+    assert item.batch.samples == (1, 2, 3)
+    assert [number for number, _ in item.description.skipped] == [0]
+    kept = expected_batch()
+    check_batch(item.batch, {key: each[1:] for key, each in kept.items() if isinstance(each, torch.Tensor)})
+
+
+def test_nvjpeg_needs_a_gpu(counting: Counting) -> None:
+    with pytest.raises(RoboCacheError, match="jpeg: gpu needs a CUDA device"):
+        TimelineLoader(counting, 2, options=LoaderOptions(jpeg="gpu"))

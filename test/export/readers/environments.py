@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+F = TypeVar("F", bound=Callable[..., Any])
 ROOT = Path(__file__).parents[3]
 
 
@@ -31,6 +33,17 @@ def needs(*names: str) -> list[pytest.MarkDecorator]:
     reason = f"needs the readers {', '.join(missing)}: make readers-env, or set {', '.join(map(variable, missing))}"
     skipped = bool(missing) and not os.environ.get("ROBOCACHE_REQUIRE_READERS")
     return [pytest.mark.reader, pytest.mark.skipif(skipped, reason=reason)]
+
+
+def reads(*names: str) -> Callable[[F], F]:
+    """`needs` of one test, as a decorator."""
+
+    def marked(test: F) -> F:
+        for mark in needs(*names):
+            test = mark(test)
+        return test
+
+    return marked
 
 
 def ffmpeg(name: str, home: Path) -> dict[str, str]:

@@ -14,9 +14,8 @@ import pytest
 from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.readers.engine_rows import Rows, engine_episodes
 from test.export.readers.environments import needs, probe
-from test.export.readers.sensor_recording import sensor_spec
+from test.export.sensor_recording import Rows, engine_episodes, sensor_spec
 
 pytestmark = needs("robomimic")
 OPTIONS = DatasetOptions(formats=("robomimic",), task="lift the cube", robot_type="panda")

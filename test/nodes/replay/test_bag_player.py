@@ -214,3 +214,39 @@ def test_topic_whose_type_is_not_installed_is_skipped_with_a_line(
     assert "/odd: its type stereo_msgs/msg/DisparityImage is not installed" in everything
     assert "the topic is not replayed" in everything
     assert "1 messages published" in everything
+
+
+def test_parameters_of_the_player_answer_during_a_replay(rig: Any, tmp_path: Path) -> None:
+    from rcl_interfaces.srv import ListParameters
+
+    player = forked.Popen(
+        [sys.executable, "-m", "robocache_ros", "play", str(PANDA), "--loop"],
+        preload=forked.NODE,
+        cwd=PANDA.parents[2],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        answer = rig.call(ListParameters, "/bag_player/list_parameters", ListParameters.Request())
+        assert "use_sim_time" in answer.result.names
+    finally:
+        player.send_signal(signal.SIGINT)
+        assert player.wait(60) == 0
+
+
+def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig: Any, wait: Callable[..., Any]) -> None:
+    poses = rig.listen(PoseStamped, "/left/pose")
+    remapped = ["--ros-args", "-r", "/panda/ee_pose:=/left/pose"]
+    words = ["play", str(PANDA), "--topics", "/panda/ee_pose", "-r", "8"]
+    player = forked.Popen(
+        [sys.executable, "-m", "robocache_ros", *words, "-l", "--start-offset", "1", *remapped],
+        preload=forked.NODE,
+        cwd=PANDA.parents[2],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait(lambda: len(poses), "a pose under its new name")
+    finally:
+        player.send_signal(signal.SIGINT)
+        player.wait(60)

@@ -238,3 +238,34 @@ def test_record_launch_brings_up_a_recorder(rig: Any, launched: Callable[..., La
     assert "are silent; start the drivers" in answer.message
     assert launch.press_ctrl_c() == 0
     assert "Traceback" not in launch.output
+
+
+def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(
+    rig: Any, launched: Callable[..., Launch], tmp_path: Path
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    joints = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
+    arm = {"topic": "arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"}
+    spec.write_text(yaml.safe_dump({"robocache": 1, "streams": {"joints": joints, "arm": arm}}))
+
+    launch = launched("policy.launch.py", f"spec:={spec}", "device:=cpu", "namespace:=left", "name:=fusion")
+
+    request = GetParameters.Request(names=["fusion"])
+    (fusion,) = rig.call(GetParameters, "/left/policy_runner/get_parameters", request, PATIENCE_S).values
+    assert fusion.string_value == "fusion"
+    assert rig.state("/left/fusion", PATIENCE_S) in ("inactive", "active", "unconfigured")
+    assert launch.press_ctrl_c() == 0
+    assert "Traceback" not in launch.output
+
+
+@pytest.mark.parametrize("name", ["fusion", "policy", "record", "replay", "sim"])
+def test_arguments_of_launch_files_are_described(name: str) -> None:
+    done = subprocess.run(
+        ["ros2", "launch", "robocache_ros", f"{name}.launch.py", "--show-args"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "'spec':" in done.stdout
+    assert "no description given" not in done.stdout

@@ -15,7 +15,6 @@ from robocache_ros.sim.so101 import JOINTS
 from test.nodes.rig import ROOT, Rig, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
-pytest.importorskip("mujoco", reason="needs the sim extra")
 
 ACTION = [f"action.{name}" for name in JOINTS]
 POLICY = """

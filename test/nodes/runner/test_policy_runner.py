@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -155,7 +156,9 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: R
     bad = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
     counted = lambda: float(rig.status(diagnostics, "run")[1].get("chunks_malformed", 0))  # noqa: E731
     until(repeating(lambda: bad.publish(Float32MultiArray(data=array("f", [1.0]))), counted), "a refused chunk")
-    os.kill(runner.run._worker.pid, signal.SIGKILL)
+    [process] = multiprocessing.active_children()
+    assert process.pid
+    os.kill(process.pid, signal.SIGKILL)
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after the end of the policy")
     assert "exit code -9" in runner.run.runner.reason
 
@@ -240,6 +243,32 @@ def test_the_limits_of_robot_description_hold(rig: Rig, spec: Path) -> None:
     node.trigger_configure()
 
     assert node.run.runner.outputs.limits.upper.tolist() == [2, 2]  # the outputs are velocities
+
+
+def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_leaves_nothing(
+    rig: Rig, spec: Path, tmp_path: Path
+) -> None:
+    from rclpy.parameter import Parameter
+
+    from robocache_ros.nodes.managed_node import FAILURE
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+    (tmp_path / "mine.py").write_text("def seven(frame): return None\n")
+    values = {"spec": str(spec), "policy": f"{tmp_path / 'mine.py'}:seven", "fusion": "not a name"}
+    node = PolicyRunner(context=rig.context, parameter_overrides=[Parameter(n, value=v) for n, v in values.items()])
+    rig._nodes.append(node)
+    publishers = len(list(node.publishers))
+
+    assert node.trigger_configure() != FAILURE  # rclpy refuses the name of the topic
+    assert len(list(node.publishers)) == publishers
+    assert not multiprocessing.active_children()
+
+    node.set_parameters([Parameter("fusion", value="fusion_node"), Parameter("replan_every", value=7)])
+    node.trigger_configure()
+    assert node.configured
+    for name, value in (("device", "cuda"), ("replan_every", 5)):
+        [result] = node.set_parameters([Parameter(name, value=value)])
+        assert (result.successful, "is read when the node is configured" in result.reason) == (False, True)
 
 
 def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: Path) -> None:

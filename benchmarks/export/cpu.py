@@ -1,0 +1,209 @@
+"""CPU seconds of what users wait for, of one or several versions: exports, one pass of all formats, reading, info.
+
+    python -m benchmarks.export.cpu [--tree before=COMMIT --tree now=.] [--rounds 2]
+
+Every number is the CPU time, user and system, of a process tree, and the minimum of some runs. The versions and their
+peers take turns, so that other programs of the machine slow all of them down alike; wall time says nothing there. Use
+`python -m benchmarks.export` on a machine without other load. Writes export_cpu.json and export_cpu.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import recordings
+from benchmarks.export import memory
+from benchmarks.export.parts import CASES, COMPRESSIONS, JOBS
+from benchmarks.report import RESULTS, ROOT, machine, replace, tell
+from robocache_ros.bags.write import write_bag
+from robocache_ros.formats.registry import WRITERS
+from robocache_ros.programs import HelpFormatter
+
+ENCODERS, ROSBAGS = "encoders alone", "rosbags"
+HELP, INFO, ALL = "robocache --help", "robocache info", "all in one pass"
+SHARES = {"lerobot": ["lerobot"], ALL: list(WRITERS)}  # exports whose parts are measured
+
+
+class Measurements:
+    """The minimum of the CPU seconds, by what is measured and by version or peer.
+
+    Args:
+        folder: for recordings and datasets.
+        trees: the checkouts of the versions, by name.
+    """
+
+    def __init__(self, folder: Path, trees: Mapping[str, Path]) -> None:
+        self._folder, self._trees = folder, trees
+        self.seconds: dict[str, dict[str, float]] = {}
+
+    def part(self, what: str, kind: str, wanted: dict[str, Any], peers: Mapping[str, tuple[str, Any]]) -> None:
+        """Run a part of `benchmarks.export.run` in each version, and the peers in the newest one."""
+        for name, tree in self._trees.items():
+            self._keep(what, name, self._run(tree, kind, wanted)["cpu_seconds"])
+        for name, (kind_of_peer, wanted_of_peer) in peers.items():
+            found = self._run(list(self._trees.values())[-1], kind_of_peer, wanted_of_peer)
+            self._keep(what, name, found["cpu_seconds"])
+
+    def shares(self, wanted: dict[str, Any]) -> dict[str, float]:
+        """Return the CPU seconds of the parts of an export in the newest version, the largest first."""
+        found = self._run(list(self._trees.values())[-1], "shares", {**wanted, "jobs": 1})
+        parts = {**found["shares"], "all": found["cpu_seconds"]}
+        return {part: round(parts[part], 2) for part in sorted(parts, key=parts.__getitem__, reverse=True)}
+
+    def command(self, what: str, *arguments: str) -> None:
+        """Run a command of robocache in each version, with the start of Python and imports."""
+        for name, tree in self._trees.items():
+            before = _of_children()
+            command = [sys.executable, "-m", "robocache_ros", *arguments]
+            subprocess.run(command, check=True, capture_output=True, env=_environment(tree), cwd=tree)
+            self._keep(what, name, _of_children() - before)
+
+    def _run(self, tree: Path, kind: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        out = self._folder / "set"
+        shutil.rmtree(out, ignore_errors=True)
+        command = [sys.executable, "-m", "benchmarks.export.run", kind, json.dumps({**wanted, "out": str(out)})]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=_environment(tree), cwd=tree)
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    def _keep(self, what: str, name: str, seconds: float) -> None:
+        of = self.seconds.setdefault(what, {})
+        of[name] = round(min(of.get(name, seconds), seconds), 4)
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def _of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def parts(folder: Path, of: Measurements, cameras: Path, seconds: float, minutes: float) -> list[Callable[[], None]]:
+    """Make the recordings but that of the cameras; return what measures each part once."""
+    read = {name: recordings.write(folder / name, seconds / 2, 1, name) for name in COMPRESSIONS}
+    topics = memory.topics()
+    long = write_bag(folder / "long", {t.name: t.type for t in topics}, memory.messages(topics, 60 * minutes))
+    given = {"bags": [str(cameras)], "spec": recordings.spec(2)}
+
+    def exports() -> None:
+        for name, case in CASES.items():
+            settings = {key: case[key] for key in ("codec", "crf", "preset", "gop")}
+            encoders = {"bag": str(cameras), "cameras": 2, **settings}
+            of.part(name, "export", {**given, "jobs": 1, "options": settings}, {ENCODERS: ("encoders", encoders)})
+
+    def formats() -> None:
+        for name, chosen in ((name, [name]) for name in ("lerobot", "delta")):
+            of.part(name, "export", {**given, "jobs": JOBS, "options": {"formats": chosen, "codec": "h264"}}, {})
+        of.part(ALL, "export", {**given, "jobs": JOBS, "options": {"formats": list(WRITERS), "codec": "h264"}}, {})
+
+    def reading() -> None:
+        for name, bag in read.items():
+            peer = {"reader": "rosbags", "bag": str(bag)}
+            of.part(f"reading {name}", "reader", {**peer, "reader": "robocache"}, {ROSBAGS: ("reader", peer)})
+
+    def commands() -> None:
+        of.command(HELP, "--help")
+        of.command(INFO, "info", str(long))
+
+    return [exports, formats, reading, commands]
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """The result as text: a table."""
+    on, rows = result["machine"], []
+    names = list(result["versions"])
+    for what, of in result["cpu_seconds"].items():
+        peer = next((name for name in of if name not in names), None)
+        ratio = ""
+        if peer == ENCODERS:
+            ratio = f"{of[names[-1]] / of[peer]:.2f} x {peer}"
+        elif peer == ROSBAGS:
+            ratio = f"{of[peer] / of[names[-1]]:.2f} x as fast as {peer}"
+        elif what == ALL:
+            slowest = max(result["cpu_seconds"][name][names[-1]] for name in ("lerobot", "delta"))
+            ratio = f"{of[names[-1]] / slowest:.2f} x the slowest format alone"
+        rows.append(f"| {what} | {' | '.join(f'{of[name]:.3f}' for name in names)} | {of.get(peer, '')} | {ratio} |")
+    of_parts = result.get("shares", {})
+    first = of_parts.get("lerobot", {})
+    share_rows = [
+        f"| {part} | {' | '.join(f'{found.get(part, 0):.2f}' for found in of_parts.values())} |"
+        for part in sorted(first, key=of_parts.get(ALL, first).__getitem__, reverse=True)
+    ]
+    return "\n".join(
+        [
+            "# CPU seconds of exports, of reading and of commands",
+            "",
+            f"`python -m benchmarks.export.cpu` on {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
+            f"{on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the process tree, "
+            f"the minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of two 640x480 rgb8 "
+            "cameras at 30 Hz with joints at 500 Hz; the formats with h264. `robocache info`: a recording of "
+            f"{result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, 1060 messages a second. "
+            "Imports are not counted, except those of commands.",
+            "",
+            f"| | {' | '.join(names)} | peer | {names[-1]} |",
+            f"|---|{'---|' * len(names)}---|---|",
+            *rows,
+            "",
+            "## Parts of an export with h264, one process, CPU seconds",
+            "",
+            f"| | {' | '.join(of_parts)} |",
+            f"|---|{'---|' * len(of_parts)}",
+            *share_rows,
+            "",
+        ]
+    )
+
+
+def write(result: dict[str, Any], out: Path) -> None:
+    """Write the files of the result."""
+    replace(out / "export_cpu.json", json.dumps(result, indent=2) + "\n")
+    replace(out / "export_cpu.md", as_markdown(result))
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--tree", action="append", default=[], metavar="NAME=PLACE", help="A checkout, or a commit.")
+    parser.add_argument("--rounds", type=int, default=2, help="Runs, of which the minimum counts.")
+    parser.add_argument("--seconds", type=float, default=10, help="Length of the recording with cameras.")
+    parser.add_argument("--minutes", type=float, default=15, help="Length of the recording for info.")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
+    given = parser.parse_args()
+    places = dict(tree.split("=", 1) for tree in given.tree) or {"now": str(ROOT)}
+    with tempfile.TemporaryDirectory(prefix="robocache-cpu-") as scratch, ExitStack() as worktrees:
+        folder = Path(scratch)
+        trees = {name: memory.checkout(place, folder / name, worktrees) for name, place in places.items()}
+        result = {"machine": machine(), "versions": list(trees), "recording_s": given.seconds}
+        of = Measurements(folder, trees)
+        cameras = recordings.write(folder / "cameras", given.seconds, 2)
+        measure = parts(folder, of, cameras, given.seconds, given.minutes)
+        result |= {"info_minutes": given.minutes, "info_bytes": sum(f.stat().st_size for f in folder.glob("long/*"))}
+        for number in range(given.rounds):
+            for part in measure:
+                tell(f"round {number + 1}: {part.__name__}")
+                part()
+            result |= {"rounds": number + 1, "cpu_seconds": of.seconds}
+            write(result, given.out)
+        for name, formats in SHARES.items():
+            options = {"formats": formats, "codec": "h264"}
+            wanted = {"bags": [str(cameras)], "spec": recordings.spec(2), "options": options}
+            result.setdefault("shares", {})[name] = of.shares(wanted)
+        write(result, given.out)
+    print(as_markdown(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""What the lifecycle nodes of this package, and their programs, have in common."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import rclpy
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.exceptions import ParameterException
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.logging import get_logger
+from rclpy.parameter import Parameter
+from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import remove_ros_args
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.nodes import parameters, process, transport
+from robocache_ros.nodes.parameters import Declared
+from robocache_ros.spec import FusionSpec, load_spec
+
+SUCCESS, FAILURE, ERROR = (
+    TransitionCallbackReturn.SUCCESS,
+    TransitionCallbackReturn.FAILURE,
+    TransitionCallbackReturn.ERROR,
+)
+WAIT_S = 0.1  # until signals and the context are looked at again
+KEYS_S = 1.0  # until the thread that reads keys has left the terminal as it was
+Node = TypeVar("Node", bound=LifecycleNode)
+Transition = Callable[[Node, LifecycleState], TransitionCallbackReturn]
+# Does what keys say while the second argument returns true; returns whether the program ends then.
+Control = Callable[[Any, Callable[[], bool]], bool]
+
+
+def logs_errors(transition: Transition[Node]) -> Transition[Node]:
+    """Log a user's mistake as one line and return FAILURE; log other errors, which rclpy hides, and return ERROR."""
+
+    @wraps(transition)
+    def guarded(node: Node, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            return transition(node, state)
+        except RoboCacheError as error:
+            node.get_logger().error(str(error))
+            return FAILURE
+        except Exception as error:
+            node.get_logger().fatal(f"{transition.__name__}:\n" + "".join(traceback.format_exception(error)))
+            return ERROR
+
+    return guarded
+
+
+class ManagedNode(LifecycleNode):
+    """A lifecycle node. Parameters that it reads when it is configured cannot be changed until it is cleaned up.
+
+    Args:
+        name: the node's name, before remapping.
+        declared: its parameters.
+        changeable: names of those that are read whenever they are used.
+        kwargs: arguments of rclpy's LifecycleNode.
+
+    Attributes:
+        log: what the package logs, to the node's logger.
+        failure: the error of a thread that stops the node; None if there is none.
+        exit_code: of the program.
+    """
+
+    def __init__(
+        self, name: str, declared: Iterable[Declared], changeable: Collection[str] = (), **kwargs: Any
+    ) -> None:
+        super().__init__(name, **kwargs)
+        self.log = process.attach(self.get_logger())
+        self.failure: Exception | None = None
+        self.exit_code = 0
+        declared = tuple(declared)
+        parameters.declare(self, declared)
+        self._at_configure = frozenset(p.name for p in declared if not p.read_only and p.name not in changeable)
+        self.add_on_set_parameters_callback(self._check_change)
+        self._failure_seen = self.create_guard_condition(self._on_failure)
+
+    @property
+    def configured(self) -> bool:
+        """Whether the node is inactive or active."""
+        raise NotImplementedError
+
+    @property
+    def active(self) -> bool:
+        """Whether the node is active."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Stop, and release all that `on_configure` and `on_activate` made; does nothing if there is nothing."""
+        raise NotImplementedError
+
+    def autostart(self) -> bool:
+        """Configure and activate; returns whether both succeeded."""
+        return bool(self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS)
+
+    def read_spec(self) -> tuple[str, FusionSpec]:
+        """Return the path that the parameter `spec` has, and the spec with topics in the node's namespace."""
+        path = parameters.read(self, "spec")
+        if not path:
+            raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
+        return path, load_spec(path, self.get_namespace())
+
+    @logs_errors
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything."""
+        self.release()
+        return SUCCESS
+
+    @logs_errors
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything."""
+        self.release()
+        return SUCCESS
+
+    @logs_errors
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything; the node is unconfigured and can be configured again."""
+        self.failure = None
+        self.release()
+        return SUCCESS
+
+    def destroy_node(self) -> None:
+        """Stop, and release everything."""
+        self.release()
+        process.detach(self.log)
+        super().destroy_node()
+
+    def fail(self, error: Exception) -> None:
+        """Report the error of a thread; the node moves to its error state."""
+        if self.context.ok():  # during shutdown, publishers fail while the thread uses them
+            self.failure = error
+            self._failure_seen.trigger()
+
+    def _on_failure(self) -> None:
+        if self.failure:
+            self.get_logger().fatal("the node stopped:\n" + "".join(traceback.format_exception(self.failure)))
+            self.trigger_deactivate()
+
+    def _check_change(self, changed: list[Parameter[Any]]) -> SetParametersResult:
+        names = [p.name for p in changed if self.has_parameter(p.name) and parameters.read(self, p.name) != p.value]
+        reason = parameters.refused_change(
+            names,
+            self.get_fully_qualified_name(),
+            configured=self.configured,
+            active=self.active,
+            at_configure=self._at_configure,
+        )
+        return SetParametersResult(successful=not reason, reason=reason)
+
+
+def parse(name: str, description: str | None, declared: Iterable[Declared], args: Sequence[str] | None) -> list[str]:
+    """Return the arguments for rclpy. `--help`, and arguments that are not ROS arguments, end the process.
+
+    Args:
+        name: of the program.
+        description: of the program.
+        declared: the parameters of its node.
+        args: without the name of the program; None: those of the command line.
+    """
+    given = [*sys.argv] if args is None else [name, *args]
+    parser = argparse.ArgumentParser(
+        prog=name,
+        description=description,
+        usage="%(prog)s [-h] [--ros-args -p NAME:=VALUE ...]",
+        epilog=parameters.help_text(declared),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _, unknown = parser.parse_known_args(remove_ros_args(given)[1:])
+    if unknown:
+        text = printable(" ".join(unknown))
+        parser.error(f"{text}: not a ROS argument; give parameters as --ros-args -p NAME:=VALUE, such as spec:=FILE")
+    return given
+
+
+def run_nodes(
+    name: str,
+    args: Sequence[str],
+    make: Callable[[], Sequence[ManagedNode]],
+    start: Callable[[Any], bool],
+    control: Control | None = None,
+) -> int:
+    """Spin nodes until Ctrl-C, SIGTERM or a shutdown of ROS; returns the exit status.
+
+    Args:
+        name: of the program.
+        args: for rclpy, with the name.
+        make: makes the nodes; the last ones are destroyed first.
+        start: gets the nodes; returns whether the program goes on. If not, the status is 1, or 2 with `control`.
+        control: gets the last node; runs in a thread of its own, once the nodes have started.
+    """
+    process.prepare()
+    transport.use_profile()
+    # Own handlers of signals: those of rclpy end the context, and what is sent last would be lost.
+    rclpy.init(args=[*args], signal_handler_options=SignalHandlerOptions.NO)
+    stopped = process.stop_on_signals()
+    try:
+        nodes = make()
+    except ParameterException as error:
+        get_logger(name).fatal(parameters.refusal(error))
+        rclpy.try_shutdown()
+        return 1
+    executor = SingleThreadedExecutor()
+    for node in nodes:
+        executor.add_node(node)
+
+    def controlled() -> None:
+        if control and control(nodes[-1], lambda: nodes[-1].context.ok() and not stopped.is_set()):
+            stopped.set()
+
+    keys = threading.Thread(target=controlled, name="robocache-keys", daemon=True)
+    code = 0
+    try:
+        with process.until_shutdown(nodes[0].context):
+            if not start(nodes):
+                code = 2 if control else 1
+            else:
+                keys.start()
+                while not stopped.is_set():
+                    executor.spin_once(timeout_sec=WAIT_S)
+    finally:
+        stopped.set()
+        process.ignore_sigint()
+        for node in reversed(nodes):
+            node.destroy_node()
+        executor.shutdown()
+        rclpy.try_shutdown()
+        if keys.ident:
+            keys.join(KEYS_S)
+    return code or max(node.exit_code for node in nodes)

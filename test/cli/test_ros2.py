@@ -1,0 +1,93 @@
+"""`ros2 robocache`, run by ros2cli where it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from robocache_ros.cli.commands import app
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_setup_has_a_verb_for_each_command() -> None:
+    verbs = re.search(r"VERBS = \((.*?)\)", (ROOT / "setup.py").read_text(encoding="utf-8"), re.DOTALL)
+
+    assert verbs
+    assert verbs[1].replace('"', "").split() == COMMANDS
+
+
+@pytest.fixture
+def ros2() -> Any:
+    """The main function of `ros2`."""
+    cli = pytest.importorskip("ros2cli.cli", reason="ros2cli is a package of ROS")
+    if len(entry_points(group="robocache_ros.verb")) < len(COMMANDS):
+        pytest.skip("the installed robocache_ros has other entry points: install it again")
+    return lambda *words: cli.main(argv=["robocache", *words])
+
+
+def test_help_lists_the_commands(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        ros2("--help")
+
+    shown = capsys.readouterr()
+    assert end.value.code == 0
+    assert re.findall(r"^  ([a-z-]+)  ", shown.out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
+    assert shown.err == ""
+
+
+def test_help_of_a_verb_is_that_of_the_command(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        ros2("export", "--help")
+
+    assert end.value.code == 0
+    assert "Usage: ros2 robocache export [OPTIONS] [BAG]..." in capsys.readouterr().out
+
+
+def test_options_reach_the_command_and_its_exit_code_comes_back(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        ros2("info", "--json", "/nowhere")
+
+    assert end.value.code == 2
+    assert json.loads(capsys.readouterr().out)["command"] == "info"
+
+
+def test_a_mistake_is_one_line(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        ros2("check", "/nowhere.yaml")
+
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("robocache: /nowhere.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ex", ["export "]),
+        ("info BAG --write", ["--write-spec "]),
+        ("export --visibility d", ["deployed "]),
+        ("bench l", ["live "]),
+    ],
+)
+def test_words_are_completed(ros2: Any, tmp_path: Path, line: str, expected: list[str]) -> None:
+    pytest.importorskip("argcomplete")
+    program = shutil.which("ros2")
+    if program is None:
+        pytest.skip("ros2 is not on the path")
+    line = f"ros2 robocache {line}"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+
+    # A shell reads the words from this file descriptor.
+    subprocess.run(f"{program} 8>{tmp_path}/words 9>/dev/null", shell=True, env=os.environ | asked, check=False)
+
+    assert (tmp_path / "words").read_text().split("\x0b") == expected

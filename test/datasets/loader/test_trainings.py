@@ -1,0 +1,230 @@
+"""Trainings that are killed or distributed, and what users of torch.utils.data expect."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from memory_episodes import Counting, same
+from torch.utils.data import DataLoader
+
+from robocache_ros.datasets import LoaderOptions, TimelineLoader
+from robocache_ros.errors import RoboCacheError
+from test import forked
+from test.datasets.conftest import STEPS, episode, write_tfds
+from test.datasets.loader.obedient_trainer import EPOCHS, open_loader, reported
+from test.fuzz.datasets import EPISODES, FORMATS
+
+# kill -9 of workers and of the training: the sequence of samples, and every value, are those of an undisturbed one.
+
+ROOT = Path(__file__).parents[3]
+BATCHES = 16  # of the epochs
+
+
+class Training:
+    """A training in a process of its own, which takes a step when it is told to."""
+
+    def __init__(self, folder: Path, state: Path, workers: int) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("obedient_trainer.py")), folder, state, str(workers)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = forked.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+        )
+        self.workers: list[int] = json.loads(self.line())
+
+    def line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().rstrip("\n")
+
+    def step(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def steps(self, count: int) -> list[str]:
+        """The next batches; the training waits after the last one."""
+        found = []
+        for number in range(count):
+            if number:
+                self.step()
+            found.append(self.line())
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    episodes = [episode(2 + k % 3, 10.0 * k) for k in range(8)]
+    return write_tfds(tmp_path_factory.mktemp("killed") / "d", STEPS, episodes, shards=3)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> list[str]:
+    loader = open_loader(str(folder), workers=0)
+    found = [reported(batch) for _ in range(EPOCHS) for batch in loader]
+    assert len(found) == BATCHES
+    return found
+
+
+@pytest.fixture
+def training(folder: Path, tmp_path: Path) -> Iterator[Callable[[int], Training]]:
+    started = []
+
+    def begin(workers: int) -> Training:
+        started.append(Training(folder, tmp_path / "state.json", workers))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.kill()
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_change_nothing(training: Callable[[int], Training], undisturbed: list[str]) -> None:
+    running = training(2)
+    found = running.steps(3)
+    for pid in running.workers:
+        os.kill(pid, signal.SIGKILL)
+    running.step()
+    found += running.steps(BATCHES - 3)
+    running.step()
+    assert found == undisturbed
+    assert running.line() == "replaced 2"
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_continues_with_the_next_sample_with_any_number_of_workers(
+    training: Callable[[int], Training], undisturbed: list[str]
+) -> None:
+    first = training(2)
+    descriptors = [os.pidfd_open(pid) for pid in first.workers]
+    found = first.steps(4)
+    first.kill()
+    second = training(0)
+    found += second.steps(6)  # into the second epoch
+    second.kill()
+    third = training(1)
+    found += third.steps(BATCHES - 10)
+    assert found == undisturbed
+    assert [ended(descriptor) for descriptor in descriptors] == [True, True]  # workers do not outlive the training
+
+
+def ended(descriptor: int) -> bool:
+    """Wait for the end of a process."""
+    ready, _, _ = select.select([descriptor], [], [], 60)
+    os.close(descriptor)
+    return bool(ready)
+
+
+# Ranks of torch.distributed in processes of their own.
+
+
+@pytest.mark.slow
+def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
+    folder = write_tfds(tmp_path / "d", STEPS, [episode(2 + k % 3, 10.0 * k) for k in range(7)])
+    script = Path(__file__).with_name("rank_of_two.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        forked.Popen(
+            [sys.executable, str(script), str(folder), str(tmp_path / "meeting"), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+        for rank in range(2)
+    ]
+    reported = [json.loads(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
+    assert reported[0]["epochs"] == reported[1]["epochs"]
+    assert [f"rank {rank} of 2" in each["repr"] for rank, each in enumerate(reported)] == [True, True]
+    orders = []
+    for shares in reported[0]["epochs"]:
+        assert [len(share) for share in shares] == [reported[0]["length"]] * 2
+        order = [index for share in shares for batch in share for index in batch]
+        assert sorted(order) == list(range(reported[0]["samples"]))
+        orders.append(order)
+    assert orders[0] != orders[1]
+
+
+def test_a_loader_that_was_created_before_the_ranks_is_refused(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, separate = (
+        TimelineLoader(counting, 4),
+        TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1)),
+    )
+    for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 2)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    with pytest.raises(RoboCacheError, match="initialised after the loader was created; create it afterwards"):
+        next(iter(before))
+    assert len(list(separate)) == 4
+
+
+# What users of torch.utils.data expect of a dataset and of a loader, for every format.
+
+
+def opened(name: str, folder: Path) -> Any:
+    write, opener, _ = FORMATS[name]
+    write(folder / "d")
+    return opener(folder / "d")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_dataset_is_collated_by_torch(name: str, tmp_path: Path) -> None:
+    dataset = opened(name, tmp_path)
+    batches = list(DataLoader(dataset))
+    assert len(dataset) == len(batches) == EPISODES
+    assert dataset[0].keys() == batches[0].keys()
+    for key, value in dataset[0].items():
+        given = batches[0][key]
+        assert given == [value] if isinstance(value, str) else torch.equal(given[0], torch.as_tensor(value)), key
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_dataset_is_pickled_before_and_after_its_use(name: str, tmp_path: Path) -> None:
+    dataset = opened(name, tmp_path)
+    before = pickle.loads(pickle.dumps(dataset))
+    fused = dataset[0]["fused"]
+    after = pickle.loads(pickle.dumps(dataset))
+    assert before[0]["fused"].equal(fused)
+    assert after[0]["fused"].equal(fused)
+    assert pickle.dumps(before.source) == pickle.dumps(after.source)  # statistics are found by it
+
+
+READS = """
+import hashlib, pickle, sys
+for dataset in pickle.load(open(sys.argv[1], "rb")):
+    print(hashlib.sha256(dataset[0]["fused"].numpy().tobytes()).hexdigest())
+"""
+
+
+def test_datasets_of_all_formats_are_read_in_another_process(tmp_path: Path) -> None:
+    datasets = [opened(name, tmp_path / str(index)) for index, name in enumerate(FORMATS)]
+    wanted = [hashlib.sha256(dataset[0]["fused"].numpy().tobytes()).hexdigest() for dataset in datasets]
+    (tmp_path / "datasets").write_bytes(pickle.dumps(datasets))
+    command = [sys.executable, "-c", READS, str(tmp_path / "datasets")]
+    found = forked.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert found.split() == wanted
+
+
+def test_an_iterator_that_is_not_used_leaves_no_epoch(counting: Counting) -> None:
+    plain, loader = (TimelineLoader(counting, 4, shuffle=True) for _ in range(2))
+    wanted = list(plain)
+    state = {**loader.state_dict(), "position": 2}
+    loader.load_state_dict(state)
+    iter(loader)
+    assert same(list(loader), wanted[2:])

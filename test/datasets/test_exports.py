@@ -1,0 +1,334 @@
+"""Exports of recordings, loaded again, are what the engine computed."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, TimelineDataset, open_dataset
+from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.formats.delta.log import append_dataset
+from robocache_ros.formats.lerobot import write
+from robocache_ros.formats.validate import validate
+from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
+from test.export.delta_tables import deltalake, small_dataset
+from test.export.sensor_recording import (
+    Rows,
+    depth_recording,
+    depth_spec,
+    engine_episodes,
+    sensor_recording,
+    sensor_spec,
+)
+
+# Exports of a recording, loaded again, are what the engine computed.
+
+FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
+
+
+def opened(name: str, exports: Path, target_hz: float = 50.0, **options: Any) -> TimelineDataset:
+    """A dataset of an export, which has one folder per format."""
+    if name == "robomimic":
+        options.setdefault("obs_modality", "image")
+    return open_dataset(name, exports / name, target_hz=target_hz, **options)
+
+
+@pytest.fixture(scope="module")
+def run(bag: Path, spec: FusionSpec) -> dict[str, Any]:
+    """All ticks of the recording, from the engine."""
+    with Bag(bag) as opened:
+        pass_ = BagRun(opened, spec, trim=False)  # without images, an export also has ticks before the first of them
+        frames = list(pass_.frames())
+    media = {name: torch.cat([f.media[name] for f in frames]).permute(0, 2, 3, 1) for name in ("front", "wrist")}
+    return {
+        "ticks": np.concatenate([f.ticks_ns for f in frames]),
+        "fused": torch.cat([f.fused for f in frames]),
+        "valid": np.concatenate([f.valid for f in frames]),
+        "age_ms": (np.concatenate([f.age_ns for f in frames]) / 1e6).astype(np.float32),
+        "names": list(pass_.layout.names),
+        **media,
+    }
+
+
+@pytest.mark.parametrize("media", ["none", "image"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_export_loaded_again_is_the_recording_bit_for_bit(
+    name: str, media: str, exported: Callable[[str], Path], run: dict[str, Any]
+) -> None:
+    dataset = opened(name, exported(media))
+    assert len(dataset) == 2
+    for index in range(2):
+        sample = dataset[index]
+        rows = np.searchsorted(run["ticks"], sample["tick_ns"].numpy())
+        names = [name for name in dataset.stream_names(index) if name != "rewards"]  # of no stream of the recording
+        columns = [run["names"].index(name.removeprefix("vision/")) for name in names]
+        assert np.array_equal(run["ticks"][rows], sample["tick_ns"])
+        assert torch.equal(run["fused"][rows], sample["fused"])
+        assert np.array_equal(run["valid"][rows][:, columns], sample["valid"][:, : len(names)])
+        assert np.array_equal(run["age_ms"][rows][:, columns], sample["age_ms"][:, : len(names)])
+        assert sample["measured"].all()
+        assert sample["language"] == "lift the cube"
+        if media == "image":
+            assert torch.equal(run["front"][rows], sample["vision/front"])
+            assert torch.equal(run["wrist"][rows], sample["vision/wrist"])
+
+
+def test_all_formats_give_one_sample_at_another_rate(exported: Callable[[str], Path]) -> None:
+    samples = [opened(name, exported("none"), 120.0)[1] for name in FORMATS]
+    for sample in samples[1:]:
+        streams = samples[0]["valid"].shape[1]  # some formats have the rewards after them
+        assert all(torch.equal(sample[name], samples[0][name]) for name in ("tick_ns", "fused"))
+        assert all(torch.equal(sample[name][:, :streams], samples[0][name]) for name in ("valid", "age_ms"))
+
+
+def test_orientations_between_exported_ticks_are_unit_quaternions(exported: Callable[[str], Path]) -> None:
+    dataset = opened("lerobot", exported("none"), 200.0)
+    orientation = dataset[0]["fused"][:, 19:23].double()
+    assert (orientation.norm(dim=1) - 1).abs().max() < 1e-6  # float32, rounded a few times
+
+
+def test_a_video_of_an_export_has_a_frame_per_tick(exported: Callable[[str], Path]) -> None:
+    lossy = opened("lerobot", exported("video"))[1]["vision/front"]
+    exact = opened("lerobot", exported("image"))[1]["vision/front"]
+    off = (lossy.float() - exact.float()).abs().mean(dim=(1, 2, 3))
+    assert lossy.shape == exact.shape
+    assert off.max() < 5  # AV1 at its default quality; a frame of another tick is further off where the arm moves
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_spans_are_those_of_the_episodes(name: str, exported: Callable[[str], Path]) -> None:
+    source = opened(name, exported("none")).source
+    assert [source.span_ns(k) for k in range(2)] == [source.read(k).span_ns() for k in range(2)]
+
+
+@pytest.mark.parametrize("name", ["lerobot", "lerobot21"])
+def test_an_export_of_one_stream_is_loaded(name: str, bag: Path, spec: FusionSpec, tmp_path: Path) -> None:
+    only = replace(spec, streams=tuple(s for s in spec.streams if s.name == "gripper"), actions="none")
+    export([bag], only, tmp_path / "out", DatasetOptions(formats=(name,)))
+    sample = open_dataset(name, tmp_path / "out")[0]
+    assert sample["valid"].shape == (len(sample["tick_ns"]), 1)
+    assert sample["valid"].any()
+    assert [str(one) for one in validate(tmp_path / "out")[0].found] == []
+
+
+# Exports with windows, depth, voxels, rewards and invalid ticks, loaded again, are what the engine computed.
+
+EVERYTHING = ("vision", "proprio", "language", "depth", "voxels")
+WITH_SUCCESS = ("lerobot", "lerobot21", "rlds", "webdataset", "diffusion_policy", "delta")
+
+
+def opened_whole(name: str, exports: Path, **options: Any) -> TimelineDataset:
+    if name == "robomimic":
+        options["obs_modality"] = "image"
+    return open_dataset(name, exports / name, modalities=EVERYTHING, **options)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> FusionSpec:
+    raw = sensor_spec(outcomes=True).to_dict()
+    raw["streams"]["depth"]["unit"] = "mm"
+    return load_spec(raw)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory, outcomes: FusionSpec) -> ExportResult:
+    """Two recordings; the second fails, and its command and depth camera are silent for a while."""
+    folder = tmp_path_factory.mktemp("sensors")
+    bags = [sensor_recording(folder / f"recording_{seed}", seed, seconds) for seed, seconds in ((0, 0.3), (1, 0.9))]
+    return export(bags, outcomes, folder / "out", DatasetOptions(formats=FORMATS, media="image"))
+
+
+@pytest.fixture(scope="module")
+def episodes(result: ExportResult, outcomes: FusionSpec) -> list[Rows]:
+    return engine_episodes(result, outcomes)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_stream_of_an_export_is_the_engines(
+    name: str, result: ExportResult, outcomes: FusionSpec, episodes: list[Rows]
+) -> None:
+    dataset = opened_whole(name, result.out)
+    assert len(dataset) == len(episodes) == 2
+    for index, rows in enumerate(episodes):
+        sample, streams = dataset[index], dataset.streams_of(index).streams
+        assert np.array_equal(sample["tick_ns"], rows["tick_ns"])
+        stored = [s.name for s in outcomes.vectors if s.role in ("observation", "action")]
+        fused = np.concatenate([rows[name].reshape(len(rows["tick_ns"]), -1) for name in stored], axis=1)
+        assert np.array_equal(sample["fused"], fused)
+        for key, stream in (("vision/color", "color"), ("vision/gray", "gray"), ("depth/depth", "depth")):
+            assert np.array_equal(sample[key], rows[stream])
+        order = [stream.name for stream in outcomes.streams]
+        of_stream = ["reward" if each == "rewards" else each.rpartition("/")[2] for each in streams]
+        columns = [order.index(each) for each in of_stream]
+        assert np.array_equal(sample["valid"], rows["valid"][:, columns])
+        assert np.array_equal(sample["age_ms"], (rows["age_ns"][:, columns] / 1e6).astype(np.float32))
+        assert (sample["valid"] == 0).any() == (index == 1)  # the silence
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rewards_success_and_tasks_are_those_of_the_recordings(
+    name: str, result: ExportResult, episodes: list[Rows]
+) -> None:
+    dataset = opened_whole(name, result.out)
+    samples = [dataset[index] for index in range(2)]
+    for sample, rows in zip(samples, episodes, strict=True):
+        assert np.array_equal(sample["rewards"], rows["reward"][:, 0])
+    assert [int(sample["success"]) for sample in samples] == ([1, 0] if name in WITH_SUCCESS else [-1, -1])
+    assert [sample["language"] for sample in samples] == ["robot task"] * 2
+
+
+def test_windows_of_samples_have_their_depth(result: ExportResult, episodes: list[Rows]) -> None:
+    for name in FORMATS:
+        dataset = opened_whole(name, result.out)
+        whole = dataset[1]["depth/depth"]
+        assert np.array_equal(
+            dataset.streams_of(1).streams["depth/depth"].values.frames(np.array([3, 9])), whole[[3, 9]]
+        )
+
+
+@pytest.mark.parametrize("encoding", ["16UC1", "32FC1"])
+def test_depth_videos_are_within_their_codes(encoding: str, tmp_path: Path) -> None:
+    unit, metre = {"16UC1": ("mm", 1000), "32FC1": ("m", 1)}[encoding]
+    outcomes, bag = depth_spec(unit), depth_recording(tmp_path, encoding, 1)
+    made = export([bag], outcomes, tmp_path / "out", DatasetOptions(formats=("lerobot",), depth="video"))
+    (rows,) = engine_episodes(made, outcomes)
+    dataset = open_dataset("lerobot", made.out, modalities=EVERYTHING)
+    depth = dataset[0]["depth/depth"].numpy()
+    assert dataset.stream_names() == ("depth/depth", "x")
+    assert np.abs(depth - rows["depth"]).max() < 0.0013 * metre  # half a step of the codes at 4 m
+    assert np.array_equal(depth == 0, rows["depth"] == 0)  # holes
+
+
+@pytest.mark.parametrize(("name", "voxels"), [*((name, "dense") for name in FORMATS), ("lerobot", "sparse")])
+def test_voxels_are_the_engines(name: str, voxels: str, tmp_path: Path, bag: Path, spec_of_lift: FusionSpec) -> None:
+    made = export([bag], spec_of_lift, tmp_path / "out", DatasetOptions(formats=(name,), media="none", voxels=voxels))
+    dataset = open_dataset(name, made.out, modalities=EVERYTHING)
+    for index, rows in enumerate(engine_episodes(made, spec_of_lift)):
+        assert np.array_equal(dataset[index]["voxels/voxels"], rows["voxels"])
+        assert rows["voxels"].any()
+
+
+@pytest.fixture(scope="module")
+def spec_of_lift() -> FusionSpec:
+    config = load_spec(Path(__file__).parents[2] / "config" / "panda_lift.yaml")
+    kept = tuple(stream for stream in config.streams if stream.name in ("gripper", "voxels", "action"))
+    return replace(config, streams=kept)
+
+
+# LeRobot datasets whose rows and videos are in several files and chunks.
+
+WITH_VOXELS = ("vision", "proprio", "language", "voxels")
+
+
+def test_episodes_in_files_and_chunks_of_their_own_are_those_of_one_file(
+    bag: Path, spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = DatasetOptions(formats=("lerobot",), task="lift the cube", codec="h264", preset="ultrafast")
+    together = export([bag], spec, tmp_path / "together", options).out
+    for name in ("DATA_FILE_MB", "VIDEO_FILE_MB"):
+        monkeypatch.setattr(write, name, 0)
+    monkeypatch.setattr(write, "CHUNK_FILES", 1)
+    apart = export([bag], spec, tmp_path / "apart", options).out
+    assert len(list(apart.glob("data/chunk-*/*.parquet"))) == 2
+    assert len(list(apart.glob("videos/observation.images.front/chunk-*/*.mp4"))) == 2
+    first, second = (LeRobotTimelineDataset(path, WITH_VOXELS) for path in (together, apart))
+    assert len(first) == len(second) == 2
+    for index in range(2):
+        one, other = first[index], second[index]
+        assert one["language"] == other["language"] == "lift the cube"
+        assert all(torch.equal(one[key], other[key]) for key in one if isinstance(one[key], torch.Tensor))
+
+
+# Delta Lake tables that were appended to, compacted or damaged, as datasets.
+
+WITH_DEPTH = ("vision", "proprio", "language", "depth")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("made")
+    return [small_dataset(folder, seed) for seed in range(3)]
+
+
+@pytest.fixture
+def grown(made: list[Path], tmp_path: Path) -> Path:
+    """A dataset of three appends."""
+    for each in made:
+        append_dataset(Path(shutil.copytree(each, tmp_path / "new")), tmp_path / "grown")
+        shutil.rmtree(tmp_path / "new")
+    return tmp_path / "grown"
+
+
+def opened_tables(path: Path, **options: int) -> TimelineDataset:
+    return open_dataset("delta", path, modalities=WITH_DEPTH, **options)
+
+
+def assert_equal(dataset: TimelineDataset, others: list[TimelineDataset]) -> None:
+    """Compare the episodes with those of other datasets, one after the other."""
+    samples = [other[index] for other in others for index in range(len(other))]
+    assert len(dataset) == len(samples)
+    for index, sample in enumerate(samples):
+        found = dataset[index]
+        assert found.keys() == sample.keys()
+        for key, value in sample.items():
+            assert np.array_equal(found[key], value)
+
+
+def test_appended_episodes_are_read_as_before(grown: Path, made: list[Path]) -> None:
+    assert_equal(opened_tables(grown), [opened_tables(each) for each in made])
+
+
+def test_an_older_version_has_the_episodes_of_then(grown: Path, made: list[Path]) -> None:
+    assert_equal(
+        opened_tables(grown, version=4), [opened_tables(each) for each in made[:2]]
+    )  # two versions for each append
+
+
+def test_compacted_tables_are_read(grown: Path, made: list[Path]) -> None:
+    for name in ("ticks", "episodes"):
+        deltalake.DeltaTable(grown / name).optimize.compact()
+        deltalake.DeltaTable(grown / name).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert len(list(grown.glob("ticks/*/*.parquet"))) == 1
+    assert_equal(opened_tables(grown), [opened_tables(each) for each in made])
+
+
+def test_a_pickled_dataset_is_read(made: list[Path]) -> None:
+    dataset = opened_tables(made[0])
+    assert_equal(pickle.loads(pickle.dumps(dataset)), [dataset])
+
+
+def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no Delta Lake dataset is read"):
+        opened_tables(tmp_path)
+
+
+def read_all(path: Path) -> None:
+    dataset = opened_tables(path)
+    for index in range(len(dataset)):
+        dataset[index]
+
+
+@pytest.mark.parametrize("pattern", ["ticks/*/*.parquet", "appends/*/images/color/*/*.parquet"])
+def test_a_missing_file_is_named(pattern: str, grown: Path) -> None:
+    missing = next(grown.glob(pattern))
+    missing.unlink()
+    with pytest.raises(DatasetError, match=f"{missing.name[-12:]}: not there"):
+        read_all(grown)
+
+
+def test_a_damaged_image_is_named(grown: Path) -> None:
+    path = next(grown.glob("appends/*/images/color/*/*.parquet"))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DatasetError, match=r"file-000.parquet: damaged"):
+        read_all(grown)

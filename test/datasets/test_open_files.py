@@ -1,0 +1,250 @@
+"""Files that stay open between reads, in this process and in forked ones, and numbers that are not finite."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from robocache_ros.datasets import (
+    DatasetError,
+    Hdf5Trajectories,
+    LoaderOptions,
+    SourceEpisode,
+    Stream,
+    TimelineDataset,
+    TimelineLoader,
+    Window,
+    open_dataset,
+    timeline_dataset,
+)
+from robocache_ros.datasets.timeline_dataset import EpisodeCache
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats import images
+from robocache_ros.formats.images import VideoFrames
+from robocache_ros.formats.read import all_finite, numbers
+from test.fuzz.datasets import write_rlds
+
+# Videos that stay open between reads.
+
+FRAMES, FPS = 90, 30
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A video whose frames become brighter, with a key frame every 30 frames."""
+    path = tmp_path_factory.mktemp("video") / "video.mp4"
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("mpeg4", rate=FPS)
+        stream.width = stream.height = 32
+        stream.gop_size = 30
+        for index in range(FRAMES):
+            frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), 20 + 2 * index, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [[[0], [1], [2]], [[0, 1], [1, 2], [2, 3]], [[80], [3], [50], [49], [89], [89]], [[5, 60, 61], [0, 89]]],
+    ids=str,
+)
+def test_frames_are_the_same_in_any_order_of_reads(video: Path, reads: list[list[int]]) -> None:
+    images._opened.cache_clear()
+    frames = VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES)
+    whole = VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES).frames(np.arange(FRAMES))
+    images._opened.cache_clear()
+    for rows in reads:
+        assert np.array_equal(frames.frames(np.array(rows)), whole[rows])
+
+
+def test_reads_of_neighbouring_frames_neither_open_nor_seek_again(video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images._opened.cache_clear()
+    sought: list[float] = []
+    plain = images.OpenVideo._seek
+    monkeypatch.setattr(images.OpenVideo, "_seek", lambda self, time_s: sought.append(time_s) or plain(self, time_s))
+    for row in range(20):
+        VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES).frames(np.array([row, row + 1, row + 2]))
+    assert len(sought) == 1
+    assert images._opened.cache_info().misses == 1
+
+
+def test_a_file_that_was_replaced_is_opened_again(video: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.mp4"
+    copy.write_bytes(video.read_bytes())
+    frames = VideoFrames(copy.parent, copy.name, 0.0, FPS, FRAMES)
+    frames.frames(np.array([0]))
+    copy.write_bytes(b"not a video")
+    with pytest.raises(DatasetError, match=r"copy\.mp4: damaged"):
+        frames.frames(np.array([1]))
+
+
+def test_a_row_without_a_frame_is_named_and_other_rows_can_be_read(video: Path) -> None:
+    frames = VideoFrames(video.parent, video.name, 0.0, FPS, 2 * FRAMES)
+    with pytest.raises(DatasetError, match=r"no frame at 3\.333 s, row 100"):
+        frames.frames(np.array([100]))
+    assert frames.frames(np.array([3])).shape == (1, 32, 32, 3)
+
+
+# Episodes in mapped files are read and checked once in each process.
+
+h5py = pytest.importorskip("h5py")
+
+
+def write_values(path: Path, **storage: str) -> Path:
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            values = np.arange(20, dtype=np.float32).reshape(10, 2) + number
+            file.create_dataset(f"run_{number}/joints/values", data=values, **storage)
+            file[f"run_{number}/joints/stamps_ns"] = np.arange(10) * 20_000_000
+    return path
+
+
+class CountedReads(Hdf5Trajectories):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.reads: Counter[int] = Counter()
+
+    def read(self, index: int) -> SourceEpisode:
+        self.reads[index] += 1
+        return super().read(index)
+
+
+def read_in_turn(source: CountedReads) -> list[int]:
+    """How often each episode is read if windows of all of them take turns."""
+    dataset = TimelineDataset(source, window=Window())
+    for _ in range(3):
+        for episode in range(3):
+            dataset.unaligned(10 * episode)
+    return [source.reads[episode] for episode in range(3)]
+
+
+def test_a_mapped_episode_is_read_once(tmp_path: Path) -> None:
+    assert read_in_turn(CountedReads(write_values(tmp_path / "a.hdf5"))) == [1, 1, 1]
+
+
+def test_an_episode_that_takes_memory_is_kept_until_the_next_one_is_read(tmp_path: Path) -> None:
+    assert read_in_turn(CountedReads(write_values(tmp_path / "a.hdf5", compression="gzip"))) == [3, 3, 3]
+
+
+def test_the_number_of_kept_episodes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_dataset, "MAX_EPISODES", 2)
+    source, kept = Hdf5Trajectories(write_values(tmp_path / "a.hdf5")), EpisodeCache()
+    for index in range(3):
+        kept.put(index, source.read(index))
+    assert [kept.get(index) is not None for index in range(3)] == [False, True, True]
+
+
+def test_the_number_of_files_that_stay_open_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_dataset, "MAX_FILES", 2)
+    kept = EpisodeCache()
+    for index in range(3):
+        kept.put(index, Hdf5Trajectories(write_values(tmp_path / f"{index}.hdf5")).read(index))
+    assert [kept.get(index) is not None for index in range(3)] == [False, False, True]
+
+
+class OneNumber:
+    """Episodes in memory, the second of which has a number that is not finite at its end."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def read(self, index: int) -> SourceEpisode:
+        stamps, values = np.arange(4) * 20_000_000, np.zeros((4, 1), np.float32)
+        values[3] = np.nan if index else 0
+        return SourceEpisode({"joints": Stream("joints", stamps, values, True)}, "", "memory", "memory")
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        return self.read(index).span_ns()
+
+
+def test_each_window_of_an_episode_with_nan_is_refused() -> None:
+    dataset = TimelineDataset(OneNumber(), window=Window())
+    loader = TimelineLoader(dataset, 1, on_error="skip", options=LoaderOptions(align_on="device"))
+    assert [batch["index"].tolist() for batch in loader] == [[0], [1], [2], [3]]
+    assert loader.skipped_samples == dict.fromkeys(
+        range(4, 8), "joints: row 3, column 0 is not finite; repair the data, or use on_error='skip'"
+    )
+
+
+def test_nan_is_named_with_its_sample() -> None:
+    dataset = TimelineDataset(OneNumber(), window=Window())
+    with pytest.raises(RoboCacheError, match="sample 4: joints: row 3, column 0 is not finite"):
+        list(TimelineLoader(dataset, 1, options=LoaderOptions(align_on="device")))
+
+
+# Numbers of datasets are checked for NaN and infinite values.
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 8191, 8192, 20_000])
+def test_a_number_that_is_not_finite_is_found_wherever_it_is(value: float, place: int) -> None:
+    values = np.ones((3000, 7), np.float32)
+    values.reshape(-1)[place] = value
+    with pytest.raises(DatasetError, match=f"file: row {place // 7}, column {place % 7} is not finite"):
+        numbers(values, "file")
+
+
+def test_large_numbers_are_finite_although_their_squares_are_not() -> None:
+    assert all_finite(np.full((20, 3), np.finfo(np.float32).max))
+    assert all_finite(np.zeros((0, 3), np.float32))
+
+
+# Workers that are forked after their parent has read the dataset, as those of torch's DataLoader are.
+
+SECONDS = 60  # after which a worker that hangs is an error
+
+
+def assert_workers_read(dataset: TimelineDataset) -> None:
+    """Compare what forked workers read with what the parent has read before."""
+    wanted = [dataset[index] for index in range(len(dataset))]
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=SECONDS
+    )
+    found = list(loader)
+
+    assert len(found) == len(wanted)
+    for sample, other in zip(found, wanted, strict=True):
+        assert sample.keys() == other.keys()
+        for key, value in other.items():
+            assert torch.equal(sample[key], value) if isinstance(value, torch.Tensor) else sample[key] == value
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("name", ["lerobot", "lerobot21", "delta", "robomimic"])
+def test_forked_workers_read_what_the_parent_has_read(name: str, exported: Callable[[str], Path]) -> None:
+    options: dict[str, Any] = {"obs_modality": "image"} if name == "robomimic" else {}
+    assert_workers_read(open_dataset(name, exported("video") / name, **options))
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_forked_workers_read_a_compressed_file_that_the_parent_has_started(tmp_path: Path) -> None:
+    write_rlds(tmp_path / "d", compressed=True)
+    assert_workers_read(open_dataset("rlds", tmp_path / "d"))
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_workers_forked_by_a_thread_read_videos(exported: Callable[[str], Path]) -> None:
+    dataset = open_dataset("lerobot", exported("video") / "lerobot")
+    dataset[0]  # in this thread, whose decoder stays
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            assert_workers_read(dataset)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert errors == []

@@ -1,0 +1,234 @@
+"""Datasets at URLs are those of the local files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.datasets import (
+    CALVINDataset,
+    DatasetError,
+    LeRobotTimelineDataset,
+    RoboMimicDataset,
+    RTXDataset,
+    TimelineDataset,
+    TimelineLoader,
+    dataset_statistics,
+    open_dataset,
+)
+from robocache_ros.datasets.public_datasets import dataset_path
+from robocache_ros.storage.errors import RemoteError
+from robocache_ros.storage.paths import RemotePath
+from test import forked
+from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
+
+fsspec = pytest.importorskip("fsspec", reason="needs the `remote` extra")
+
+FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
+
+
+@pytest.fixture
+def memory() -> Iterator[Callable[[Path], str]]:
+    """Copies a folder to fsspec's file system in memory; returns its URL."""
+    system = fsspec.filesystem("memory")
+
+    def copied(folder: Path) -> str:
+        system.put(str(folder), f"/{folder.name}", recursive=True)
+        return f"memory://{folder.name}"
+
+    yield copied
+    system.rm("/", recursive=True)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder, and its URL on a server of this machine."""
+    pytest.importorskip("aiohttp", reason="needs the `remote` extra")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = partial(_Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def same(first: TimelineDataset, second: TimelineDataset) -> bool:
+    if len(first) != len(second):
+        return False
+    pairs = ((first[index], second[index]) for index in range(len(first)))
+    return all(a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a) for a, b in pairs)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_export_is_read_from_a_url(
+    name: str, exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    options = {"obs_modality": "image"} if name == "robomimic" else {}
+    path = exported("image") / name
+    remote = open_dataset(name, memory(path), cache_dir=tmp_path, **options)
+    assert same(remote, open_dataset(name, path, **options))
+
+
+@pytest.mark.parametrize("name", ["lerobot", "lerobot21"])
+def test_videos_are_read_from_a_url(
+    name: str, exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    path = exported("video") / name
+    remote = open_dataset(name, memory(path), cache_dir=tmp_path)
+    assert same(remote, open_dataset(name, path))
+
+
+def test_names_that_leave_a_dataset_at_a_url_are_refused(
+    exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    url = memory(exported("image") / "lerobot")
+    path = f"{url.removeprefix('memory:/')}/meta/info.json"
+    system = fsspec.filesystem("memory")
+    info = json.loads(system.cat_file(path))
+    for number, name in enumerate(("../other", "%2e%2e/other", "memory://other/data", "a::memory://other")):
+        system.pipe_file(path, json.dumps({**info, "data_path": name}).encode())
+        with pytest.raises(DatasetError, match="not in the folder of the dataset"):
+            open_dataset("lerobot", f"{url}{'/' * number}", cache_dir=tmp_path / str(number))[0]
+
+
+def test_calvin_is_read_from_a_url(memory: Callable[[Path], str], tmp_path: Path) -> None:
+    annotations: Any = {
+        "language": {"ann": ["open it"], "task": ["open_drawer"], "emb": np.zeros((1, 3))},
+        "info": {"indx": [(101, 104)]},
+    }
+    write_calvin(tmp_path / "calvin" / "training", annotations=annotations)
+    remote = CALVINDataset(memory(tmp_path / "calvin"), cache_dir=tmp_path / "cache")
+    assert same(remote, CALVINDataset(tmp_path / "calvin"))
+
+
+def test_a_folder_of_several_datasets_is_read_from_a_url(memory: Callable[[Path], str], tmp_path: Path) -> None:
+    for name in ("bridge", "taco_play"):
+        write_tfds(tmp_path / "rtx" / name / "1.0.0", STEPS, [episode(4), episode(3)], name=name, shards=2)
+    remote = RTXDataset(memory(tmp_path / "rtx"), cache_dir=tmp_path / "cache")
+    assert same(remote, RTXDataset(tmp_path / "rtx"))
+
+
+def test_tasks_of_robomimic_are_found_at_a_url(
+    exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "robomimic"
+    folder.mkdir()
+    (folder / "lift.hdf5").write_bytes((exported("none") / "robomimic" / "dataset.hdf5").read_bytes())
+    remote = RoboMimicDataset(memory(folder), tasks=["lift"], cache_dir=tmp_path / "cache")
+    assert same(remote, RoboMimicDataset(folder, tasks=["lift"]))
+
+
+def test_files_of_the_local_file_system_are_read_by_their_url(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    path = exported("image") / "lerobot"
+    remote = LeRobotTimelineDataset(f"file://{path}", cache_dir=tmp_path)
+    assert same(remote, LeRobotTimelineDataset(path))
+
+
+@pytest.mark.parametrize("name", ["lerobot", "rlds", "webdataset"])
+def test_datasets_are_read_over_http(name: str, exported: Callable[[str], Path], server: tuple[Path, str]) -> None:
+    path, (folder, url) = exported("image") / name, server
+    (folder / name).symlink_to(path)
+    remote = open_dataset(name, f"{url}/{name}", cache_dir=folder.parent / "cache")
+    assert same(remote, open_dataset(name, path))
+
+
+def test_a_file_that_is_not_on_the_server_is_named(server: tuple[Path, str]) -> None:
+    with pytest.raises(DatasetError, match=r"dataset\.json: not there"):
+        open_dataset("webdataset", f"{server[1]}/nothing", cache_dir=server[0].parent / "cache")
+
+
+def test_a_small_cache_gives_the_same_samples(memory: Callable[[Path], str], tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training")
+    local = CALVINDataset(tmp_path / "training")
+    step = (tmp_path / "training" / "episode_0000100.npz").stat().st_size
+    remote = CALVINDataset(memory(tmp_path / "training"), cache_dir=tmp_path / "cache", cache_bytes=4 * step)
+    assert same(remote, local)
+
+
+def test_workers_share_the_cache(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    path = exported("none") / "webdataset"
+    remote = open_dataset("webdataset", f"file://{path}", cache_dir=tmp_path)
+    batches = [list(TimelineLoader(remote, 1, workers=workers)) for workers in (0, 2)]
+    for separate, together in zip(*batches, strict=True):
+        assert all(_equal(separate[key], together[key]) for key in separate)
+
+
+def test_a_damaged_file_elsewhere_is_named_by_its_url(
+    exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    url = memory(exported("none") / "webdataset")
+    dataset = open_dataset("webdataset", url, cache_dir=tmp_path)
+    fsspec.filesystem("memory").rm("/webdataset/train-000000.tar")
+    with pytest.raises(DatasetError, match=r"memory://webdataset/train-000000\.tar: not there"):
+        dataset[0]
+
+
+def test_a_file_system_that_cannot_be_reached_is_named(
+    memory: Callable[[Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_calvin(tmp_path / "training")
+    url = memory(tmp_path / "training")
+
+    def refuses(self: Any, path: str, **options: Any) -> dict[str, Any]:
+        raise RuntimeError("no route to the host")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", refuses)
+    with pytest.raises(RemoteError, match=r"memory://training.*: cannot read: no route to the host; check the network"):
+        CALVINDataset(url, cache_dir=tmp_path / "cache")
+
+
+def test_statistics_are_stored_in_the_cache(
+    exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    dataset = open_dataset("webdataset", memory(exported("none") / "webdataset"), cache_dir=tmp_path)
+    first = dataset_statistics(dataset)
+    assert len(list(tmp_path.glob("robocache_statistics_*.json"))) == 1
+    assert dataset_statistics(dataset) == first
+
+
+def test_a_remote_path_can_be_pickled(memory: Callable[[Path], str], tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.txt").write_text("text")
+    path = dataset_path(memory(tmp_path / "a"), cache_dir=tmp_path / "cache") / "b.txt"
+    again = pickle.loads(pickle.dumps(path))
+    assert isinstance(again, RemotePath)
+    assert again == path
+    assert again.read_text() == "text"
+
+
+def test_a_url_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match=r"nothing://x: .*nothing"):
+        open_dataset("webdataset", "nothing://x", cache_dir=tmp_path)
+
+
+def test_local_datasets_do_not_import_fsspec(exported: Callable[[str], Path]) -> None:
+    code = (
+        "import sys; sys.modules['fsspec'] = None\n"
+        "from robocache_ros.formats.registry import open_source\n"
+        f"assert len(open_source('webdataset', {str(exported('none') / 'webdataset')!r})) == 2"
+    )
+    done = forked.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,506 @@
+"""Datasets that name files elsewhere, that claim impossible sizes, or whose files are not files: refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import av
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, RoboMimicDataset, RTXDataset, open_dataset
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.validate import validate
+from robocache_ros.untrusted_files import given_file, open_container
+from test.fuzz.datasets import FORMATS, read, write_lerobot, write_rlds, write_robomimic
+
+# Datasets that name files elsewhere, or whose files are not files: refused by every reader and by `validate`.
+
+DATA, VIDEO = "data/chunk-000/file-000.parquet", "videos/observation.images.front/chunk-000/file-000.mp4"
+EXPORTS = ("lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
+
+
+def read_all(name: str, dataset: Path) -> None:
+    """Read every episode of an export."""
+    opened = open_dataset(name, dataset, modalities=("vision", "proprio", "language"))
+    for index in range(len(opened)):
+        opened[index]
+
+
+def found(dataset: Path) -> str:
+    """What `validate` finds, as one text."""
+    return "\n".join(str(finding) for findings in validate(dataset, decode=True) for finding in findings.found)
+
+
+def changed_info(dataset: Path, **changes: Any) -> None:
+    path = dataset / "meta" / "info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.fixture
+def lerobot(exported: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A LeRobot dataset with videos, to be changed."""
+    return Path(shutil.copytree(exported("video") / "lerobot", tmp_path / "d"))
+
+
+def samples(dataset: Path) -> dict[str, Any]:
+    """All tensors of the last episode."""
+    return {key: value for key, value in LeRobotTimelineDataset(dataset)[1].items() if isinstance(value, torch.Tensor)}
+
+
+def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+# HDF5
+
+
+def external_storage(file: Any, name: str, outside: Path) -> None:
+    file.create_dataset(name, (6, 3), "f8", external=[(str(outside / "raw"), 0, 144)])
+
+
+def external_link(file: Any, name: str, outside: Path) -> None:
+    file[name] = h5py.ExternalLink(str(outside / "values.hdf5"), "/values")
+
+
+def soft_link_to_another_file(file: Any, name: str, outside: Path) -> None:
+    file["elsewhere"] = h5py.ExternalLink(str(outside / "values.hdf5"), "/")
+    file[name] = h5py.SoftLink("/elsewhere/values")
+
+
+def virtual_dataset(file: Any, name: str, outside: Path) -> None:
+    layout = h5py.VirtualLayout((6, 3), "f8")
+    layout[:] = h5py.VirtualSource(str(outside / "values.hdf5"), "values", (6, 3))
+    file.create_virtual_dataset(name, layout)
+
+
+HDF5 = [external_storage, external_link, soft_link_to_another_file, virtual_dataset]
+REASON = "is a link to elsewhere|is in other files"
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder beside the datasets, whose values no dataset may give."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "raw").write_bytes(np.arange(18.0).tobytes())
+    with h5py.File(folder / "values.hdf5", "w") as file:
+        file["values"] = np.arange(18.0).reshape(6, 3)
+    return folder
+
+
+@pytest.mark.parametrize("stored", HDF5)
+def test_robomimic_data_in_another_file_are_refused(stored: Any, outside: Path, tmp_path: Path) -> None:
+    write_robomimic(tmp_path / "d")
+    with h5py.File(tmp_path / "d" / "lift.hdf5", "a") as file:
+        del file["data/demo_0/obs/state"]
+        stored(file, "data/demo_0/obs/state", outside)
+    with pytest.raises(DatasetError, match=REASON):
+        RoboMimicDataset(tmp_path / "d" / "lift.hdf5")[0]
+    assert re.search(REASON, found(tmp_path / "d" / "lift.hdf5"))
+
+
+@pytest.mark.parametrize("part", ["values", "stamps_ns", ""])
+@pytest.mark.parametrize("stored", HDF5)
+def test_trajectories_in_another_file_are_refused(stored: Any, part: str, outside: Path, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        file["all/t/state/values"] = np.zeros((6, 3))
+        file["all/t/state/stamps_ns"] = np.arange(6)
+        name = f"all/t/state/{part}".rstrip("/")
+        del file[name]
+        stored(file, name, outside)
+    with pytest.raises(DatasetError, match=f"{REASON}|no group in it has values"):
+        open_dataset("hdf5", tmp_path / "d.hdf5", group="all")[0]
+
+
+def test_a_filter_that_hdf5_would_load_code_for_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        stream = file.create_group("t/state")
+        stream["stamps_ns"] = np.arange(6)
+        form = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        form.set_chunk((6, 3))
+        form.set_filter(32001, h5py.h5z.FLAG_OPTIONAL)  # Blosc
+        space = h5py.h5s.create_simple((6, 3))
+        h5py.h5d.create(stream.id, b"values", h5py.h5t.NATIVE_DOUBLE, space, form)
+    with pytest.raises(DatasetError, match="filter 32001"):
+        open_dataset("hdf5", tmp_path / "d.hdf5")
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["/outside/{file_index}", "../outside/{file_index}", "a/%2e%2e/%2E%2E/{file_index}"])
+@pytest.mark.parametrize("template", ["data_path", "video_path"])
+def test_lerobot_templates_that_leave_the_dataset_are_refused(
+    template: str, name: str, lerobot: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    shutil.copy(lerobot / (DATA if template == "data_path" else VIDEO), tmp_path / "outside" / "0")
+    changed_info(lerobot, **{template: name.replace("/outside", f"{tmp_path}/outside", name[0] == "/")})
+    with pytest.raises(DatasetError, match="not in the folder of the dataset"):
+        LeRobotTimelineDataset(lerobot)[0]
+    assert "is outside the dataset" in found(lerobot)
+
+
+@pytest.mark.parametrize(
+    "template", ["../outside-{SHARD_X_OF_Y}", "x" * 70_000, "x/" * 2030, "a\0b", "\ud800", "{SPLIT:>999999999}"]
+)
+def test_rlds_templates_that_are_no_names_are_refused(template: str, tmp_path: Path) -> None:
+    write_rlds(tmp_path / "d")
+    path = tmp_path / "d" / "dataset_info.json"
+    info = json.loads(path.read_text())
+    info["splits"][0]["filepathTemplate"] = template
+    path.write_text(json.dumps(info))
+    with pytest.raises(RoboCacheError, match=r"not in the folder|not a path|no file of the split"):
+        RTXDataset(tmp_path / "d")
+    assert re.search("outside the dataset|not a path|is missing", found(tmp_path / "d"))
+
+
+@pytest.mark.parametrize("path", ["/{}/{}", "s3://elsewhere/{}", "../outside/{}", "%2e%2e/outside/{}", "%252e%252e/{}"])
+@pytest.mark.parametrize("table", ["episodes", "ticks"])
+def test_delta_logs_that_name_files_elsewhere_are_refused(
+    table: str, path: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset = Path(shutil.copytree(exported("none") / "delta", tmp_path / "d"))
+    log = dataset / table / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if "add" in line:
+            line["add"]["path"] = path.replace("{}", line["add"]["path"])
+    log.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DatasetError, match="not in the folder of the dataset"):
+        read_all("delta", dataset)
+    assert "not in the folder of the dataset" in found(dataset)
+
+
+@pytest.mark.parametrize("name", ["../../outside", "x" * 70_000])
+def test_zarr_streams_that_leave_the_dataset_are_refused(
+    name: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset = Path(shutil.copytree(exported("none") / "diffusion_policy", tmp_path / "d"))
+    path = dataset / "replay_buffer.zarr" / ".zattrs"
+    about = path.read_text()
+    stream = json.loads(about)["robocache"]["layout"]["columns"][0]["stream"]
+    path.write_text(about.replace(f'"{stream}"', f'"{name}"'))
+    with pytest.raises(DatasetError, match=r"not in the folder of the dataset|not a path"):
+        read_all("diffusion_policy", dataset)
+
+
+def test_a_webdataset_shard_elsewhere_is_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(exported("none") / "webdataset", tmp_path / "d"))
+    index = dataset / "dataset.json"
+    reported = json.loads(index.read_text())
+    shutil.move(dataset / reported["shards"][0]["name"], tmp_path / "shard.tar")
+    reported["shards"][0]["name"] = "../shard.tar"
+    index.write_text(json.dumps(reported))
+    with pytest.raises(DatasetError, match="not in the folder of the dataset"):
+        read_all("webdataset", dataset)
+
+
+@pytest.mark.parametrize("name", ["lerobot", "calvin", "hdf5", "delta", "webdataset"])
+def test_a_path_that_is_too_long_is_refused(name: str) -> None:
+    for path in ("x" * 300, "x/" * 35_000, "a\0b"):
+        with pytest.raises(RoboCacheError, match="characters, not a path") as error:
+            open_dataset(name, path)
+        assert len(str(error.value)) < 200
+        with pytest.raises(RoboCacheError, match="characters, not a path"):
+            validate(path)
+
+
+# Links
+
+
+@pytest.mark.parametrize("name", [DATA, VIDEO])
+def test_a_link_out_of_the_dataset_is_refused(name: str, lerobot: Path, tmp_path: Path) -> None:
+    shutil.move(lerobot / name, tmp_path / "outside")
+    (lerobot / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(DatasetError, match="is a link out of the dataset"):
+        LeRobotTimelineDataset(lerobot)[0]
+    assert "is a link out of the dataset" in found(lerobot)
+
+
+def test_links_within_a_dataset_and_to_it_are_followed(lerobot: Path, tmp_path: Path) -> None:
+    wanted = samples(lerobot)
+    (lerobot / "objects").mkdir()
+    shutil.move(lerobot / VIDEO, lerobot / "objects" / "a")
+    (lerobot / VIDEO).symlink_to("../../../objects/a")
+    (tmp_path / "link").symlink_to("d")
+    assert_equal(samples(tmp_path / "link"), wanted)
+
+
+def test_a_snapshot_in_the_cache_of_hugging_face_is_read(lerobot: Path, tmp_path: Path) -> None:
+    wanted = samples(lerobot)
+    repository = tmp_path / "hub" / "datasets--robocache--lift"
+    snapshot = repository / "snapshots" / "0123abcd"
+    (repository / "blobs").mkdir(parents=True)
+    for number, file in enumerate(sorted(path for path in lerobot.rglob("*") if path.is_file())):
+        place = snapshot / file.relative_to(lerobot)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(file, repository / "blobs" / str(number))
+        place.symlink_to(os.path.relpath(repository / "blobs" / str(number), place.parent))
+    assert_equal(samples(snapshot), wanted)
+    assert found(snapshot) == ""
+
+
+# Videos
+
+
+def video(path: Path) -> Path:
+    """A video in the container that its name ends with."""
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("mpeg4", rate=50)
+        stream.width = stream.height = 64
+        for value in range(10):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((64, 64, 3), value, np.uint8), "rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("file.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{}\n#EXT-X-ENDLIST\n"),
+        ("file.mp4", "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{}\n#EXT-X-ENDLIST\n"),
+        ("file.mp4", "ffconcat version 1.0\nfile '{}'\n"),
+        ("file.mp4", "<?xml version='1.0'?><MPD><Period><BaseURL>file://{}</BaseURL></Period></MPD>"),
+    ],
+    ids=["hls", "hls as mp4", "concat", "dash"],
+)
+def test_a_playlist_in_place_of_a_video_is_refused(name: str, text: str, lerobot: Path, tmp_path: Path) -> None:
+    video(tmp_path / "outside.ts")
+    (lerobot / VIDEO).with_name(name).write_text(text.replace("{}", str(tmp_path / "outside.ts")))
+    changed_info(lerobot, video_path=f"videos/{{video_key}}/chunk-000/{name}")
+    with pytest.raises(DatasetError, match="damaged, or not mp4"):
+        LeRobotTimelineDataset(lerobot, cameras=["front"])[0]
+    assert "damaged, or not mp4" in found(lerobot)
+
+
+@pytest.mark.parametrize("container", ["mp4", "mov", "mkv", "avi", "ts"])
+def test_a_video_in_any_known_container_is_read(container: str, tmp_path: Path) -> None:
+    path = video(tmp_path / f"video.{container}").rename(tmp_path / "video")  # whatever its name
+    with open_container(given_file(path)) as opened:
+        assert sum(1 for _ in opened.decode(video=0)) == 10
+
+
+# Pipes
+
+
+def kinds_of_files(dataset: Path) -> list[Path]:
+    """A file of each kind: those whose names differ by more than numbers."""
+    files = sorted(path.relative_to(dataset) for path in dataset.rglob("*") if path.is_file())
+    return list({re.sub(r"\d+", "0", str(path)): path for path in files}.values())
+
+
+def through_pipes(dataset: Path, read: Callable[[], object]) -> None:
+    """Read and validate a dataset with each kind of its files in turn as a pipe that nobody writes to."""
+    for name in kinds_of_files(dataset):
+        path, aside = dataset / name, dataset.with_name("aside")
+        path.rename(aside)
+        os.mkfifo(path)
+        for use in (read, lambda: validate(dataset, decode=True)):
+            with suppress(RoboCacheError):
+                use()
+        path.unlink()
+        aside.rename(path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_pipe_in_place_of_a_file_does_not_hang(name: str, tmp_path: Path) -> None:
+    FORMATS[name][0](tmp_path / "d")
+    through_pipes(tmp_path / "d", lambda: read(name, tmp_path / "d"))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_pipe_in_place_of_a_file_of_an_export_does_not_hang(
+    name: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset = Path(shutil.copytree(exported("none") / name, tmp_path / "d"))
+    through_pipes(dataset, lambda: read_all(name, dataset))
+
+
+# Files of kilobytes that claim to hold gigabytes: loaders and `validate` refuse them in one line, before they read.
+
+ROOT = Path(__file__).parents[2]
+LIMIT_KIB = 300 << 10  # by which a process may grow
+
+
+# The peak of each step of a process of its own: Linux counts it anew after a write to clear_refs.
+MEASURE = """
+import json, re, sys
+from pathlib import Path
+from robocache_ros.datasets import Hdf5Trajectories, RoboMimicDataset, TimelineDataset, open_dataset
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.validate import validate
+def status(name):
+    return int(re.search(name + r":\\s*(\\d+) kB", open("/proc/self/status").read())[1])
+def read(kind, path):
+    if kind == "trajectories":
+        dataset = TimelineDataset(Hdf5Trajectories(path / "own.hdf5"))
+    elif kind == "mask":
+        dataset = RoboMimicDataset(path / "lift.hdf5", mask="train")
+    else:
+        dataset = open_dataset(kind, path / "lift.hdf5" if (path / "lift.hdf5").exists() else path)
+    return [dataset[index]["length"] for index in range(len(dataset))]
+def check(kind, path):
+    path = path / "lift.hdf5" if (path / "lift.hdf5").exists() else path
+    return [str(one) for findings in validate(path) for one in findings.found]
+def measured(work, *arguments):
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    try:
+        found = work(*arguments)
+    except RoboCacheError as error:
+        found = str(error)
+    return status("VmHWM") - before, found
+import h5py, pyarrow.dataset, pyarrow.parquet
+bombs = json.loads(sys.argv[1])
+print(json.dumps({
+    name: [measured(read, kind, Path(path)), measured(check, kind, Path(path)) if kind != "trajectories" else None]
+    for name, (kind, path) in bombs.items()
+}))
+"""
+
+
+def write_groups(path: Path, table: pa.Table, groups: int, **options: str) -> None:
+    with parquet.ParquetWriter(path, table.schema, **options) as writer:
+        for _ in range(groups):
+            writer.write_table(table)
+
+
+def long_task(folder: Path) -> None:
+    table = pa.table({"task_index": np.arange(3000), "task": ["lift " * 40_000] * 3000})
+    parquet.write_table(table, folder / "meta/tasks.parquet", compression="zstd")
+
+
+def many_tasks(folder: Path) -> None:
+    table = pa.table(
+        {"task_index": np.zeros(1 << 20, np.int64), "task": pa.array(["lift"]).take(np.zeros(1 << 20, int))}
+    )
+    write_groups(folder / "meta/tasks.parquet", table, 12)
+
+
+def many_episodes(folder: Path) -> None:
+    path = folder / "meta/episodes/chunk-000/file-000.parquet"
+    one = parquet.read_table(path).slice(0, 1)
+    write_groups(path, one.take(np.zeros(1 << 20, int)), 9)
+
+
+def wide_rows(folder: Path) -> None:
+    path = folder / "data/chunk-000/file-000.parquet"
+    table = parquet.read_table(path).slice(0, 1).take(np.zeros(4000, int))
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4000 * 1000, np.float32)), 1000)
+    table = table.set_column(table.column_names.index("action"), "action", wide)
+    write_groups(path, table, 40, compression="zstd")
+
+
+def unwritten(name: str, shape: tuple[int, ...], dtype: str, file: str = "lift.hdf5") -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        with h5py.File(folder / file, "a") as opened:
+            opened.pop(name, None)
+            chunks = tuple(min(side, 1 << 16) for side in shape) or None
+            opened.create_dataset(name, shape, dtype, chunks=chunks, compression="gzip" if shape else None)
+
+    return change
+
+
+def write_trajectories(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    with h5py.File(folder / "own.hdf5", "w") as file:
+        file["one/state/values"] = np.zeros((5, 2), np.float32)
+        file["one/state/stamps_ns"] = np.arange(5)
+
+
+def zeros_in_a_chunk(folder: Path) -> None:
+    array = folder / "replay_buffer.zarr/data/robocache.tick_ns"
+    about = json.loads((array / ".zarray").read_text())
+    about["chunks"] = [25 << 20]
+    (array / ".zarray").write_text(json.dumps(about))
+    (array / "0").write_bytes(pa.Codec("zstd").compress(bytes(200 << 20), asbytes=True))
+
+
+# By name: how the dataset is written, how it is opened, what is changed, and what the loader and `validate` say.
+BOMBS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "a long task in every row": ("lerobot", long_task, "tasks.parquet: a task of 200,000 characters"),
+    "many equal tasks": ("lerobot", many_tasks, "tasks.parquet: 12,582,912 rows in"),
+    "many equal episodes": ("lerobot", many_episodes, "file-000.parquet: 9,437,184 rows in"),
+    "wide rows of zeros": ("lerobot", wide_rows, "file-000.parquet: "),
+    "a mask of many names": ("mask", unwritten("mask/train", (500_000_000,), "S8"), "mask/train: 500,000,000 names"),
+    "many actions": ("robomimic", unwritten("data/demo_0/actions", (300_000_000, 3), "f4"), "demo_0"),
+    "wide observations": ("robomimic", unwritten("data/demo_0/obs/state", (6, 20_000_000), "f4"), "state: "),
+    "a long provenance": ("robomimic", unwritten("robocache/provenance", (), "S900000000"), "provenance: "),
+    "many stamps": (
+        "trajectories",
+        unwritten("one/state/stamps_ns", (100_000_000,), "i8", "own.hdf5"),
+        "state: 0 stored bytes claim to hold 800,000,000",
+    ),
+    "many ticks of an export": (
+        "export/robomimic",
+        unwritten("data/demo_0/robocache/tick_ns", (90_000_000,), "i8", "dataset.hdf5"),
+        "tick_ns",
+    ),
+    "a chunk of zeros": ("export/diffusion_policy", zeros_in_a_chunk, "robocache.tick_ns"),
+}
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "lerobot": write_lerobot,
+    "robomimic": write_robomimic,
+    "mask": write_robomimic,
+    "trajectories": write_trajectories,
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory, exported: Callable[[str], Path]) -> dict[str, list]:
+    """By bomb, KiB and result of the loader and of `validate`, of a process that reads one after the other."""
+    folder = tmp_path_factory.mktemp("bombs")
+    made = {}
+    for number, (name, (kind, change, _)) in enumerate(BOMBS.items()):
+        path, format_name = folder / str(number), kind.rpartition("/")[2]
+        copied = partial(shutil.copytree, exported("image") / format_name)
+        WRITERS.get(kind, copied)(path)
+        change(path)
+        made[name] = (format_name, str(path))
+        assert "/" in kind or sum(file.stat().st_size for file in path.rglob("*")) < 1 << 20, name
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", MEASURE, json.dumps(made)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, list] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_loader_refuses_in_one_line_and_little_memory(name: str, outcomes: dict[str, list]) -> None:
+    grown, said = outcomes[name][0]
+    assert isinstance(said, str), said
+    assert BOMBS[name][2] in said
+    assert len(said) < 260
+    assert said.isprintable()
+    assert grown < LIMIT_KIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, (kind, _, _) in BOMBS.items() if kind != "trajectories"])
+def test_validate_reports_it_in_little_memory(name: str, outcomes: dict[str, list]) -> None:
+    grown, found = outcomes[name][1]
+    assert any(word in one for one in found for word in ("claim", "rows", "names", "characters")), found
+    assert grown < LIMIT_KIB

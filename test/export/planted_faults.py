@@ -1,0 +1,1160 @@
+"""Datasets with one fault each, of about 120 kinds, and what the validation of each must say."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.storage.mcap import add_checksums
+from robocache_ros.bags.write import write_bag
+from robocache_ros.formats.mcap import definition, message_dtype, number_message, text_message
+from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example, parse_example, read_records
+from robocache_ros.formats.video import add_stream_like
+from test.export.sensor_recording import sensor_spec
+
+ROWS = 40  # of each of three episodes, whose tasks differ
+MS, TICK_NS = 1_000_000, 20_000_000
+STREAMS = ("state", "force", "color", "gray", "depth", "arm", "reward", "success")
+STATE, ARM, COLOR = (STREAMS.index(name) for name in ("state", "arm", "color"))
+Plant = Callable[[Path], Any]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a dataset.
+
+    Attributes:
+        format: of the dataset, and how its images are stored if that is not video: `lerobot image`.
+        name: what is wrong.
+        finds: a part of what the validation must find; empty: the dataset does not reveal the fault.
+        plant: changes a dataset.
+        decode: images are decoded.
+    """
+
+    format: str
+    name: str
+    finds: str
+    plant: Plant
+    decode: bool = False
+
+
+def change_json(name: str, change: Callable[[Any], Any]) -> Plant:
+    """Change a value in a JSON file, in place."""
+
+    def plant(dataset: Path) -> None:
+        value = json.loads((dataset / name).read_text())
+        change(value)
+        (dataset / name).write_text(json.dumps(value))
+
+    return plant
+
+
+def change_lines(name: str, change: Callable[[list[Any]], Any]) -> Plant:
+    """Change the objects of a file with one JSON object per line, in place."""
+
+    def plant(dataset: Path) -> None:
+        values = [json.loads(line) for line in (dataset / name).read_text().splitlines()]
+        change(values)
+        (dataset / name).write_text("".join(json.dumps(value) + "\n" for value in values))
+
+    return plant
+
+
+def set_at(*path: Any) -> Callable[[Any], None]:
+    """Set the value at a path of keys, whose last part is the value."""
+    *keys, last, new = path
+
+    def change(value: Any) -> None:
+        for key in keys:
+            value = value[key]
+        value[last] = new(value[last]) if callable(new) else new
+
+    return change
+
+
+def remove(name: str) -> Plant:
+    """Remove a file or a folder."""
+
+    def plant(dataset: Path) -> None:
+        shutil.rmtree(dataset / name) if (dataset / name).is_dir() else (dataset / name).unlink()
+
+    return plant
+
+
+def changed_column(table: Any, key: str, change: Callable[[Any], Any]) -> Any:
+    """Return a table with another column. `change` gets an array, or a list of what is not a number."""
+    column = table[key].combine_chunks()
+    values = column.to_pylist()
+    kind = column.type
+    while pyarrow.types.is_fixed_size_list(kind) or pyarrow.types.is_list(kind):
+        kind = kind.value_type
+    if pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind):
+        values = np.array(values)
+    new = change(values)
+    values = values if new is None else new
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    return table.set_column(table.column_names.index(key), key, pyarrow.array(values, column.type))
+
+
+def change_columns(name: str, **changes: Callable[[Any], Any]) -> Plant:
+    """Change columns of a parquet file."""
+
+    def plant(dataset: Path) -> None:
+        table = parquet.read_table(dataset / name, partitioning=None)
+        for key, change in changes.items():
+            table = changed_column(table, key, change)
+        parquet.write_table(table, dataset / name)
+
+    return plant
+
+
+def change_column(name: str, key: str, change: Callable[[Any], Any]) -> Plant:
+    """Change a column of a parquet file."""
+    return change_columns(name, **{key: change})
+
+
+def at(index: Any, change: Any) -> Callable[[np.ndarray], None]:
+    """Add to the values at an index, or set what a function returns."""
+
+    def apply(values: np.ndarray) -> None:
+        values[index] = change(values[index]) if callable(change) else values[index] + change
+
+    return apply
+
+
+def to(value: Any) -> Callable[[Any], Any]:
+    """A function that returns a value."""
+    return lambda _: value
+
+
+def rolled(rows: slice) -> Callable[[np.ndarray], None]:
+    """Shift rows by one."""
+    return at(rows, lambda values: np.roll(values, 1, axis=0))
+
+
+def exchanged(one: Any, other: Any) -> Callable[[Any], None]:
+    """Exchange two parts."""
+
+    def apply(values: Any) -> None:
+        values[one], values[other] = values[other].copy(), values[one].copy()
+
+    return apply
+
+
+def exchanged_items(one: Any, other: Any) -> Callable[[Any], None]:
+    """Exchange two items of a list."""
+
+    def apply(values: Any) -> None:
+        values[one], values[other] = values[other], values[one]
+
+    return apply
+
+
+def setter(name: str, *before: Any) -> Callable[..., Plant]:
+    """Sets the value at a path in a JSON file."""
+    return lambda *path: change_json(name, set_at(*before, *path))
+
+
+def both(one: Plant, other: Plant) -> Plant:
+    return lambda dataset: (one(dataset), other(dataset))
+
+
+def column_of(name: str) -> Callable[[str, Callable[[Any], Any]], Plant]:
+    """Changes a column of a parquet file."""
+    return lambda key, change: change_column(name, key, change)
+
+
+# LeRobot
+
+DATA, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
+VIDEO = "videos/observation.images.{}/chunk-000/file-000.mp4"
+SECOND = slice(ROWS, 2 * ROWS)  # the rows of the second episode
+INFO, STATS, OWN = "meta/info.json", "meta/stats.json", "meta/robocache.json"
+DATA21 = "data/chunk-000/episode_00000{}.parquet"
+VIDEO21 = "videos/chunk-000/observation.images.{}/episode_00000{}.mp4"
+DEPTH = "arrays/depth/chunk-000/file-000.parquet"
+rows, episodes, depth, rows21 = map(column_of, (DATA, EPISODES, DEPTH, DATA21.format(1)))
+info, stats, own, modality = map(setter, (INFO, STATS, OWN, "meta/modality.json"))
+
+
+def remux(name: str, keep: Callable[[int], int | None]) -> Plant:
+    """Write a video again, with the packet of each frame at another place, or without it (None)."""
+
+    def plant(dataset: Path) -> None:
+        import av
+
+        path = dataset / name
+        draft = path.with_name("draft.mp4")
+        with av.open(str(path)) as source, av.open(str(draft), "w") as target:
+            stream = source.streams.video[0]
+            copy = add_stream_like(target, stream)
+            packets = [packet for packet in source.demux(stream) if packet.size]
+            step = packets[1].pts - packets[0].pts
+            for packet in packets:
+                place = keep(round(packet.pts / step))
+                if place is not None:
+                    packet.pts = packet.dts = place * step
+                    packet.stream = copy
+                    target.mux(packet)
+        draft.replace(path)
+
+    return plant
+
+
+def in_reverse(name: str) -> Plant:
+    """Write a video again, its frames in the opposite order."""
+
+    def plant(dataset: Path) -> None:
+        import av
+
+        path = dataset / name
+        with av.open(str(path)) as source:
+            images = [frame.to_ndarray(format="rgb24") for frame in source.decode(video=0)]
+        with av.open(str(path), "w") as target:
+            stream = target.add_stream("libx264", rate=50)
+            stream.height, stream.width, stream.pix_fmt = *images[0].shape[:2], "yuv444p"
+            for image in reversed(images):
+                target.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            target.mux(stream.encode())
+
+    return plant
+
+
+def exchanged_files(one: str, other: str) -> Plant:
+    def plant(dataset: Path) -> None:
+        (dataset / one).rename(dataset / "aside")
+        (dataset / other).rename(dataset / one)
+        (dataset / "aside").rename(dataset / other)
+
+    return plant
+
+
+def replace_text(name: str, old: str, new: str) -> Plant:
+    return lambda dataset: (dataset / name).write_text((dataset / name).read_text().replace(old, new))
+
+
+def cut_off(name: str) -> Plant:
+    return lambda dataset: os.truncate(dataset / name, (dataset / name).stat().st_size // 2)
+
+
+def copy_file(source: str, target: str) -> Plant:
+    return lambda dataset: shutil.copyfile(dataset / source, dataset / target)
+
+
+def drop_rows(name: str, rows: slice) -> Plant:
+    """Remove rows of a parquet file."""
+
+    def plant(dataset: Path) -> None:
+        table = parquet.read_table(dataset / name, partitioning=None)
+        keep = np.delete(np.arange(len(table)), rows)
+        parquet.write_table(table.take(keep), dataset / name)
+
+    return plant
+
+
+def image_of_another_camera(dataset: Path) -> None:
+    other = parquet.read_table(dataset / DATA)["observation.images.gray"].to_pylist()
+    change_column(DATA, "observation.images.color", lambda v: [*v[:9], other[9], *v[10:]])(dataset)
+
+
+# fmt: off
+LEROBOT = [
+    ("a video is cut off", "file-000.mp4: cannot be read", cut_off(VIDEO.format("gray"))),
+    ("files elsewhere", "is outside the dataset", info("data_path", "../{chunk_index}-{file_index}.parquet")),
+    ("ticks shifted by one", "the first tick is", rows("robocache.tick_ns", at(SECOND, TICK_NS))),
+    ("a tick off the grid", "not on the grid of 50 Hz", rows("robocache.tick_ns", at(7, 3))),
+    ("stamps shifted by 1 ms", "episode 1: color: wrong in 40 rows; in row 0 stamp is",
+     rows("robocache.stamp_ns", at((SECOND, COLOR), MS))),
+    ("an age changed", "episode 0: state: wrong in 1 rows; in row 3", rows("robocache.age_ns", at((3, STATE), 5))),
+    ("stamps and ages changed together, beyond max_age_ms", "its samples are 0 to 60000000 ns old",
+     both(rows("robocache.stamp_ns", at((5, COLOR), -90 * MS)), rows("robocache.age_ns", at((5, COLOR), 90 * MS)))),
+    ("an unknown valid", "in row 9 valid is 3", rows("robocache.valid", at((9, STATE), to(3)))),
+    ("valid 0 with a value", "where valid is 0", rows("robocache.valid", at((9, STATE), to(0)))),
+    ("valid 2 for 1", "robocache.valid: ", rows("robocache.valid", at((9, STATE), to(2)))),
+    ("a value where a stream has none", "arm: 5 in row 30, where valid is 0", rows("action", at((30, 0), to(5.0)))),
+    ("actions shifted by one row", "another value than in the row before", rows("action", rolled(SECOND))),
+    ("actions of two episodes exchanged", "stats/action", rows("action", exchanged(slice(0, ROWS), SECOND))),
+    ("a state changed", "stats/observation.state", rows("observation.state", at((9, 1), 0.01))),
+    ("a state that is NaN", "NaN or infinite in 1 rows", rows("observation.state", at((9, 1), to(np.nan)))),
+    ("two columns of the state exchanged", "stats/observation.state",
+     rows("observation.state", lambda values: values[:, [1, 0, 2]])),
+    ("states of two rows exchanged, which stay those of the episode", "", rows("observation.state", exchanged(3, 9))),
+    ("a stamp and its age changed together, within max_age_ms", "stats/robocache.age_ns: mean",
+     change_columns(DATA, **{"robocache.stamp_ns": at((5, STATE), -MS), "robocache.age_ns": at((5, STATE), MS)})),
+    ("the padding of a window changed", "where there is no sample",
+     rows("observation.window.force", at((0, 5, 0), 1.0))),
+    ("a sample of a window changed", "observation.window.force", rows("observation.window.force", at((9, 1, 0), 0.5))),
+    ("the mask of a window changed", "robocache.mask.force", rows("robocache.mask.force", at((9, 4), to(0)))),
+    ("the ages of a window shifted", "force: the newest sample of row 9 is",
+     rows("robocache.sample_age_ms.force", at((9, slice(0, 5)), 2.0))),
+    ("a reward changed", "next.reward", rows("next.reward", at(9, 1.0))),
+    ("done before the end", "next.done is True in row 9", rows("next.done", at(9, to(True)))),
+    ("the success of an episode", "next.success of the last row is", rows("next.success", at(ROWS - 1, to(False)))),
+    ("timestamps shifted by one row", "timestamp: wrong in", rows("timestamp", at(SECOND, 0.02))),
+    ("two frame indices exchanged", "frame_index: wrong in 2 rows", rows("frame_index", exchanged(3, 4))),
+    ("the index of a row", "index: wrong in 1 rows", rows("index", at(3, 1))),
+    ("the episode of a row", "episode_index: wrong in 1 rows", rows("episode_index", at(3, 1))),
+    ("the task of the rows of an episode", "task_index: its rows have the task", rows("task_index", at(SECOND, to(0)))),
+    ("a row is missing", "119 rows; its episodes have 120", drop_rows(DATA, slice(50, 51))),
+    ("the texts of two tasks exchanged", "meta/tasks.parquet: the list of tasks",
+     change_column("meta/tasks.parquet", "task", exchanged_items(0, 1))),
+    ("a text of a task", "is not in meta/tasks.parquet",
+     change_column("meta/tasks.parquet", "task", lambda v: ["fold", *v[1:]])),
+    ("an index of a task", "task_index is not 0, 1, 2", change_column("meta/tasks.parquet", "task_index", at(2, 4))),
+    ("the task of an episode", "its rows have the task", episodes("tasks", lambda v: [v[1], *v[1:]])),
+    ("a mean of an episode", "stats/action: mean", episodes("stats/action/mean", at((1, 0), 0.01))),
+    ("a greatest tick of an episode", "stats/robocache.tick_ns: max",
+     episodes("stats/robocache.tick_ns/max", at(1, TICK_NS))),
+    ("a count of an episode", "stats/action: count", episodes("stats/action/count", at(0, 1))),
+    ("statistics of two episodes exchanged", "stats/observation.state: ",
+     episodes("stats/observation.state/std", exchanged(0, 1))),
+    ("the mean of the images of an episode", "stats.json: observation.images.color: mean",
+     episodes("stats/observation.images.color/mean", at((0, 0, 0, 0), to(0.9)))),
+    ("a mean of the dataset", "meta/stats.json: action: mean", stats("action", "mean", 0, 0.5)),
+    ("a quantile of the dataset", "meta/stats.json: observation.state: q99",
+     stats("observation.state", "q99", 0, lambda v: v + 0.1)),
+    ("the greatest pixel of the dataset", "meta/stats.json: observation.images.gray: max",
+     stats("observation.images.gray", "max", 0, [[0.5]])),
+    ("no statistics of a column", "meta/stats.json: has no action",
+     change_json(STATS, lambda stats: stats.pop("action"))),
+    ("openpi's statistics of states", "norm_stats.json: state: mean",
+     change_json("meta/openpi/norm_stats.json", set_at("norm_stats", "state", "mean", 0, 0.5))),
+    ("openpi's statistics of actions, which may be of chunks", "",
+     change_json("meta/openpi/norm_stats.json", set_at("norm_stats", "actions", "mean", 0, 0.5))),
+    ("total_frames", "total_frames is 121", info("total_frames", 121)),
+    ("total_episodes", "total_episodes is 4", info("total_episodes", 4)),
+    ("total_tasks", "total_tasks is 1", info("total_tasks", 1)),
+    ("a split beyond the episodes", "0:4 is not in 0:3", info("splits", "train", "0:4")),
+    ("splits that overlap", "has 1 episodes of train", info("splits", {"train": "0:2", "val": "1:3"})),
+    ("an episode in no split", "1 of 3 episodes are in no split", info("splits", "train", "0:2")),
+    ("fps", "fps is 25; meta/robocache.json has 50", info("fps", 25)),
+    ("the fps of a video", "video.fps is 30", info("features", "observation.images.color", "info", "video.fps", 30)),
+    ("the codec of a video", "codec is", info("features", "observation.images.color", "info", "video.codec", "hevc")),
+    ("the robot", "robot_type is arms", info("robot_type", "arms")),
+    ("names of columns exchanged", "features.observation.state: name 0 is state.1",
+     info("features", "observation.state", "names", ["state.1", "state.0", "state.2"])),
+    ("names of streams exchanged", "features.robocache.valid: name 0 is",
+     info("features", "robocache.valid", "names", lambda v: [v[1], v[0], *v[2:]])),
+    ("the shape of a video", "frames of", info("features", "observation.images.color", "shape", [24, 31, 3])),
+    ("the shape of a column", "its shape is [4]", info("features", "observation.state", "shape", [4])),
+    ("the type of a column", "the feature is float64", info("features", "action", "dtype", "float64")),
+    ("a feature is missing", "is not a feature of meta/info.json",
+     change_json(INFO, lambda info: info["features"].pop("action"))),
+    ("the length of an episode", "they must be 0 to 39", episodes("length", at(0, -1))),
+    ("the first row of an episode", "they must be 40 to 80", episodes("dataset_from_index", at(1, 1))),
+    ("the file of an episode", "file-001.parquet: is missing", episodes("data/file_index", at(1, 1))),
+    ("episodes in another order", "episode_index is 1",
+     lambda d: parquet.write_table(parquet.read_table(d / EPISODES).take([1, 0, 2]), d / EPISODES)),
+    ("an episode is missing", "total_episodes is 3; the dataset has 2", drop_rows(EPISODES, slice(2, 3))),
+    ("the first frame of an episode", "shares frames with another episode",
+     episodes("videos/observation.images.color/from_timestamp", at(1, -0.02))),
+    ("the end of an episode in a video", "to_timestamp is",
+     episodes("videos/observation.images.color/to_timestamp", at(1, 0.02))),
+    ("a frame is missing", "119 frames; its episodes have 120",
+     remux(VIDEO.format("color"), lambda k: k if k < 119 else None)),
+    ("frames at other times", "rows have no frame", remux(VIDEO.format("color"), lambda k: k if k < 60 else k + 1)),
+    ("frames in another order, of lossy video", "", in_reverse(VIDEO.format("color"))),
+    ("the video of another camera", "frames of 9x17", copy_file(VIDEO.format("gray"), VIDEO.format("color"))),
+    ("a video is missing", "file-000.mp4: is missing", remove(VIDEO.format("gray"))),
+    ("a video of no episode", "no episode is in this file",
+     copy_file(VIDEO.format("gray"), VIDEO.format("gray").replace("000.mp4", "001.mp4"))),
+    ("the stamp of a depth image", "its stamp is", depth("stamp_ns", at(2, MS))),
+    ("a depth image is missing", "rows have no array", drop_rows(DEPTH, slice(4, 5))),
+    ("the rows of a depth image", "are not in order", depth("frame_from", at(4, -1))),
+    ("a depth image of another size", "bytes; the shape has", depth("data", lambda v: [v[0][:-4], *v[1:]])),
+    ("the files of depth images are missing", "arrays/depth: ", remove("arrays")),
+    ("the provenance is missing", "meta/robocache.json: is missing", remove(OWN)),
+    ("the ticks of an episode in the provenance", "the first tick is",
+     own("episodes", 1, "first_tick_ns", lambda v: v + TICK_NS)),
+    ("the length of an episode in the provenance", "its number of rows is 40", own("episodes", 1, "frames", 41)),
+    ("the task of an episode in the provenance", "its task is task 1", own("episodes", 1, "task", "fold")),
+    ("the limit of a stream in the provenance", "spec is not that of layout.spec",
+     own("spec", "streams", "color", "max_age_ms", 500.0)),
+    ("the latency of a stream in the provenance", "stamp is",
+     both(*(own(*part, "streams", "color", "latency_ms", 7.0) for part in (["spec"], ["layout", "spec"])))),
+    ("the columns of the layout in the provenance", "layout.columns: name 0 is",
+     own("layout", "columns", lambda v: [v[1], v[0], *v[2:]])),
+    ("an episode is missing in the provenance", "3 episodes; meta/robocache.json has 2",
+     change_json(OWN, lambda reported: reported["episodes"].pop())),
+]
+LEROBOT_IMAGE = [
+    ("an image that is not one", "row 5: cannot be read",
+     rows("observation.images.color", lambda v: [*v[:5], {"bytes": b"no image", "path": None}, *v[6:]])),
+    ("images of two rows exchanged", "another image than in the row before",
+     rows("observation.images.color", exchanged_items(3, 8))),
+    ("an image of another size", "row 9 is 9x17", image_of_another_camera),
+    ("an image is missing", "row 9 has no image",
+     rows("observation.images.color", lambda v: [*v[:9], {"bytes": None, "path": None}, *v[10:]])),
+]
+# fmt: on
+
+
+def lines21(name: str, change: Callable[[list[Any]], Any]) -> Plant:
+    return change_lines(f"meta/{name}.jsonl", change)
+
+
+# fmt: off
+LEROBOT21 = [
+    ("ticks shifted by one", "the first tick is", rows21("robocache.tick_ns", at(slice(None), TICK_NS))),
+    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+     rows21("robocache.stamp_ns", at((slice(None), COLOR), MS))),
+    ("actions shifted by one row", "another value than in the row before", rows21("action", rolled(slice(None)))),
+    ("an action changed", "episode 1: action: m", rows21("action", at((3, 0), 0.5))),
+    ("the data of two episodes exchanged", "episode_index: wrong in 40 rows",
+     exchanged_files(DATA21.format(0), DATA21.format(1))),
+    ("a file of no episode", "is not a file of an episode", copy_file(DATA21.format(0), DATA21.format(3))),
+    ("the annotation of a row", "is not task_index in row 3",
+     rows21("annotation.human.action.task_description", at(3, to(0)))),
+    ("the task of an episode", "its rows have the task", lines21("episodes", set_at(0, "tasks", ["task 1"]))),
+    ("the texts of two tasks exchanged", "the list of tasks",
+     lines21("tasks", lambda v: [v[0].update(task="task 1"), v[1].update(task="task 0")])),
+    ("the length of an episode", "the episode has 39", lines21("episodes", set_at(0, "length", 39))),
+    ("a mean of an episode", "episode 1: action: mean",
+     lines21("episodes_stats", set_at(1, "stats", "action", "mean", 0, 0.5))),
+    ("statistics of two episodes exchanged", "episode 0: observation.state",
+     lines21("episodes_stats", lambda v: [v[0].update(stats=v[1]["stats"])])),
+    ("statistics of images that no images have", "no pixels from 0 to 1",
+     lines21("episodes_stats", set_at(1, "stats", "observation.images.color", "mean", 0, [[1.5]]))),
+    ("a mean of images of an episode", "",
+     lines21("episodes_stats",
+             set_at(1, "stats", "observation.images.color", "mean", 0, lambda v: [[v[0][0] + 0.01]]))),
+    ("GR00T's mean", "meta/stats.json: action: mean", stats("action", "mean", 0, 0.5)),
+    ("GR00T's columns of a stream", "action.arm is [0, 1]", modality("action", "arm", "end", 1)),
+    ("GR00T's name of a video", "observation.images.side is not a video",
+     modality("video", "color", "original_key", "observation.images.side")),
+    ("total_videos", "total_videos is 5", info("total_videos", 5)),
+    ("total_chunks", "total_chunks is 2", info("total_chunks", 2)),
+    ("a split beyond the episodes", "0:4 is not in 0:3", info("splits", "train", "0:4")),
+    ("a frame is missing", "39 frames; its episodes have 40",
+     remux(VIDEO21.format("color", 0), lambda k: k if k < 39 else None)),
+    ("the videos of two episodes exchanged, of equal length", "",
+     exchanged_files(VIDEO21.format("color", 0), VIDEO21.format("color", 1))),
+    ("the video of another camera", "frames of 9x17", copy_file(VIDEO21.format("gray", 0), VIDEO21.format("color", 0))),
+    ("a missing data file", "episode_000001.parquet: is missing", remove(DATA21.format(1))),
+    ("a missing video", "episode_000000.mp4: is missing", remove(VIDEO21.format("color", 0))),
+    ("no quantile of GR00T's statistics", "action has no q99: GR00T overwrites the file",
+     change_json(STATS, lambda stats: stats["action"].pop("q99"))),
+    ("a modality beyond the columns", "0 to 9 are not columns of action, which has 2",
+     modality("action", "arm", "end", 9)),
+    ("a line that is not JSON", "meta/episodes.jsonl: line 1: not JSON",
+     lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0,\n')),
+    ("an episode longer than its video", "10000000000000 rows; the video has",
+     lines21("episodes", lambda lines: lines[0].update(length=10**13))),
+    ("the stamp of a depth image", "its stamp is", depth("stamp_ns", at(2, MS))),
+    ("the provenance is missing", "meta/robocache.json: is missing", remove(OWN)),
+]
+# fmt: on
+
+# robomimic
+
+
+def hdf5(change: Callable[[Any], Any]) -> Plant:
+    """Change the file of a robomimic dataset."""
+
+    def plant(dataset: Path) -> None:
+        import h5py
+
+        with h5py.File(dataset / "dataset.hdf5", "r+") as file:
+            change(file)
+
+    return plant
+
+
+def link_elsewhere(file: Any) -> None:
+    import h5py
+
+    file["data/demo_1/obs/other"] = h5py.ExternalLink("secret.hdf5", "/data")
+
+
+def array(name: str, change: Callable[[np.ndarray], Any]) -> Plant:
+    """Change values of an array of the second demonstration."""
+
+    def apply(file: Any) -> None:
+        values = file[f"data/demo_1/{name}"][()]
+        new = change(values)
+        file[f"data/demo_1/{name}"][...] = values if new is None else new
+
+    return hdf5(apply)
+
+
+def attribute(name: str, value: Any, group: str = "data") -> Plant:
+    """Set an attribute; a function gets its value."""
+    return hdf5(
+        lambda file: file[group].attrs.update({name: value(file[group].attrs[name]) if callable(value) else value})
+    )
+
+
+def mask(name: str, demos: Iterable[str]) -> Plant:
+    def apply(file: Any) -> None:
+        del file[f"mask/{name}"]
+        file[f"mask/{name}"] = np.array(list(demos), "S")
+
+    return hdf5(apply)
+
+
+# fmt: off
+ROBOMIMIC = [
+    ("an action beyond 1", "actions: 1.5 is outside -1 to 1", array("actions", at((3, 0), to(1.5)))),
+    ("a value that is NaN", "obs/state: NaN or infinite in 1 rows, the first is row 1",
+     array("obs/state", at((1, 0), to(np.nan)))),
+    ("a link to another file", "data/demo_1/obs/other is a link", hdf5(link_elsewhere)),
+    ("a file that is cut off", "it ends early", cut_off("dataset.hdf5")),
+    ("ticks shifted by one", "the first tick is", array("robocache/tick_ns", at(slice(None), TICK_NS))),
+    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+     array("robocache/stamp_ns", at((slice(None), COLOR), MS))),
+    ("an age changed", "state: wrong in 1 rows; in row 3", array("robocache/age_ns", at((3, STATE), 5))),
+    ("an unknown valid", "in row 3 valid is 3", array("robocache/valid", at((3, STATE), to(3)))),
+    ("a stamp and its age changed together, within max_age_ms", "",
+     both(array("robocache/stamp_ns", at((5, STATE), -MS)), array("robocache/age_ns", at((5, STATE), MS)))),
+    ("next_obs is obs of the same row", "is not obs of the next row in 39 rows",
+     hdf5(lambda f: f["data/demo_1/next_obs/state"].write_direct(f["data/demo_1/obs/state"][()]))),
+    ("the last row of next_obs", "the last row is not the last one of obs", array("next_obs/state", at(ROWS - 1, 1.0))),
+    ("a value of obs", "next_obs/state: is not obs of the next row in 1 rows", array("obs/state", at((3, 1), 1.0))),
+    ("a value of obs and of next_obs", "",
+     both(array("obs/state", at((3, 1), 1.0)), array("next_obs/state", at((2, 1), 1.0)))),
+    ("actions shifted by one row", "actions: wrong in", array("actions", rolled(slice(None)))),
+    ("an action changed", "actions: wrong in 1 rows; in row 3 value 0 is", array("actions", at((3, 0), -0.01))),
+    ("a recorded action changed", "actions: wrong in", array("action_dict/arm", at((2, 0), -0.5))),
+    ("the scale of actions", "actions: wrong in", attribute("action_scale", lambda v: v * 1.1)),
+    ("done before the end", "dones: wrong in 1 rows; in row 3", array("dones", at(3, to(1)))),
+    ("no done at the end", "dones: wrong in 1 rows; in row 39", array("dones", at(ROWS - 1, to(0)))),
+    ("the reward of a sample", "", array("rewards", at([2, 3], 0.5))),
+    ("num_samples", "num_samples is 39", attribute("num_samples", 39, "data/demo_1")),
+    ("total", "total is 121", attribute("total", 121)),
+    ("rate_hz", "rate_hz is 25", attribute("rate_hz", 25)),
+    ("env_args", "env_args has no type", attribute("env_args", json.dumps({"env_name": "arm", "env_kwargs": {}}))),
+    ("the name of the environment", "env_name in env_args is leg",
+     attribute("env_args", json.dumps({"env_name": "leg", "type": 2, "env_kwargs": {}}))),
+    ("the task of a demonstration", "lang in ep_meta is fold",
+     attribute("ep_meta", json.dumps({"lang": "fold"}), "data/demo_1")),
+    ("the names of actions", "action_names: name 0 is arm.1",
+     attribute("action_names", json.dumps(["arm.1", "arm.0"]))),
+    ("the names of streams", "streams: name 0 is force",
+     attribute("streams", json.dumps(["force", "state", *STREAMS[2:]]))),
+    ("two demonstrations exchanged", "lang in ep_meta is",
+     hdf5(lambda f: [f.move(f"data/demo_{a}", f"data/demo_{b}") for a, b in ((0, 8), (1, 0), (8, 1))])),
+    ("a demonstration is missing", "its groups are not demo_0 to demo_1", hdf5(lambda f: f["data"].pop("demo_1"))),
+    ("an observation is missing", "has no obs/state", hdf5(lambda f: f["data/demo_1/obs"].pop("state"))),
+    ("a mask that names no demonstration", "names demo_7, which is missing",
+     mask("train", ["demo_0", "demo_2", "demo_7"])),
+    ("a demonstration in train and valid", "are in train and in valid", mask("valid", ["demo_0", "demo_1"])),
+    ("a demonstration in no mask", "is in neither train nor valid", mask("train", ["demo_0"])),
+    ("the mask of a task", "mask/task_1: ", mask("task_1", ["demo_0"])),
+    ("an image of another row", "color: in ", array("obs/color", exchanged(3, 8)), True),
+    ("the ages of a window shifted", "force: the newest sample of row 9 is",
+     array("robocache/sample_age_ms.force", at((9, slice(0, 5)), 2.0))),
+    ("the provenance is missing", "robocache/provenance: is missing", hdf5(lambda f: f.pop("robocache/provenance"))),
+]
+# fmt: on
+
+# Diffusion Policy
+
+ZARR = "replay_buffer.zarr"
+zattrs = setter(f"{ZARR}/data/.zattrs")
+
+
+def zarr(name: str, change: Callable[[np.ndarray], Any]) -> Plant:
+    """Change values of an array of one chunk."""
+
+    def plant(dataset: Path) -> None:
+        folder = dataset / ZARR / name
+        metadata = json.loads((folder / ".zarray").read_text())
+        path = folder / ".".join("0" for _ in metadata["shape"])
+        codec, kind = pyarrow.Codec("zstd"), np.dtype(metadata["dtype"])
+        size = int(np.prod(metadata["chunks"])) * kind.itemsize
+        data = codec.decompress(path.read_bytes(), decompressed_size=size, asbytes=True)
+        values = np.frombuffer(data, kind).reshape(metadata["chunks"]).copy()
+        new = change(values)
+        values = values if new is None else new
+        path.unlink()
+        path.write_bytes(codec.compress(values.astype(kind).tobytes(), asbytes=True))
+
+    return plant
+
+
+def swap_chunks(*rows: int) -> Plant:
+    """Exchange images of pairs of rows."""
+
+    def plant(dataset: Path) -> None:
+        folder = dataset / ZARR / "data/color"
+        for one, other in zip(rows[::2], rows[1::2], strict=True):
+            paths = [folder / f"{row}.0.0.0" for row in (one, other)]
+            contents = [path.read_bytes() for path in paths]
+            for path, data in zip(paths, reversed(contents), strict=True):
+                path.unlink()
+                path.write_bytes(data)
+
+    return plant
+
+
+# fmt: off
+DIFFUSION_POLICY = [
+    ("a damaged chunk", "data/action/0.0: damaged", cut_off(f"{ZARR}/data/action/0.0")),
+    ("a value that is infinite", "NaN or infinite", zarr("data/state", at((3, 1), to(np.inf)))),
+    ("metadata that is not usable", "meta/episode_ends/.zarray: ",
+     change_json(f"{ZARR}/meta/episode_ends/.zarray", set_at("chunks", [0]))),
+    ("ticks shifted by one", "the first tick is", zarr("data/robocache.tick_ns", at(SECOND, TICK_NS))),
+    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+     zarr("data/robocache.stamp_ns", at((SECOND, COLOR), MS))),
+    ("an age changed", "state: wrong in 1 rows; in row 3", zarr("data/robocache.age_ns", at((3, STATE), 5))),
+    ("an unknown valid", "in row 3 valid is 3", zarr("data/robocache.valid", at((3, STATE), to(3)))),
+    ("actions shifted by one row", "another value than in the row before", zarr("data/action", rolled(SECOND))),
+    ("an action where there is none", "where valid is 0", zarr("data/action", at((30, 0), 1.0))),
+    ("a value of an observation", "", zarr("data/state", at((3, 1), 1.0))),
+    ("a stamp and its age changed together, within max_age_ms", "",
+     both(zarr("data/robocache.stamp_ns", at((5, STATE), -MS)), zarr("data/robocache.age_ns", at((5, STATE), MS)))),
+    ("the end of an episode", "its number of rows is 41", zarr("meta/episode_ends", at(0, 1))),
+    ("ends that do not rise", "is not rising", zarr("meta/episode_ends", to(np.array([40, 40, 120])))),
+    ("the task of an episode", "task_index, episode 1: it is 0", zarr("meta/task_index", at(1, to(0)))),
+    ("the success of an episode", "success, episode 1: it is 1", zarr("meta/success", at(1, to(1)))),
+    ("the texts of the tasks", "the list of tasks",
+     change_json(f"{ZARR}/meta/.zattrs", set_at("tasks", ["task 1", "task 0", "task 2"]))),
+    ("a chunk of an image is missing", "1 chunks are missing", remove(f"{ZARR}/data/color/5.0.0.0")),
+    ("the chunk of actions is missing", "1 chunks are missing", remove(f"{ZARR}/data/action/0.0")),
+    ("a chunk too many", "is not a chunk of its",
+     copy_file(f"{ZARR}/data/color/5.0.0.0", f"{ZARR}/data/color/500.0.0.0")),
+    ("images of two rows exchanged", "color: in", swap_chunks(3, 8)),
+    ("images of two samples exchanged", "", swap_chunks(4, 8, 5, 9)),
+    ("the shape of an array", "rows; the episodes have 120",
+     change_json(f"{ZARR}/data/state/.zarray", set_at("shape", [119, 3]))),
+    ("names of columns exchanged", "columns.action: name 0 is arm.1", zattrs("columns", "action", ["arm.1", "arm.0"])),
+    ("rate_hz", "rate_hz is 25", zattrs("rate_hz", 25)),
+    ("an array is missing", "data/state/.zarray: is missing", remove(f"{ZARR}/data/state")),
+    ("the provenance is missing", "has no provenance robocache", remove(f"{ZARR}/.zattrs")),
+]
+# fmt: on
+
+# RLDS
+
+RLDS_FOLDER = "robocache/1.0.0/"
+STEP = ("featuresDict", "features", "steps", "sequence", "feature", "featuresDict", "features")  # in features.json
+rlds_info, rlds_stats = (setter(f"{RLDS_FOLDER}{name}.json") for name in ("dataset_info", "dataset_statistics"))
+rlds_features = setter(f"{RLDS_FOLDER}features.json", *STEP)
+RECORDS = RLDS_FOLDER + "robocache-train.tfrecord-00000-of-00001"
+
+
+def records(change: Callable[[list[dict[str, Any]]], Any]) -> Plant:
+    """Change the features of the records, with right checksums and a right numBytes."""
+
+    def plant(dataset: Path) -> None:
+        path = dataset / RECORDS
+        episodes = [
+            {key: list(map(bytes, v)) if isinstance(v, list) else np.array(v) for key, v in parse_example(data).items()}
+            for data in read_records(path)
+        ]
+        new = change(episodes)
+        path.unlink()
+        writer, total = RecordWriter(path), 0
+        for episode in episodes if new is None else new:
+            features = {key: BytesList(v) if isinstance(v, list) else v for key, v in episode.items()}
+            nbytes, chunks = encode_example(features)
+            writer.write(nbytes, chunks)
+            total += nbytes
+        writer.close()
+        change_json(RLDS_FOLDER + "dataset_info.json", set_at("splits", 0, "numBytes", str(total)))(dataset)
+
+    return plant
+
+
+def step(key: str, change: Callable[[Any], Any], *shape: int) -> Plant:
+    """Change a feature of the steps of the second episode; numbers have the shape of a step."""
+
+    def apply(episodes: list[dict[str, Any]]) -> None:
+        values = episodes[1][key]
+        table = values.reshape(-1, *shape) if isinstance(values, np.ndarray) else values
+        new = change(table)
+        table = table if new is None else new
+        episodes[1][key] = table.reshape(-1) if isinstance(table, np.ndarray) else table
+
+    return records(apply)
+
+
+# fmt: off
+RLDS = [
+    ("an action that is NaN", "steps/action: NaN or infinite in 1", step("steps/action", at((3, 0), to(np.nan)), 2)),
+    ("a number is missing", "79 numbers are not steps of shape [2]", step("steps/action", lambda v: v[:-1])),
+    ("images of another camera", "features.json says",
+     records(lambda v: v[1].update({"steps/observation/color": v[1]["steps/observation/gray"]}))),
+    ("an image that is not one", "steps/observation/color: cannot be read",
+     step("steps/observation/color", lambda v: [b"no image", *v[1:]])),
+    ("a feature that is not listed", "steps/other is not in features.json",
+     records(lambda v: v[1].update({"steps/other": np.zeros(ROWS, np.float32)}))),
+    ("ticks shifted by one", "the first tick is", step("steps/robocache/tick_ns", at(slice(None), TICK_NS))),
+    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+     step("steps/robocache/stamp_ns", at((slice(None), COLOR), MS), 8)),
+    ("an age changed", "state: wrong in 1 rows; in row 3", step("steps/robocache/age_ns", at((3, STATE), 5), 8)),
+    ("an unknown valid", "in row 3 valid is 3", step("steps/robocache/valid", at((3, STATE), to(3)), 8)),
+    ("actions shifted by one row", "another value than in the row before",
+     step("steps/action", rolled(slice(None)), 2)),
+    ("a state changed", "proprio: mean", step("steps/observation/state", at((3, 1), 0.5), 3)),
+    ("is_first in another step", "is_first is true at steps [3]",
+     step("steps/is_first", lambda v: np.arange(ROWS) == 3)),
+    ("is_last in another step", "is_last is true at steps [38]",
+     step("steps/is_last", lambda v: np.arange(ROWS) == 38)),
+    ("is_terminal of a failure", "is_terminal is True in step 39",
+     step("steps/is_terminal", lambda v: np.arange(ROWS) == 39)),
+    ("a discount", "discount is not 1", step("steps/discount", at(3, -0.5))),
+    ("the reward of a sample", "", step("steps/reward", at([2, 3], 0.5))),
+    ("the instruction of a step", "language_instruction is fold",
+     step("steps/language_instruction", lambda v: [b"fold", *v[1:]])),
+    ("images of two steps exchanged", "color: in", step("steps/observation/color", exchanged_items(3, 8))),
+    ("a depth image of another size", "compressed with zlib",
+     step("steps/observation/depth", lambda v: [v[0][:-2], *v[1:]])),
+    ("an image is missing", "different numbers of steps", step("steps/observation/color", lambda v: v[:-1])),
+    ("a feature is missing", "steps/action is missing",
+     records(lambda v: [v[0], {key: of for key, of in v[1].items() if key != "steps/action"}, v[2]])),
+    ("two episodes exchanged", "episode_metadata/episode_index is 1", records(lambda v: [v[1], v[0], v[2]])),
+    ("an episode is missing", "2 records; dataset_info.json says 3", records(lambda v: v[:2])),
+    ("the success of an episode", "episode_metadata/success is 1",
+     records(lambda v: v[1].update({"episode_metadata/success": np.array([1])}))),
+    ("shardLengths", "3 records; dataset_info.json says 2", rlds_info("splits", 0, "shardLengths", ["2"])),
+    ("numBytes", "numBytes is 9", rlds_info("splits", 0, "numBytes", "9")),
+    ("the name of a split", "is missing", rlds_info("splits", 0, "name", "val")),
+    ("the shape of a feature", "steps/action: ", rlds_features("action", "tensor", "shape", "dimensions", ["3"])),
+    ("the type of a feature", "features.json says int64", rlds_features("action", "tensor", "dtype", "int64")),
+    ("names of actions exchanged", "steps/action: name 0 is arm.1",
+     rlds_features("action", "description", "arm.1, arm.0")),
+    ("a mean of the dataset", "dataset_statistics.json: action: mean", rlds_stats("action", "mean", 0, 0.5)),
+    ("num_transitions", "num_transitions is 9", rlds_stats("num_transitions", 9)),
+    ("the provenance is missing", "robocache.json: is missing", remove(RLDS_FOLDER + "robocache.json")),
+]
+# fmt: on
+
+# WebDataset
+
+TAR = "train-000000.tar"
+index = setter("dataset.json")
+
+
+def members(change: Callable[[list[tuple[str, bytes]]], Any]) -> Plant:
+    """Change the members of the tar file, with a right size in dataset.json."""
+
+    def plant(dataset: Path) -> None:
+        with tarfile.open(dataset / TAR) as archive:
+            found = [(member.name, archive.extractfile(member).read()) for member in archive]  # type: ignore[union-attr]
+        new = change(found)
+        with tarfile.open(dataset / TAR, "w", format=tarfile.USTAR_FORMAT) as archive:
+            for name, data in found if new is None else new:
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        set_size = set_at("shards", 0, "bytes", (dataset / TAR).stat().st_size)
+        change_json("dataset.json", set_size)(dataset)
+
+    return plant
+
+
+def member(name: str, change: Callable[[bytes], bytes]) -> Plant:
+    """Change the contents of the members whose name matches."""
+    return members(lambda found: [(n, change(data) if re.fullmatch(name, n) else data) for n, data in found])
+
+
+def meta(name: str, change: Callable[[dict[str, Any]], Any]) -> Plant:
+    """Change the meta.json of samples."""
+
+    def apply(data: bytes) -> bytes:
+        value = json.loads(data)
+        change(value)
+        return json.dumps(value).encode()
+
+    return member(f"{name}.meta.json", apply)
+
+
+def npy(name: str, change: Callable[[np.ndarray], Any]) -> Plant:
+    """Change an array of samples."""
+
+    def apply(data: bytes) -> bytes:
+        values, file = np.load(io.BytesIO(data)), io.BytesIO()
+        new = change(values)
+        np.save(file, values if new is None else new)
+        return file.getvalue()
+
+    return member(name, apply)
+
+
+def exchanged_members(one: str, other: str) -> Plant:
+    def apply(found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        data = dict(found)
+        data[one], data[other] = data[other], data[one]
+        return [(name, data[name]) for name, _ in found]
+
+    return members(apply)
+
+
+def exchange_samples(found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    keys = ("000001_000003", "000001_000004")
+    first, second = ([member for member in found if member[0].startswith(key)] for key in keys)
+    place = found.index(first[0])
+    return [*found[:place], *second, *first, *found[place + len(first) + len(second) :]]
+
+
+def shift_actions(found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    data = dict(found)
+    names = [f"000001_{row:06d}.action.npy" for row in range(ROWS)]
+    data |= dict(zip(names, [data[name] for name in (names[-1], *names[:-1])], strict=True))
+    return [(name, data[name]) for name, _ in found]
+
+
+# fmt: off
+WEBDATASET = [
+    ("ticks shifted by one", "the first tick is", meta("000001_.*", set_at("tick_ns", lambda v: v + TICK_NS))),
+    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+     meta("000001_.*", set_at("stamp_ns", "color", lambda v: v + MS))),
+    ("an age changed", "state: wrong in 1 rows; in row 3", meta("000001_000003", set_at("age_ns", "state", 5))),
+    ("an unknown valid", "in row 3 valid is 3", meta("000001_000003", set_at("valid", "state", 3))),
+    ("a stream is missing in a sample", "valid: 7 names; the spec has 8",
+     meta("000001_000003", lambda v: v["valid"].pop("state"))),
+    ("the task of a sample", "000001_000003: task is fold", meta("000001_000003", set_at("task", "fold"))),
+    ("the index of a task", "task_index is 0", meta("000001_.*", set_at("task_index", 0))),
+    ("the success of a sample", "success is True", meta("000001_000003", set_at("success", True))),
+    ("is_first in another sample", "its number of rows is 3", meta("000001_000003", set_at("is_first", True))),
+    ("is_last in another sample", "is_last is True", meta("000001_000003", set_at("is_last", True))),
+    ("the number of a sample", "tick is 4", meta("000001_000003", set_at("tick", 4))),
+    ("the episode of a sample", "episode is 0", meta("000001_000003", set_at("episode", 0))),
+    ("actions shifted by one row", "another value than in the row before", members(shift_actions)),
+    ("a state changed", "stats.json: state.npy: mean", npy("000001_000003.state.npy", at(1, 0.5))),
+    ("a state of another shape", "float32 [2]; the first sample has float32 [3]",
+     npy("000001_000003.state.npy", lambda v: v[:2])),
+    ("the ages of a window shifted", "force: the newest sample of row 9 is",
+     npy("000001_000009.force.age_ms.npy", at(slice(0, 5), 2.0))),
+    ("images of two samples exchanged", "color: in",
+     exchanged_members("000001_000003.color.jpg", "000001_000008.color.jpg")),
+    ("a member is missing", "has other fields than the first: action.npy",
+     members(lambda v: [m for m in v if m[0] != "000001_000003.action.npy"])),
+    ("a sample is missing", "its key is 000001_000004",
+     members(lambda v: [m for m in v if not m[0].startswith("000001_000003")])),
+    ("two samples exchanged", "its key is 000001_000004",
+     members(exchange_samples)),
+    ("a member elsewhere", "are not adjacent", members(lambda v: [*v[1:], v[0]])),
+    ("a damaged depth array", "000003.depth.npz",
+     member("000001_000003.depth.npz", lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:])),
+    ("the samples of a shard", "120 samples; dataset.json says 119", index("shards", 0, "samples", 119)),
+    ("the episodes of a shard", "episodes of train-000000.tar is 2", index("shards", 0, "episodes", 2)),
+    ("the task of an episode", "episode 1: task is fold", index("episodes", 1, "task", "fold")),
+    ("names of columns exchanged", "columns.action.npy: name 0 is arm.1",
+     index("columns", "action.npy", ["arm.1", "arm.0"])),
+    ("a mean of the dataset", "stats.json: action.npy: mean",
+     change_json("stats.json", set_at("action.npy", "mean", 0, 0.5))),
+    ("dataset.json is missing", "dataset.json: is missing", remove("dataset.json")),
+    ("the provenance is missing", "robocache.json: is missing", remove("robocache.json")),
+]
+# fmt: on
+
+# Recordings
+
+EPISODE = "episode_000001"
+mcap_own = setter("robocache.json")
+
+
+def rewrite(change: Callable[[RawMessage], Iterable[RawMessage]], *, checksums: bool = True) -> Plant:
+    """Write the recording of the second episode again, with changed messages and right checksums, or without."""
+
+    def plant(dataset: Path) -> None:
+        folder = dataset / EPISODE
+        streams = sensor_spec(outcomes=True).streams
+        definitions = {f"robocache/msg/{stream.name.capitalize()}": definition(stream) for stream in streams}
+        with Bag(folder) as bag:
+            messages = [changed for message in bag.messages() for changed in change(message)]
+            known = {name: topic.type for name, topic in bag.topics.items()}
+            types = {message.topic: known.get(message.topic, "std_msgs/msg/Float32") for message in messages}
+        shutil.rmtree(folder)
+        write_bag(folder, types, messages, definitions=definitions, compression="storage")
+        if checksums:
+            add_checksums(folder / f"{EPISODE}.mcap")
+
+    return plant
+
+
+def topic(name: str, change: Callable[[RawMessage, int], Iterable[RawMessage]]) -> Plant:
+    """Change the messages of a topic, given their tick."""
+    first = 1_700_000_000 * 10**9
+
+    def apply(message: RawMessage) -> Iterable[RawMessage]:
+        on_topic = message.topic == f"/robocache/{name}"
+        return change(message, (message.log_ns - first) // TICK_NS) if on_topic else [message]
+
+    return rewrite(apply)
+
+
+def data_of(name: str, change: Callable[[bytes], bytes]) -> Plant:
+    """Change the bytes of the messages of a topic."""
+    return topic(name, lambda message, _row: [message._replace(data=change(message.data))])
+
+
+def flipped(dataset: Path) -> None:
+    path = dataset / EPISODE / f"{EPISODE}.mcap"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+def truncated(dataset: Path) -> None:
+    path = dataset / EPISODE / f"{EPISODE}.mcap"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def another_recording(dataset: Path) -> None:
+    shutil.rmtree(dataset / EPISODE)
+    shutil.copytree(dataset / "episode_000000", dataset / EPISODE)
+    (dataset / EPISODE / "episode_000000.mcap").rename(dataset / EPISODE / f"{EPISODE}.mcap")
+
+
+def message_fields(name: str, size: int, change: Callable[[Any], Any], rows: slice = slice(None)) -> Plant:
+    """Change the fields of the messages of a stream."""
+
+    def apply(message: RawMessage, row: int) -> list[RawMessage]:
+        table = np.frombuffer(message.data, message_dtype(size)).copy()
+        if row in range(ROWS)[rows]:
+            change(table)
+        return [message._replace(data=table.tobytes())]
+
+    return topic(name, apply)
+
+
+def add_to(field: str, value: Any) -> Callable[[Any], None]:
+    def apply(table: Any) -> None:
+        table[field] += value
+
+    return apply
+
+
+def change_both(table: Any) -> None:
+    table["nanosec"] -= MS if table["nanosec"][0] >= MS else 0
+    table["age_ms"] += 1
+
+
+def set_to(value: float) -> Callable[[Any], None]:
+    return lambda table: table["values"].fill(value)
+
+
+ROW5 = slice(5, 6)
+# fmt: off
+MCAP = [
+    ("values that are NaN", "state: a value is NaN or infinite in 40 rows, the first is row 0",
+     message_fields("state", 3, set_to(np.nan))),
+    ("missing values that are not NaN", "arm: a value that is missing is not NaN in",
+     message_fields("arm", 2, set_to(0))),
+    ("padding of a window that is not NaN", "force: a value that is missing is not NaN in 40 rows, the first is row 0",
+     message_fields("force", 6 + 12, lambda t: np.nan_to_num(t["values"], copy=False))),
+    ("an infinite age", "state: age_ms is NaN or infinite in 40 rows",
+     message_fields("state", 3, add_to("age_ms", np.inf))),
+    ("messages that are too short", "40 messages have not 32 bytes", data_of("state", lambda data: data[:-4])),
+    ("rewards that are NaN", "reward: 40 are NaN", data_of("episode/reward", lambda _: number_message(np.nan))),
+    ("a layout that is not JSON", "layout: cannot be read", data_of("episode/layout", lambda _: text_message("{"))),
+    ("two layouts", "layout: is not one message at the first tick", topic("episode/layout", lambda m, _: [m, m])),
+    ("a message between two ticks", "40 messages for 40 ticks: 1 ticks have none, 1 are at no tick",
+     topic("state", lambda m, row: [m._replace(log_ns=m.log_ns + (row == 5))])),
+    ("images that are cut off", "message: content up to byte", data_of("color", lambda data: data[:-9])),
+    ("images with other stamps", "stamps are not those of the status",
+     data_of("color", lambda data: data[:4] + b"\x00\x00\x00\x01" + data[8:])),
+    ("a topic of no stream", "other is a topic of no stream",
+     topic("color", lambda m, _: [m, m._replace(topic="/robocache/other")])),
+    ("the size of a stream in the provenance", "the definition of robocache/msg/State is not that of the stream state",
+     mcap_own("layout", "spec", "streams", "state", "dim", 4)),
+    ("an altered byte", "chunks are damaged", flipped),
+    ("a recording that is cut off", EPISODE, truncated),
+    ("no checksums", f"{EPISODE}: not every message has a checksum", rewrite(lambda m: [m], checksums=False)),
+    ("ticks shifted by one", "the first tick is|first_tick_ns is not",
+     rewrite(lambda m: [m._replace(log_ns=m.log_ns + TICK_NS)])),
+    ("stamps shifted by 1 ms", "age_ms is 0 in row 0; tick - stamp is",
+     message_fields("state", 3, add_to("nanosec", MS))),
+    ("an age changed", "age_ms is 5 in row 5; tick - stamp is 0",
+     message_fields("state", 3, add_to("age_ms", 5), ROW5)),
+    ("an unknown valid", "valid is not 0, 1 or 2", message_fields("state", 3, add_to("valid", 3), ROW5)),
+    ("valid 0 with a value", "valid and the stamp disagree",
+     message_fields("state", 3, lambda t: t.__setitem__("valid", 0), ROW5)),
+    ("a stamp and its age changed together, within max_age_ms", "", message_fields("state", 3, change_both, ROW5)),
+    ("a value of a vector", "", message_fields("state", 3, add_to("values", 0.1), ROW5)),
+    ("an action of a row", "arm: in", message_fields("arm", 2, add_to("values", 0.1), ROW5)),
+    ("the ages of a window shifted", "force: the newest sample of row 5 is",
+     message_fields("force", 6 + 12, lambda t: at((0, slice(0, 5)), 2)(t["values"]), ROW5)),
+    ("a message is missing", "1 ticks have none", topic("state", lambda m, row: [m] if row != 5 else [])),
+    ("a message twice", "41 messages for 40 ticks", topic("state", lambda m, row: [m] if row != 5 else [m, m])),
+    ("an image is missing", "ticks with a new sample have no message",
+     topic("color", lambda m, row: [m] if row != 4 else [])),
+    ("an image at another tick", "messages are at ticks without a new sample",
+     topic("color", lambda m, row: [m._replace(log_ns=m.log_ns + (TICK_NS if row == 4 else 0))])),
+    ("the reward of a row", "row 5 is 9, not the value of reward",
+     topic("episode/reward", lambda m, row: [m._replace(data=number_message(9.0))] if row == 5 else [m])),
+    ("the task", "task: is not that of robocache.json",
+     topic("episode/task", lambda m, row: [m._replace(data=text_message("fold"))])),
+    ("the layout", "layout: is not that of robocache.json",
+     topic("episode/layout", lambda m, row: [m._replace(data=text_message("{}"))])),
+    ("a topic is missing", "has no topic /robocache/state", topic("state", lambda m, row: [])),
+    ("the recording of another episode", "task: is not that of",
+     another_recording),
+    ("the last recording is missing", "episode_000002: is missing", remove("episode_000002")),
+    ("a recording of no episode", "is not in robocache.json",
+     lambda d: shutil.copytree(d / EPISODE, d / "episode_000003")),
+    ("the number of messages in metadata.yaml", "metadata.yaml has",
+     replace_text(f"{EPISODE}/metadata.yaml", "message_count: 40", "message_count: 41")),
+    ("the length of an episode", "robocache.json says 41|its number of rows", mcap_own("episodes", 1, "frames", 41)),
+    ("the provenance is missing", "robocache.json: is missing", remove("robocache.json")),
+]
+MCAP_IMAGE = [
+    ("images of no format", "cannot be read", data_of("color", lambda d: d.replace(b"PNG", b"GNP"))),
+]
+# fmt: on
+
+# Delta
+
+
+def delta_rows(table: str, **changes: Callable[[Any], Any]) -> Plant:
+    """Change columns of a table, with the name, the size and the statistics that a writer would give."""
+
+    def plant(dataset: Path) -> None:
+        (old,) = (dataset / table).glob("*/*.parquet")
+        rows = parquet.read_table(old, partitioning=None)
+        for key, change in changes.items():
+            rows = change(rows) if key == "rows" else changed_column(rows, key, change)
+        parquet.write_table(rows, old)
+        path = old.with_name(f"part-{hashlib.sha256(old.read_bytes()).hexdigest()[:32]}.parquet")
+        old.rename(path)
+
+        def log(lines: list[Any]) -> None:
+            for line in lines:
+                if "add" in line:
+                    stats = json.loads(line["add"]["stats"])
+                    stats["numRecords"] = len(rows)
+                    for name in ("tick_ns", "start_ns", "stop_ns", "length", "task", "robot", "rate_hz"):
+                        if name in rows.column_names and name in stats["minValues"]:
+                            values = rows[name].to_pylist()
+                            stats["minValues"][name], stats["maxValues"][name] = min(values), max(values)
+                    line["add"] |= {"path": f"episode_range=0/{path.name}", "size": path.stat().st_size}
+                    line["add"]["stats"] = json.dumps(stats)
+
+        change_lines(f"{table}/_delta_log/00000000000000000000.json", log)(dataset)
+
+    return plant
+
+
+ticks, delta_episodes = partial(delta_rows, "ticks"), partial(delta_rows, "episodes")
+
+
+def of_struct(field: str, change: Callable[[list[Any]], Any]) -> Callable[[list[Any]], list[Any]]:
+    """Change a field of a column of structs."""
+
+    def apply(values: list[Any]) -> list[Any]:
+        found = [value[field] for value in values]
+        new = change(found)
+        return [{**value, field: one} for value, one in zip(values, found if new is None else new, strict=True)]
+
+    return apply
+
+
+def only_row(row: int, change: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    return lambda values: [*values[:row], change(values[row]), *values[row + 1 :]]
+
+
+def add_action(change: Callable[[dict[str, Any]], Any]) -> Plant:
+    """Change what the log states of the file of ticks."""
+
+    def log(lines: list[Any]) -> None:
+        for line in lines:
+            if "add" in line:
+                change(line["add"])
+
+    return change_lines("ticks/_delta_log/00000000000000000000.json", log)
+
+
+def of_appends(pattern: str, change: Callable[[Path], Any]) -> Plant:
+    return lambda dataset: [change(path) for path in list(dataset.glob(f"appends/*/{pattern}"))]
+
+
+def replaced(key: str, old: str, new: str) -> Callable[[dict[str, Any]], None]:
+    return lambda add: add.update({key: add[key].replace(old, new)})
+
+
+# fmt: off
+DELTA = [
+    ("ticks shifted by one", "no episode of appends|start_ns or stop_ns is wrong", ticks(tick_ns=at(SECOND, TICK_NS))),
+    ("a tick off the grid", "not on the grid of 50 Hz", ticks(tick_ns=at(7, 3))),
+    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+     ticks(stamp_ns=of_struct("color", lambda v: [*v[:40], *[x + MS for x in v[40:80]], *v[80:]]))),
+    ("an age changed", "state: wrong in 1 rows; in row 3", ticks(age_ns=of_struct("state", only_row(3, to(5))))),
+    ("an unknown valid", "valid.state: not 0, 1 or 2", ticks(valid=of_struct("state", only_row(3, to(3))))),
+    ("valid 0 with a value", "is not null exactly where valid is 0",
+     ticks(valid=of_struct("state", only_row(3, to(0))))),
+    ("valid 2 for 1", "aligned.state is 1", ticks(valid=of_struct("state", only_row(3, to(2))))),
+    ("actions shifted by one row", "another value than in the row before",
+     ticks(arm=lambda v: [*v[:40], v[79], *v[40:79], *v[80:]])),
+    ("a value of a vector", "", ticks(state=only_row(3, to({"v0": 9.0, "v1": 9.0, "v2": 9.0})))),
+    ("a stamp and its age changed together, within max_age_ms", "",
+     ticks(stamp_ns=of_struct("state", only_row(3, lambda v: v - MS)),
+           age_ns=of_struct("state", only_row(3, lambda v: v + MS)))),
+    ("the ages of a window shifted", "force: the newest sample of row 9 is",
+     ticks(sample_age_ms=of_struct("force", only_row(9, lambda v: [x + 2 for x in v])))),
+    ("a reward of a row", "next_reward of row 3", ticks(next_reward=at(3, 1.0))),
+    ("the success of an episode in its last row", "next_success of the last row",
+     ticks(next_success=at(39, to(False)))),
+    ("the frame of a row", "is not the frame after", ticks(color=of_struct("row", only_row(3, to(9))))),
+    ("the image of another episode", "are of no episode, or of two",
+     ticks(color=of_struct("row", lambda v: [*v[:40], *v[:40], *v[80:]]))),
+    ("the depth image of a row", "depth: in|depth/", ticks(depth=only_row(3, lambda v: {**v, "row": 5}))),
+    ("a row is missing", "39 rows of ticks; it has 40",
+     ticks(rows=lambda rows: rows.take([k for k in range(120) if k != 39]))),
+    ("the number of a row", "its ticks are not 0, 1", ticks(tick=exchanged(3, 4))),
+    ("the length of an episode", "40 rows of ticks; it has 39", delta_episodes(length=at(1, -1))),
+    ("the task of an episode", "task is fold", delta_episodes(task=only_row(1, to("fold")))),
+    ("the success of an episode", "success is True", delta_episodes(success=at(1, to(True)))),
+    ("the robot of an episode", "robot is leg", delta_episodes(robot=only_row(1, to("leg")))),
+    ("the rate of an episode", "rate_hz is 25", delta_episodes(rate_hz=at(1, to(25)))),
+    ("the share of aligned ticks", "aligned.arm is 0.25",
+     delta_episodes(aligned=of_struct("arm", only_row(1, to(0.25))))),
+    ("the recording of an episode", "task is task 0; appends/", delta_episodes(recording_key=exchanged_items(0, 1))),
+    ("numRecords in the log", "the log states 7",
+     add_action(lambda add: add.update(stats=re.sub('("numRecords"): ?\\d+', "\\1:7", add["stats"])))),
+    ("the greatest tick in the log", "max of tick is 39; the log states 38",
+     add_action(lambda add: add.update(stats=re.sub('("tick"): ?39', "\\1:38", add["stats"])))),
+    ("the size in the log", "the log states 9", add_action(lambda add: add.update(size=9))),
+    ("the partition in the log", "the log states 1000",
+     add_action(lambda add: add.update(partitionValues={"episode_range": "1000"}))),
+    ("the path in the log", "is missing", add_action(replaced("path", "part-", "port-"))),
+    ("a file is missing", "is missing", lambda d: next(d.glob("ticks/*/*.parquet")).unlink()),
+    ("a changed file", "its contents are not those of its name",
+     lambda d: parquet.write_table(parquet.read_table((p := next(d.glob("ticks/*/*.parquet"))), partitioning=None), p)),
+    ("the stamp of a depth image", "the stamp of row 2 is",
+     of_appends("arrays/depth/*/*.parquet", lambda path: change_column(path.name, "stamp_ns", at(2, MS))(path.parent))),
+    ("a depth image is missing", "rows; a tick names number",
+     of_appends("arrays/depth/*/*.parquet", lambda path: drop_rows(path.name, slice(4, 5))(path.parent))),
+    ("a frame is missing", "119 frames; a tick names number 119",
+     of_appends("videos/*color/*/*.mp4", lambda path: remux(path.name, lambda k: k if k < 119 else None)(path.parent))),
+    ("the length of an episode in the provenance", "length is 40",
+     of_appends("robocache.json", lambda path: setter(path.name)("episodes", 1, "frames", 41)(path.parent))),
+    ("the provenance is missing", "its provenance in appends is missing",
+     of_appends("robocache.json", lambda path: path.unlink())),
+]
+# fmt: on
+
+FAULTS = [
+    Fault(stored, *fault)
+    for stored, faults in (
+        ("lerobot", LEROBOT),
+        ("lerobot image", LEROBOT_IMAGE),
+        ("lerobot21", LEROBOT21),
+        ("robomimic", ROBOMIMIC),
+        ("diffusion_policy", DIFFUSION_POLICY),
+        ("rlds", RLDS),
+        ("webdataset", WEBDATASET),
+        ("mcap", MCAP),
+        ("mcap image", MCAP_IMAGE),
+        ("delta", DELTA),
+    )
+    for fault in faults
+]

@@ -1,0 +1,464 @@
+"""Pieces: what decides their names and bytes, and folders of them that several exports share."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter import executors as local
+from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.piece_store import LocalObjects, PieceFailure, PieceStore
+from robocache_ros.exporter.piece_writer import WAITING, OrderedCalls
+from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
+from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.recordings import load_manifest
+from robocache_ros.formats import recording as recording_file
+from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from test.export.conftest import ROBOCACHE, ROOT, Contents, contents, dry_run, named
+
+# Pieces: what decides their names, and what does not decide the bytes of a dataset.
+
+NO_MEDIA = DatasetOptions(media="none")
+
+
+def key(plan: Plan, recording: Path) -> str:
+    with Checksums(recording) as checksums:
+        return plan.key(PlannedRecording(recording), checksums.result())
+
+
+@pytest.mark.parametrize("media", ["none", pytest.param("video", marks=pytest.mark.slow)])
+def test_two_processes_make_the_bytes_of_one_and_one_of_them_is_started(
+    recordings: list[Path],
+    spec: FusionSpec,
+    undisturbed: Callable[[str], Contents],
+    tmp_path: Path,
+    media: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[int] = []
+    start = local._started
+    monkeypatch.setattr(local, "_started", lambda threads: started.append(threads) or start(threads))
+    out = export(recordings, spec, tmp_path / "set", DatasetOptions(media=media), jobs=2).out
+    assert contents(out) == undisturbed(media)
+    assert len(started) == 1
+
+
+def test_a_recording_given_twice_is_converted_once_and_is_twice_in_the_dataset(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+    twice = export([bags[0]] * 2, spec, tmp_path / "twice", NO_MEDIA, progress=named(seen))
+    once = export([bags[0]], spec, tmp_path / "once", NO_MEDIA, progress=named(seen))
+    assert twice.frames == 2 * once.frames
+    assert len(seen) % 2 == 0
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+
+
+def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    plan = Plan((PlannedRecording(bags[0]),), spec, NO_MEDIA, {})
+    same = [
+        plan,
+        replace(plan, recordings=planned([bags[1], bags[0]])),
+        replace(plan, options=replace(NO_MEDIA, task="another", robot_type="another")),
+    ]
+    assert {key(each, bags[0]) for each in same} == {key(plan, bags[0])}
+    copy = shutil.copytree(bags[0], tmp_path / bags[0].name)
+    assert key(plan, copy) == key(plan, bags[0])
+    others = [replace(plan, spec=replace(spec, rate_hz=25)), replace(plan, options=replace(NO_MEDIA, min_frames=3))]
+    assert key(plan, bags[0]) not in {key(each, bags[0]) for each in others}
+    file = next(copy.glob("*.mcap"))
+    file.write_bytes(file.read_bytes() + b"\0")
+    assert key(plan, copy) != key(plan, bags[0])
+
+
+def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    plan = Plan((PlannedRecording(bags[0]),), spec, DatasetOptions(media="image"), {"front": ("png",)})
+    made: list[Any] = []
+    save = recording_file.save_recording
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording_file, "save_recording", lambda *reported: (made.append(reported[1]), save(*reported)))
+        piece = make_pieces_of(PlannedRecording(bags[0]), [plan], PieceStore(tmp_path))[0].piece
+    assert piece
+    loaded, files = recording_file.load_recording(piece, bags[0], spec, "ideal")
+    (original,) = made
+    assert [file["name"] for file in files] == [file.name for file in bags[0].glob("*.mcap")]
+    for name, value in vars(original).items():
+        found = getattr(loaded, name)
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(found, value)
+            assert found.dtype == value.dtype
+        elif name == "topics":
+            assert repr(found) == repr(value)
+            assert list(found) == list(value)
+            for topic, stats in value.items():
+                assert np.array_equal(found[topic].intervals_ms, stats.intervals_ms)
+                assert np.array_equal(found[topic].delays_ms, stats.delays_ms)
+        elif name == "thumbnails":
+            assert found.images == value.images
+        else:
+            assert found == value, name
+
+
+def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter([(224, 224), (112, 112)])
+
+    def resized(plans: dict[str, Plan], store: PieceStore, executor: object, progress: object) -> dict[str, Any]:
+        outcomes, plan = {}, plans[""]
+        for task in plan.distinct:
+            front = plan.spec.stream("front")
+            assert front.image
+            other = replace(front, image=replace(front.image, size=next(sizes)))
+            streams = tuple(other if stream.name == "front" else stream for stream in plan.spec.streams)
+            each = replace(plan, spec=replace(plan.spec, streams=streams))
+            (outcomes[task],) = make_pieces_of(task, [each], store)
+        return {"": outcomes}
+
+    monkeypatch.setattr("robocache_ros.exporter.datasets.make_pieces", resized)
+    with pytest.raises(RoboCacheError, match=r"streams\.front: 224x224 .* in .*lift, 112x112 .* in .*again; give it"):
+        export(bags, spec, tmp_path / "set")
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_no_process_is_an_error(bags: list[Path], spec: FusionSpec, tmp_path: Path, jobs: int) -> None:
+    with pytest.raises(RoboCacheError, match=f"jobs: {jobs} is not an integer from 1 to"):
+        export(bags, spec, tmp_path / "set", jobs=jobs)
+
+
+def test_more_processes_than_recordings_are_not_started(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_started", lambda *_: pytest.fail("a process was started"))
+    export(bags[:1], spec, tmp_path / "set", NO_MEDIA, jobs=8)
+
+
+def test_pieces_in_a_folder_are_counted_without_a_look_at_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (made, failed, neither) = PieceStore(tmp_path), (digit * 64 for digit in "abc")
+    with store.draft() as draft:
+        (draft / "file").write_bytes(b"x")
+        store.commit(draft, made)
+    store.fail(failed, PieceFailure("recording", "error"))
+    monkeypatch.delattr(LocalObjects, "listed")
+    assert store.count() == 1
+    ended = store.ended([made, failed, neither])
+    assert [(ended[key].done, ended[key].failed) for key in (made, failed, neither)] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+
+
+# A folder of pieces that several exports use: what it saves, and what may be in it.
+
+SPEC = ROOT / "config" / "panda_lift.yaml"
+
+
+def command(bags: list[Path], out: Path, pieces: Path) -> list[str]:
+    options = ["--spec", str(SPEC), "--media", "none", "--out", str(out), "--pieces", str(pieces), "--jobs", "1"]
+    return [*ROBOCACHE, "export", *map(str, bags), *options]
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> Path:
+    return tmp_path / "pieces"
+
+
+@pytest.fixture
+def exported(spec: FusionSpec, tmp_path: Path, pieces: Path) -> Callable[..., tuple[ExportResult, list[str]]]:
+    """Exports with the shared folder; the result, and the recordings that were converted."""
+
+    def run(
+        bags: list[Path], name: str, options: DatasetOptions = NO_MEDIA, **more: bool
+    ) -> tuple[ExportResult, list[str]]:
+        seen: list[str] = []
+        done = export(bags, spec, tmp_path / name / "set", options, pieces=pieces, progress=named(seen), **more)
+        return done, list(dict.fromkeys(seen))
+
+    return run
+
+
+def test_an_appended_recording_costs_one_piece_and_gives_the_bytes_of_a_fresh_export(
+    recordings: list[Path],
+    exported: Callable[..., tuple[ExportResult, list[str]]],
+    undisturbed: Callable[[str], Contents],
+    pieces: Path,
+) -> None:
+    exported(recordings[:3], "a")
+    done, converted = exported(recordings, "a", overwrite=True)
+    assert converted == [recordings[3].name]
+    assert done.notes[0] == "3 of 4 recordings were converted by an earlier export and reused"
+    assert contents(done.out) == undisturbed("none")
+    assert PieceStore(pieces).count() == 4
+
+
+def test_another_format_with_the_same_encodings_converts_nothing(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], spec: FusionSpec, tmp_path: Path
+) -> None:
+    exported(bags, "a")
+    zarr = replace(NO_MEDIA, formats=("diffusion_policy",))
+    done, converted = exported(bags, "b", zarr)
+    assert converted == []
+    assert contents(done.out) == contents(export(bags, spec, tmp_path / "fresh" / "set", zarr).out)
+
+
+def test_a_dataset_is_split_without_a_conversion(
+    recordings: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], spec: FusionSpec, tmp_path: Path
+) -> None:
+    exported(recordings, "all")
+    for name, part in (("train", recordings[:3]), ("test", recordings[3:])):
+        manifest = tmp_path / f"{name}.yaml"
+        manifest.write_text("".join(f"- {{recording: {bag}, task: {name}}}\n" for bag in part))
+        listed = load_manifest(manifest)
+        done, converted = exported(list(listed), name)
+        assert converted == []
+        assert contents(done.out) == contents(export(listed, spec, tmp_path / "fresh" / name / "set", NO_MEDIA).out)
+
+
+def test_another_part_of_a_recording_is_another_piece(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(f"- {{recording: {bags[0]}, to: 0.5}}\n")
+    second.write_text(f"- {{recording: {bags[0]}, from: 0.5}}\n")
+    ends = exported(list(load_manifest(first)), "a")[0].recordings[0].episodes[-1].stop
+    done, converted = exported(list(load_manifest(second)), "b")
+    assert converted == [bags[0].name]
+    assert done.recordings[0].episodes[-1].stop != ends
+
+
+def test_a_dry_run_counts_the_pieces_of_the_folder(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], spec: FusionSpec, tmp_path: Path
+) -> None:
+    _, _ = exported(bags[:1], "a")
+    run = dry_run(planned(bags), spec, tmp_path / "b", NO_MEDIA, pieces=tmp_path / "pieces")
+    assert run.converted == frozenset(planned(bags[:1]))
+
+
+def test_recordings_that_have_not_changed_are_not_read_again(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = exported(bags, "a")
+    monkeypatch.setattr(Checksums, "_sha256", lambda *_: pytest.fail("reads a recording"))
+    done, converted = exported(bags, "b")
+    assert converted == []
+    assert contents(done.out) == contents(first.out)
+
+
+def test_a_recording_with_other_contents_of_the_same_size_and_time_is_converted(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], tmp_path: Path
+) -> None:
+    bag = Path(shutil.copytree(bags[0], tmp_path / "lift"))
+    exported([bag], "a")
+    (file,) = bag.glob("*.mcap")
+    before, content = file.stat(), file.read_bytes()
+    file.write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert exported([bag], "b")[1] == ["lift"]
+
+
+def flipped(data: bytes) -> bytes:
+    """The data with one bit flipped in the middle."""
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def piece_folders(pieces: Path) -> list[Path]:
+    """The folders with the files of the pieces."""
+    return [done.parent / json.loads(done.read_bytes())["attempt"] for done in sorted(pieces.glob("*/done.json"))]
+
+
+def test_a_piece_with_a_flipped_bit_in_any_file_is_made_again_and_does_not_enter_the_dataset(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    clean = contents(exported(bags[1:], "clean", report=False)[0].out)
+    (piece,) = piece_folders(pieces)
+    names = [str(file.relative_to(piece)) for file in piece.rglob("*") if file.is_file() and file.stat().st_size]
+    assert {"contents.json", "recording.json", "recording.npz", "fused"} <= {Path(n).name for n in names}
+    for number, name in enumerate([*names, "../done.json"]):
+        file = piece_folders(pieces)[0] / name
+        file.write_bytes(flipped(file.read_bytes()))
+        done, converted = exported(bags[1:], f"after {number}", report=False)
+        assert contents(done.out) == clean, name
+        assert converted == ["again"], name
+        assert done.notes == ("again: the piece that an earlier export made was damaged and made again",), name
+
+
+def test_a_piece_with_a_damaged_done_json_is_made_again(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    clean = contents(exported(bags[1:], "clean", report=False)[0].out)
+    (file,) = pieces.glob("*/done.json")
+    for number, done in enumerate([b"", b"{}", b"[]", b'{"files": {}}', b'{"files": [1]}', b"[" * 100_000, b"\xff"]):
+        file.write_bytes(done)
+        result, converted = exported(bags[1:], f"after {number}", report=False)
+        assert contents(result.out) == clean, done[:20]
+        assert converted == ["again"], done[:20]
+
+
+def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    clean = contents(exported(bags, "clean", report=False)[0].out)
+    one, two = piece_folders(pieces)
+
+    def swap(first: Path, second: Path) -> None:
+        first.rename(pieces / "third")
+        second.rename(first)
+        (pieces / "third").rename(second)
+
+    swap(one / "columns" / "fused", two / "columns" / "fused")
+    assert contents(exported(bags, "swapped files", report=False)[0].out) == clean
+    one, two = piece_folders(pieces)
+    swap(one, two)
+    assert contents(exported(bags, "swapped pieces", report=False)[0].out) == clean
+    swap(one.parent, two.parent)
+    assert contents(exported(bags, "swapped keys", report=False)[0].out) == clean
+    one, two = piece_folders(pieces)
+    os.truncate(one / "recording.npz", 100)
+    (two / "more").touch()
+    done, converted = exported(bags, "truncated, and one file more", report=False)
+    assert contents(done.out) == clean
+    assert converted == ["lift", "again"]
+    assert done.notes == ("lift, again: their pieces were damaged and made again",)
+
+
+def test_other_files_in_the_folder_stay(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    for name in ("notes.txt", "draft-of-a-letter/text", "mine/done.json"):
+        (pieces / name).parent.mkdir(parents=True, exist_ok=True)
+        (pieces / name).write_text("[]")
+    exported(bags, "a")
+    assert {entry.name for entry in pieces.iterdir() if len(entry.name) < 64} == {
+        ".robocache-notes",
+        "notes.txt",
+        "draft-of-a-letter",
+        "mine",
+    }
+    assert PieceStore(pieces).count() == 2
+    assert exported(bags, "b")[1] == []
+
+
+def test_the_draft_of_a_dead_process_is_removed_and_that_of_a_live_one_stays(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    dead = pieces / f"draft-{'0' * 16}"
+    dead.mkdir(parents=True)
+    with PieceStore(pieces, shared=True).draft() as draft:
+        (draft / "rows").touch()
+        exported(bags, "a")
+        assert (draft / "rows").exists()
+    assert not dead.exists()
+    assert not draft.exists()
+
+
+def test_two_exports_share_the_folder_at_once(
+    recordings: list[Path],
+    exported: Callable[..., tuple[ExportResult, list[str]]],
+    undisturbed: Callable[[str], Contents],
+    pieces: Path,
+    tmp_path: Path,
+) -> None:
+    both = [threading.Thread(target=exported, args=(recordings, name)) for name in ("a", "b")]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert contents(tmp_path / "a" / "set") == contents(tmp_path / "b" / "set") == undisturbed("none")
+    assert PieceStore(pieces).count() == 4
+
+
+@pytest.mark.parametrize(("place", "reason"), [("file", "is a file"), ("out/set/p", "is in the folder of the dataset")])
+def test_a_place_that_cannot_be_used_is_one_line(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, place: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RoboCacheError, match=reason):
+        export(bags, spec, tmp_path / "out" / "set", NO_MEDIA, pieces=tmp_path / place)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_pieces_on_another_file_system_give_the_same_dataset(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
+) -> None:
+    pieces.mkdir()
+    out = tmp_path / "set"
+    code, text, errors = small_disk(pieces, "100m", command(bags, out, pieces), f"ls {pieces} | wc -l")
+    assert (code, errors) == (0, "")
+    assert text.splitlines()[-1] == "2"  # without hidden entries
+    assert contents(out) == contents(export(sorted(bags), spec, tmp_path / "fresh" / "set", NO_MEDIA).out)
+
+
+@pytest.mark.slow
+def test_a_read_only_folder_is_one_line(
+    bags: list[Path], tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
+) -> None:
+    pieces.mkdir()
+    run = command(bags, tmp_path / "set", pieces)
+    read_only = ["sh", "-c", f'mount -o remount,ro none {pieces} && exec "$@"', "sh", *run]
+    code, _, errors = small_disk(pieces, "1m", read_only)
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert "Read-only file system; choose a folder that can be written" in errors
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_finished_pieces_stay(
+    bags: list[Path], tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
+) -> None:
+    pieces.mkdir()
+    run = command(bags, tmp_path / "set", pieces)
+    again = f"mount -o remount,size=100m none {pieces} && {shlex.join(run)}"
+    code, text, errors = small_disk(pieces, "800k", run, again)
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert str(pieces)[:30] in errors
+    assert "No space left on device; free some space" in errors
+    assert "recordings were converted by an earlier export and reused" in text
+
+
+# Calls in a thread of their own: in order, bounded, and with their errors.
+
+
+def test_an_error_is_raised_in_the_caller() -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    calls = OrderedCalls("test")
+    calls.add(fail)
+    with pytest.raises(OSError, match="disk full"):
+        calls.wait()
+    calls.close()
+
+
+def test_calls_that_wait_are_discarded_when_closed() -> None:
+    calls, go, seen = OrderedCalls("test"), threading.Event(), list[int]()
+    calls.add(lambda: (go.wait(), None)[1])
+    for number in range(WAITING):
+        calls.add(seen.append, number)
+    closing = threading.Thread(target=calls.close)
+    closing.start()
+    while not calls._pool._shutdown:
+        time.sleep(0)
+    with calls._pool._shutdown_lock:
+        go.set()  # held while the calls are discarded
+    closing.join()
+    assert not seen

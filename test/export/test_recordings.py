@@ -1,0 +1,452 @@
+"""The recordings of an export: searches, manifests, parts, and episodes of the recorder."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.engine.frames import Frames
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter import recordings
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, moment
+from robocache_ros.exporter.recordings import find_recordings, load_manifest, recordings_of
+from robocache_ros.exporter.run import export
+from robocache_ros.formats.read import PROVENANCE
+from robocache_ros.recorder.episodes import Message, RecordedTopic, RecordingsFolder
+from robocache_ros.spec import FusionSpec, load_spec, strict_yaml
+
+# Recordings are found by paths, in folders and by globs, in an order that depends on their names alone.
+
+
+def files(root: Path, *names: str) -> Path:
+    """Files with one byte."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    return root
+
+
+def found(root: Path, *arguments: Path | str, but: Path | None = None) -> list[str]:
+    return [path.relative_to(root).as_posix() for path in find_recordings(arguments or [root], but=but)]
+
+
+def rosbag2(root: Path, name: str, *files_of: str) -> None:
+    names = "".join(f"\n    - {file}" for file in files_of)
+    files(root, *(f"{name}/{file}" for file in files_of))
+    text = f"rosbag2_bagfile_information:\n  relative_file_paths:{names}\n"
+    (root / name / "metadata.yaml").write_text(text)
+
+
+def test_the_order_of_the_arguments_does_not_matter(tmp_path: Path) -> None:
+    files(tmp_path, "b.mcap", "a.mcap")
+    assert found(tmp_path, tmp_path / "b.mcap", tmp_path / "a.mcap") == ["a.mcap", "b.mcap"]
+
+
+def test_a_recording_that_is_named_twice_is_found_once(tmp_path: Path) -> None:
+    files(tmp_path, "day/a.mcap", "day/b.mcap")
+    os.symlink(tmp_path / "day", tmp_path / "link")
+    assert found(tmp_path, tmp_path / "day", tmp_path / "day" / "a.mcap", tmp_path / "link") == [
+        "day/a.mcap",
+        "day/b.mcap",
+    ]
+
+
+def test_a_folder_with_metadata_is_one_recording_and_is_not_searched(tmp_path: Path) -> None:
+    rosbag2(tmp_path, "lift", "x.mcap", "y.mcap")
+    files(tmp_path, "lift/more/z.mcap")
+    assert found(tmp_path) == ["lift"]
+    assert found(tmp_path, tmp_path / "lift") == ["lift"]
+
+
+def test_a_storage_file_of_a_recording_is_not_another_recording(tmp_path: Path) -> None:
+    rosbag2(tmp_path, "lift", "x.mcap", "y.mcap")
+    assert found(tmp_path, tmp_path / "lift", tmp_path / "lift" / "x.mcap") == ["lift"]
+    assert found(tmp_path, tmp_path / "lift" / "x.mcap") == ["lift/x.mcap"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("10.mcap", "2.mcap", "1.bag", "A_3.db3"), ["1.bag", "2.mcap", "10.mcap", "A_3.db3"]),
+        ((".trash/a.mcap", "b.mcap.sha256", "._c.mcap", "notes.txt", "d/e.mcap.zstd"), ["d"]),
+        (("rec/rec_0.mcap", "rec/rec_1.mcap"), ["rec"]),
+        (("rec/one.db3",), ["rec"]),
+        (("rec/lift_0.mcap", "rec/lift_1.mcap"), ["rec/lift_0.mcap", "rec/lift_1.mcap"]),
+        (("rec/rec_00.mcap", "rec/rec_01.mcap"), ["rec/rec_00.mcap", "rec/rec_01.mcap"]),
+        (("rec/one.mcap", "rec/more/two.mcap"), ["rec/more", "rec/one.mcap"]),
+        (("rec/a_2024-05-01-12-00-00_0.bag", "rec/a_2024-05-01-12-10-00_1.bag"), ["rec"]),
+        (
+            ("rec/2024-05-01-12-00-00.bag", "rec/2024-05-01-12-10-00.bag"),
+            ["rec/2024-05-01-12-00-00.bag", "rec/2024-05-01-12-10-00.bag"],
+        ),
+    ],
+)
+def test_a_folder_is_searched_in_numeric_order_and_split_files_named_after_it_are_one_recording(
+    tmp_path: Path, names: tuple[str, ...], expected: list[str]
+) -> None:
+    assert found(files(tmp_path, *names)) == expected
+
+
+def test_the_target_of_an_export_is_not_searched(tmp_path: Path) -> None:
+    files(tmp_path, "a.mcap", "out/b.mcap")
+    assert found(tmp_path, but=tmp_path / "out") == ["a.mcap"]
+
+
+def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
+    files(tmp_path, "day/a.mcap", "day/b.mcap")
+    os.symlink(tmp_path, tmp_path / "day" / "up")
+    assert found(tmp_path) == ["day/a.mcap", "day/b.mcap"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("lift_*", ["lift_2", "lift_10"]),
+        ("**/*.db3", ["lift_2"]),
+        ("lift_1?/*", ["lift_10"]),
+        ("loose/*.bag", ["loose/a.bag", "loose/b.bag"]),
+        ("lo*", ["loose/a.bag", "loose/b.bag"]),
+    ],
+)
+def test_a_glob_finds_recordings_and_whole_ones(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    rosbag2(tmp_path, "lift_2", "x_0.db3", "x_1.db3")
+    rosbag2(tmp_path, "lift_10", "x_0.mcap")
+    files(tmp_path, "loose/a.bag", "loose/b.bag", "loose/notes.txt")
+    assert found(tmp_path, str(tmp_path / pattern)) == expected
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
+    files(tmp_path, "lift[1].mcap", "lift1.mcap")
+    assert found(tmp_path, tmp_path / "lift[1].mcap") == ["lift[1].mcap"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("nothing.mcap", "no such recording"),
+        ("*.mcap", "matches no recording; correct the pattern"),
+        ("empty", "no rosbag2 folders and no .mcap"),
+        ("notes.txt", "neither a rosbag2 folder nor"),
+    ],
+)
+def test_an_argument_that_names_no_recording_is_refused(tmp_path: Path, argument: str, message: str) -> None:
+    files(tmp_path, "notes.txt", "empty/readme.md")
+    with pytest.raises(RoboCacheError, match=message) as raised:
+        find_recordings([tmp_path / argument])
+    assert len(str(raised.value)) < 300
+
+
+def test_searches_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files(tmp_path, "a.mcap", "b/c/d.mcap")
+    for name, limit in (("MAX_RECORDINGS", 1), ("MAX_ENTRIES", 2), ("MAX_DEPTH", 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(recordings, name, limit)
+            with pytest.raises(RoboCacheError, match=r"more than [12]|1 folders deep"):
+                find_recordings([tmp_path])
+
+
+# Manifests in YAML and in CSV: what they may say, and where an error in them is.
+
+YAML = """\
+- recording: bags/lift_1.mcap
+  task: lift the cube
+  from: 2.5
+  to: 2025-09-10T15:03:56.123456789+02:00
+  success: true
+- {recording: bags/lift_1.mcap, from: 20, task: "put it down, then wait"}
+- recording: bags/day*
+"""
+CSV = """\
+recording,task,from,to,success
+bags/lift_1.mcap,lift the cube,2.5,2025-09-10T15:03:56.123456789+02:00,True
+
+bags/lift_1.mcap,"put it down, then wait",20,,
+bags/day*,,,,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("lift_1.mcap", "day_2/b.mcap", "day_2/a.mcap", "day_1/c.mcap"):
+        path = tmp_path / "bags" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return tmp_path
+
+
+def written(folder: Path, text: str, name: str = "lifts.yaml") -> Path:
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+@pytest.mark.parametrize(("name", "text"), [("lifts.yaml", YAML), ("lifts.csv", CSV), ("LIFTS.CSV", "\ufeff" + CSV)])
+def test_yaml_and_csv_say_the_same(folder: Path, name: str, text: str) -> None:
+    bags = folder / "bags"
+    stop = Moment(1757509436123456789, relative=False)
+    assert load_manifest(written(folder, text, name)) == (
+        PlannedRecording(bags / "lift_1.mcap", "lift the cube", Moment(2_500_000_000, True), stop, True),
+        PlannedRecording(bags / "lift_1.mcap", "put it down, then wait", Moment(20 * 10**9, True)),
+        PlannedRecording(bags / "day_1"),
+        PlannedRecording(bags / "day_2" / "a.mcap"),
+        PlannedRecording(bags / "day_2" / "b.mcap"),
+    )
+
+
+def test_rows_that_say_the_same_are_used_once(folder: Path) -> None:
+    assert len(load_manifest(written(folder, "- recording: bags/lift_1.mcap\n" * 3))) == 1
+
+
+def test_an_absolute_path_is_used_as_it_is(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = written(tmp_path_factory.mktemp("other"), f"- recording: {folder}/bags/lift_1.mcap\n")
+    assert [recording.path for recording in load_manifest(path)] == [folder / "bags" / "lift_1.mcap"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- recording: bags/lift_1.mcap\n  tsk: x\n", "2:3: [0].tsk: no such key; did you mean 'task'?"),
+        ("- recording: bags/lift_1.mcap\n  from: soon\n", "2:3: [0].from: 'soon' is not a time; write seconds"),
+        ("- recording: bags/lift_1.mcap\n  from: -1\n", "2:3: [0].from: -1 is before the recording; write seconds"),
+        ("- recording: bags/lift_1.mcap\n  success: yes\n", "2:3: [0].success: 'yes' is not true or false"),
+        ("- task: lift\n", "1:3: [0].recording: missing; give the path of a recording"),
+        ("- bags/lift_1.mcap\n", "1:3: [0]: expected keys and values, got 'bags/lift_1.mcap'"),
+        ("recordings: []\n", "1:1: not a list of recordings; write `- recording: PATH` for each"),
+        ("[]\n", "1:1: lists no recordings; name one at least"),
+        ("- recording: a\n  recording: b\n", "2:3: key 'recording' is already given in line 1"),
+        ("- {recording: bags/lift_1.mcap, from: 5, to: 4}\n", "to is not after from; exchange them, or correct one"),
+        ("- recording: bags/lift_9.mcap\n", "lift_9.mcap: no such recording"),
+        ('- {recording: bags/lift_1.mcap, task: "a\\nb"}\n', "1:33: [0].task: 'a\\\\nb' is not a line of text"),
+    ],
+)
+def test_an_error_in_yaml_has_its_line_and_column(folder: Path, text: str, expected: str) -> None:
+    with pytest.raises(RoboCacheError) as raised:
+        load_manifest(written(folder, text))
+    assert expected in str(raised.value)
+    assert "lifts.yaml:" in str(raised.value)
+    assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("recording,tsk\nbags/lift_1.mcap,x\n", "1:11: column 'tsk': no such key; did you mean 'task'?"),
+        ("recording,task,task\n", "1:16: column 'task': is given twice; remove one"),
+        ("recording,from\nbags/lift_1.mcap,soon\n", "2:18: [0].from: 'soon' is not a time"),
+        ('task,from,recording\n"a\nb c",x,bags/lift_1.mcap\n', "3:6: [0].from: 'x' is not a time"),
+        ("recording,from\nbags/lift_1.mcap,1,2\n", "2:20: 3 cells in a table of 2 columns; leave a cell empty"),
+        ("recording,from\nbags/lift_1.mcap\n", "2:1: 1 cells in a table of 2 columns; leave a cell empty"),
+        ('recording,task\nbags/lift_1.mcap,"lift\n', "2:18: a quote that is not closed, or is inside a cell"),
+        ("task\nlift\n", "2:1: [0].recording: missing; give the path of a recording"),
+        ("recording\n", "1:1: lists no recordings; name one at least"),
+        ("", "1:1: lists no recordings; name one at least"),
+    ],
+)
+def test_an_error_in_csv_has_its_line_and_column(folder: Path, text: str, expected: str) -> None:
+    with pytest.raises(RoboCacheError) as raised:
+        load_manifest(written(folder, text, "lifts.csv"))
+    assert f"lifts.csv:{expected}" in str(raised.value)
+    assert all(len(line) < 200 for line in str(raised.value).splitlines())
+
+
+def test_every_row_with_an_error_is_named(folder: Path) -> None:
+    with pytest.raises(RoboCacheError) as raised:
+        load_manifest(written(folder, "recording,from\nbags/lift_1.mcap,x\nnone.mcap,1\n", "lifts.csv"))
+    first, second = str(raised.value).splitlines()
+    assert "lifts.csv:2:18: [0].from: " in first
+    assert "lifts.csv:3:1: [1]: " in second
+
+
+def test_a_manifest_has_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "MAX_CSV_BYTES", 20)
+    monkeypatch.setattr(strict_yaml, "MAX_BYTES", 20)
+    for name, text in (("lifts.yaml", YAML), ("lifts.csv", CSV)):
+        with pytest.raises(RoboCacheError, match="larger than 0 KiB; give a list of recordings in YAML or CSV"):
+            load_manifest(written(folder, text, name))
+    monkeypatch.undo()
+    monkeypatch.setattr(recordings, "MAX_RECORDINGS", 2)
+    with pytest.raises(RoboCacheError, match="more than 2"):
+        load_manifest(written(folder, YAML))
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (0, Moment(0, True)),
+        (2.5, Moment(2_500_000_000, True)),
+        ("2.5", Moment(2_500_000_000, True)),
+        ("1e2", Moment(100_000_000_000, True)),
+        (1757509436123456789, Moment(1757509436123456789, False)),
+        ("1757509436123456789", Moment(1757509436123456789, False)),
+        ("1970-01-01T00:00:01Z", Moment(1_000_000_000, False)),
+        ("1970-01-01 02:00:01.5+02:00", Moment(1_500_000_000, False)),
+        ("1969-12-31T23:00:00.000000001-0100", Moment(1, False)),
+    ],
+)
+def test_a_moment_is_seconds_from_the_start_or_an_absolute_time(raw: Any, expected: Moment) -> None:
+    assert moment(raw) == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(True, None, [], float("nan"), float("inf"), -1, 10**9, 10**12 + 0.5, 2**63, ".", "", "1 2", "9" * 30),
+        *("2025-09-10T13:03:56", "2025-02-30T00:00:00Z", "2025-01-01T00:00:00+25:00", "1969-12-31T23:59:59Z"),
+        "2300-01-01T00:00:00Z",
+    ],
+)
+def test_what_is_not_a_moment_is_refused(raw: Any) -> None:
+    with pytest.raises(RoboCacheError, match="; "):
+        moment(raw)
+
+
+RECORDING = PlannedRecording(Path("lift"), start=moment(1), stop=moment(4))
+
+
+def test_a_part_is_on_the_log_times_of_the_recording() -> None:
+    assert RECORDING.log_range(10**18, 10**18 + 10**10) == (10**18 + 10**9, 10**18 + 4 * 10**9)
+    assert RECORDING.log_range(10**18, 10**18 + 2 * 10**9) == (10**18 + 10**9, 10**18 + 2 * 10**9)
+
+
+def test_a_part_outside_of_the_recording_is_refused() -> None:
+    with pytest.raises(
+        RoboCacheError, match=r"lift: from is 1\.000 s after the first message of a recording of 0\.500 s"
+    ):
+        RECORDING.log_range(10**18, 10**18 + 10**9 // 2)
+    before = PlannedRecording(Path("lift"), stop=moment("1980-01-01T00:00:00Z"))
+    with pytest.raises(RoboCacheError, match="lift: to is -"):
+        before.log_range(10**18, 10**18 + 10**9)
+
+
+def test_too_many_cells_or_lines_are_refused_before_they_take_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RoboCacheError, match=r"lifts\.csv:2:7: more than 6 cells in a row; quote one with a comma"):
+        load_manifest(written(folder, "recording,task\n" + "," * (1 << 20), "lifts.csv"))
+    monkeypatch.setattr(recordings, "MAX_LINES", 3)
+    with pytest.raises(RoboCacheError, match=r"lifts\.csv:4:1: more than 3 lines; use two tables"):
+        load_manifest(written(folder, "recording\n" + "\n" * 100, "lifts.csv"))
+
+
+def test_an_integer_that_no_float_can_store_is_not_a_moment() -> None:
+    with pytest.raises(RoboCacheError, match="an integer of more than 64 bits is neither seconds nor a stamp"):
+        moment(10**400)
+
+
+# A part of a recording has the ticks that the complete recording has there, bit for bit.
+
+ROOT = Path(__file__).parents[2]
+S = 10**9
+
+
+@pytest.fixture(scope="module")
+def spec() -> FusionSpec:
+    complete = load_spec(ROOT / "config" / "panda_lift.yaml")
+    chosen = [s for s in complete.streams if s.kind == "vector"] + [complete.stream("front")]
+    held = [replace(s, on_invalid="hold") if s.name == "action" else s for s in chosen]
+    return replace(complete, streams=tuple(held))
+
+
+def frames(
+    spec: FusionSpec,
+    start_ns: int | None = None,
+    stop_ns: int | None = None,
+    *,
+    media: bool = True,
+    sees: str = "ideal",
+) -> list[Frames]:
+    with Bag(ROOT / "test" / "data" / "panda_lift") as bag:
+        low, high = (None if ns is None else bag.start_ns + ns for ns in (start_ns, stop_ns))
+        run = BagRun(bag, spec, visibility=sees, trim=False, start_ns=low, stop_ns=high, media=media)
+        return list(run.frames())
+
+
+def column(parts: list[Frames], name: str) -> np.ndarray:
+    return np.concatenate([np.asarray(getattr(part, name)) for part in parts])
+
+
+@pytest.mark.parametrize("sees", ["ideal", "deployed"])
+def test_the_ticks_of_a_part_are_those_of_the_complete_recording(spec: FusionSpec, sees: str) -> None:
+    complete, part = frames(spec, sees=sees), frames(spec, 4 * S, 5 * S, sees=sees)
+    all_ticks, ticks = column(complete, "ticks_ns"), column(part, "ticks_ns")
+    rows = np.searchsorted(all_ticks, ticks)
+    assert len(ticks) == 50
+    for name in ("ticks_ns", "fused", "valid", "age_ns"):
+        assert np.array_equal(column(complete, name)[rows], column(part, name)), name
+    whole = torch.cat([frame.media["front"] for frame in complete])
+    assert torch.equal(whole[rows], torch.cat([frame.media["front"] for frame in part]))
+
+
+def test_adjacent_parts_have_every_tick_once(spec: FusionSpec) -> None:
+    bounds = (None, 2 * S, 4 * S + 10**7, None)
+    parts = [frame for low, high in pairwise(bounds) for frame in frames(spec, low, high, media=False)]
+    assert np.array_equal(column(parts, "ticks_ns"), column(frames(spec, media=False), "ticks_ns"))
+
+
+def test_without_media_the_states_are_the_same(spec: FusionSpec) -> None:
+    complete, states = frames(spec), frames(spec, media=False)
+    for name in ("ticks_ns", "fused", "valid", "age_ns"):
+        assert np.array_equal(column(complete, name), column(states, name)), name
+    assert sum(part.media["front"].numel() for part in states) == 0
+
+
+# Episodes of the recorder: an export reads task and outcome from their files, and leaves out the trash.
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, bags: list[Path]) -> Path:
+    """Two episodes and a discarded one, of messages of panda_lift."""
+    path = tmp_path_factory.mktemp("episodes") / "recordings"
+    folder = RecordingsFolder(path)
+    with Bag(bags[1]) as bag:
+        topics = {name: RecordedTopic(name, topic.type, topic.definition) for name, topic in bag.topics.items()}
+        messages = list(bag.messages())
+    for task, outcome in (("lift", "success"), ("lift", "discarded"), ("drop", "failure")):
+        episode = folder.start({"task": task}, topics.values())
+        for topic, log_ns, data in messages:
+            assert episode.put(Message(topics[topic], log_ns, log_ns, data))
+        folder.end(episode, outcome)
+    return path
+
+
+def test_task_and_outcome_are_those_in_the_files(recorded: Path) -> None:
+    found = recordings_of([recorded])
+    assert [(each.path.name, each.task, each.success) for each in found] == [
+        ("episode_000001.mcap", "lift", True),
+        ("episode_000003.mcap", "drop", False),
+    ]
+
+
+def test_globs_leave_out_the_trash_unless_they_name_it(recorded: Path) -> None:
+    kept = ["episode_000001.mcap", "episode_000003.mcap"]
+    for pattern in (f"{recorded}/*", f"{recorded}/**/*.mcap"):
+        assert [each.path.name for each in recordings_of([pattern])] == kept
+    assert [each.path.name for each in recordings_of([recorded / "trash"])] == ["episode_000002.mcap"]
+
+
+def test_a_manifest_overrides_the_file(recorded: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(f"- recording: {recorded}/episode_000001.mcap\n  success: false\n")
+    (found,) = recordings_of(None, manifest)
+    assert (found.task, found.success) == ("lift", False)
+
+
+def test_an_export_has_the_task_of_each_episode(recorded: Path, tmp_path: Path, spec: Any) -> None:
+    export(recorded, spec, tmp_path / "out", task="other", media="none")
+    recordings = json.loads((tmp_path / "out" / "meta" / PROVENANCE).read_text())["recordings"]
+    assert [(each["task"], each["success"], each["notes"]) for each in recordings] == [
+        ("lift", True, []),
+        ("drop", False, []),
+    ]
+    tasks = pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet").to_pydict()
+    assert {"lift", "drop"} in [set(map(str, column)) for column in tasks.values()]

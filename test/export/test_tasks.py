@@ -1,0 +1,364 @@
+"""The tasks and shards of an export give the same bytes in any order, process and number."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter import shards as shard_module
+from robocache_ros.exporter.executors import LocalProcesses, Resources, Task, finished
+from robocache_ros.exporter.job import Output, export
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, planned
+from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.shards import Shard, ShardResult
+from robocache_ros.exporter.target import new_dataset
+from robocache_ros.formats import webdataset
+from robocache_ros.formats import write as shared
+from robocache_ros.formats.registry import WRITERS
+from robocache_ros.formats.rlds import write as rlds
+from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.storage.errors import file_errors
+from test.export.conftest import Contents, Elsewhere, contents, export_shard, named
+
+# The files of datasets are tasks: in any order, in any process, and more than once, they give the same bytes.
+
+ALL = tuple(name for name in WRITERS if name != "delta")  # which does not install everywhere
+OPTIONS = DatasetOptions(formats=ALL, codec="h264", preset="ultrafast", rate_hz=25, split_s=0.4, task="lift the cube")
+
+
+@pytest.fixture(scope="module")
+def separate(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """The datasets that one process writes, one file after the other."""
+    return contents(export(bags, spec, tmp_path_factory.mktemp("alone") / "set", OPTIONS).out)
+
+
+@pytest.mark.slow
+def test_tasks_of_other_machines_give_the_same_bytes(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "GROUP_BYTES", 1)
+    executor = Elsewhere()
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, executor=executor).out) == separate
+    assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(executor.tasks)
+
+
+def test_several_jobs_give_the_same_bytes(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalProcesses, "parallel", lambda _self, tasks: 1 if tasks[0].is_long else 3)  # in threads
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, jobs=3).out) == separate
+
+
+def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (rlds, webdataset):
+        monkeypatch.setattr(module, "SHARD_BYTES", 1)
+    options, executor = replace(OPTIONS, formats=("rlds", "webdataset")), Elsewhere()
+    one = contents(export(bags, spec, tmp_path / "one" / "set", options).out)
+    assert contents(export(bags, spec, tmp_path / "other" / "set", options, executor=executor).out) == one
+    for name in options.formats:
+        tasks = sorted(task for task in executor.tasks if task.startswith(f"{name}: shard"))
+        assert tasks == [f"{name}: shard {index} of {len(tasks)}" for index in range(len(tasks))]
+        assert len(tasks) > 2
+
+
+@pytest.mark.parametrize("module", [pytest.param(rlds, marks=pytest.mark.slow), webdataset], ids=["rlds", "webdataset"])
+def test_shards_have_about_the_stated_size(
+    module: ModuleType, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    format_ = "rlds" if module is rlds else "webdataset"
+    options = replace(OPTIONS, formats=(format_,), media="image", split_s=0.1)
+
+    def sizes(name: str) -> list[int]:
+        out = export(bags, spec, tmp_path / name, options, report=False).out
+        return [file.stat().st_size for file in sorted(out.rglob("*train*"))]
+
+    (whole,) = sizes("whole")
+    monkeypatch.setattr(module, "SHARD_BYTES", whole // 4)
+    shards = sizes("shards")
+    assert 3 <= len(shards) <= 5
+    assert all(whole // 8 < size < whole // 2 for size in shards[:-1])
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ("lerobot", "mcap") else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
+)
+def test_several_formats_have_the_bytes_of_each_separately(
+    name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents
+) -> None:
+    found = contents(export(bags, spec, tmp_path / "set", replace(OPTIONS, formats=(name,)), report=False).out)
+    of_format = {file[len(name) + 1 :]: data for file, data in separate.items() if file.startswith(f"{name}/")}
+    reported = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export
+    assert found.keys() - {".robocache-dataset"} == of_format.keys()
+    assert all(found[file] == of_format[file] for file in of_format if not file.endswith(reported))
+
+
+@dataclass(frozen=True)
+class Short(Task):
+    """A task that fails, or does not."""
+
+    is_long = False
+    fails: bool
+
+
+def test_an_error_in_a_thread_ends_the_tasks() -> None:
+    def work(task: Short, tell: Progress) -> str:
+        if task.fails:
+            raise RoboCacheError(f"{task.name}: failed; retry")
+        return task.name
+
+    done: list[str] = []
+    tasks = [Short(f"task {k}", 100 - k, Resources(), k == 2) for k in range(100)]
+    with LocalProcesses(2) as executor, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
+        done.extend(result for _, result in executor.map(work, tasks, lambda _event: None))
+    assert {"task 0", "task 1"} <= set(done)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError("Couldn't deserialize thrift"), "/out: Couldn't deserialize thrift; choose another folder"),
+        (OSError(28, "ignored", "/out/file"), "/out/file: No space left on device; free some space"),
+        (OSError("write failed: [errno 28] full"), "/out: No space left on device; free some space"),
+    ],
+)
+def test_an_error_of_a_file_in_another_process_has_its_reason(error: OSError, expected: str) -> None:
+    def fail(_task: Task, _progress: Progress) -> None:
+        raise error
+
+    returned = pickle.loads(pickle.dumps(finished(fail, Task("file", 1, Resources()), lambda _event: None)))
+    with pytest.raises(RoboCacheError) as raised, file_errors(Path("/out")):
+        raise returned
+    assert str(raised.value).startswith(expected)
+
+
+# How the recordings of an export are divided.
+
+
+def divided(sizes: list[int], count: int) -> list[list[int]]:
+    """The sizes of the recordings of each shard."""
+    recordings = [PlannedRecording(Path(f"{number:04}.mcap")) for number in range(len(sizes))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_module, "size_of", lambda path: sizes[int(path.stem)])
+        return [[sizes[int(r.path.stem)] for r in Shard(index, count).of(recordings)] for index in range(count)]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 12))
+def test_each_recording_is_in_one_shard_and_no_shard_is_larger_by_more_than_one_recording(
+    sizes: list[int], count: int
+) -> None:
+    shards = divided(sizes, count)
+    assert sorted(size for shard in shards for size in shard) == sorted(sizes)
+    loads = [sum(max(size, 1) for size in shard) for shard in shards]
+    assert max(loads) - min(loads) <= max([1, *sizes])
+
+
+def test_recordings_of_one_size_are_dealt_in_turn() -> None:
+    recordings = planned([f"{number}.mcap" for number in range(7)])  # without files, so of no size
+    assert [r.path.stem for r in Shard(1, 3).of(recordings)] == ["1", "4"]
+
+
+def test_the_parts_of_a_recording_are_in_one_shard() -> None:
+    parts = [PlannedRecording(Path("a.mcap"), start=Moment(second, relative=True)) for second in range(4)]
+    other = PlannedRecording(Path("b.mcap"))
+    assert Shard(0, 2).of([*parts, other]) == tuple(parts)
+    assert Shard(1, 2).of([*parts, other]) == (other,)
+
+
+def test_a_shard_is_written_as_index_and_count() -> None:
+    assert Shard.parse("31/32") == Shard(31, 32)
+    assert str(Shard(31, 32)) == "31/32"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("32/32", "the shards of 32 are 0/32 to 31/32"),
+        ("0/0", "use 1 to"),
+        ("/32", "is not INDEX/COUNT"),
+        ("-1/32", "is not INDEX/COUNT"),
+        ("1/٣", "is not INDEX/COUNT"),
+        ("1" * 5000 + "/2", "is not INDEX/COUNT"),
+        ("1/999999", "use 1 to"),
+    ],
+)
+def test_a_shard_that_does_not_exist_is_one_line(text: str, reason: str) -> None:
+    with pytest.raises(RoboCacheError, match=reason) as refused:
+        Shard.parse(text)
+    assert len(str(refused.value)) < 190
+
+
+# An export that is divided into shards: the same dataset, written once, whatever happens to its shards.
+
+NO_MEDIA = DatasetOptions(media="none")
+Run = Callable[..., ShardResult]
+
+
+@pytest.fixture
+def recordings(bags: list[Path], tmp_path: Path) -> list[Path]:
+    """Three recordings."""
+    copy = Path(shutil.copytree(bags[1], tmp_path / "raw" / "third"))
+    return [*bags, copy]
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A recording that cannot be converted."""
+    file = tmp_path / "raw" / "damaged.mcap"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"\x89MCAP0\r\n" + bytes(100))
+    return file
+
+
+@pytest.fixture
+def run(recordings: list[Path], spec: FusionSpec, tmp_path: Path) -> Run:
+    """Runs a shard, by default of three recordings in three shards."""
+
+    def one(index: int, count: int = 3, bags: list[Path] = recordings, **more: Any) -> ShardResult:
+        out, pieces = tmp_path / "out" / "set", tmp_path / "pieces"
+        outputs = [Output("", spec, NO_MEDIA)]
+        return export_shard(bags, outputs, out, f"{index}/{count}", **{"pieces": pieces, **more})
+
+    return one
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out" / "set"
+
+
+@pytest.fixture
+def fresh(recordings: list[Path], spec: FusionSpec, tmp_path: Path) -> Callable[..., dict[str, bytes]]:
+    """The dataset of an export that is not divided."""
+
+    def make(**more: Any) -> dict[str, bytes]:
+        return contents(export(recordings, spec, tmp_path / "fresh" / "set", NO_MEDIA, **more).out)
+
+    return make
+
+
+def test_the_last_shard_writes_the_dataset_of_an_export_that_is_not_divided(
+    run: Run, out: Path, fresh: Callable[..., dict[str, bytes]]
+) -> None:
+    reported = []
+    for index in (2, 0, 1):
+        reported.append(run(index))
+        assert out.exists() == (index == 1)
+    assert [(r.own, r.converted, r.total, r.written) for r in reported] == [
+        (1, 1, 3, "waiting"),
+        (1, 2, 3, "waiting"),
+        (1, 3, 3, "here"),
+    ]
+    assert contents(out) == fresh()
+
+
+def test_a_shard_without_recordings_converts_nothing(run: Run) -> None:
+    seen: list[str] = []
+    reported = run(4, 5, progress=named(seen))
+    assert (reported.own, reported.converted, reported.written, seen) == (0, 0, "waiting", [])
+
+
+def test_a_shard_that_runs_again_converts_nothing_and_leaves_the_dataset(run: Run, out: Path) -> None:
+    for index in range(3):
+        run(index)
+    before = (out / "meta" / "info.json").stat().st_mtime_ns
+    seen: list[str] = []
+    for overwrite in (False, True):
+        assert run(0, overwrite=overwrite, progress=named(seen)).written == "before"
+    assert (seen, (out / "meta" / "info.json").stat().st_mtime_ns) == ([], before)
+
+
+def test_a_dataset_of_other_recordings_in_the_target_stops_a_shard_before_it_converts(
+    run: Run, recordings: list[Path], spec: FusionSpec, out: Path
+) -> None:
+    export(recordings[:1], spec, out, NO_MEDIA)
+    seen: list[str] = []
+    with pytest.raises(RoboCacheError, match="exists; choose another folder"):
+        run(0, progress=named(seen))
+    assert seen == []
+
+
+def test_shards_replace_a_dataset_when_all_recordings_are_converted(
+    run: Run, recordings: list[Path], spec: FusionSpec, out: Path, fresh: Callable[..., dict[str, bytes]]
+) -> None:
+    before = contents(export(recordings[:1], spec, out, NO_MEDIA).out)
+    for index in range(3):
+        assert contents(out) == before
+        run(index, overwrite=True)
+    assert contents(out) == fresh()
+
+
+def test_an_export_that_is_not_divided_writes_the_dataset_from_the_pieces(
+    run: Run, recordings: list[Path], spec: FusionSpec, out: Path, tmp_path: Path
+) -> None:
+    run(0), run(1)
+    seen: list[str] = []
+    done = export(recordings, spec, out, NO_MEDIA, pieces=tmp_path / "pieces", progress=named(seen))
+    assert done.notes[0] == "2 of 3 recordings were converted by an earlier export and reused"
+    assert len(set(seen)) == 1
+
+
+def test_a_shard_whose_dataset_another_export_writes_leaves_it_to_that_one(run: Run, out: Path) -> None:
+    run(0), run(1)
+    with new_dataset(out) as new:
+        assert run(2).written == "elsewhere"
+        (new.folder / "meta").mkdir()
+    assert [entry.name for entry in out.iterdir()] == ["meta"]
+
+
+def test_a_recording_that_fails_keeps_the_dataset_from_being_written(run: Run, bags: list[Path], damaged: Path) -> None:
+    recordings = [bags[0], damaged, bags[1]]
+    with pytest.raises(RoboCacheError, match=r"no dataset, because 1 of 1 recording of shard 2/3 failed"):
+        run(2, bags=recordings)
+    run(0, bags=recordings)
+    reported = run(1, bags=recordings)
+    assert (reported.converted, reported.failed, reported.total, reported.written) == (2, 1, 3, "blocked")
+
+
+def test_a_recording_that_fails_is_left_out_with_on_error_skip(
+    run: Run, bags: list[Path], damaged: Path, spec: FusionSpec, out: Path, tmp_path: Path
+) -> None:
+    recordings = [bags[0], damaged, bags[1]]
+    reported = [run(index, bags=recordings, on_error="skip") for index in (2, 0, 1)]
+    assert [len(result.losses) for result in reported] == [1, 0, 0]
+    assert reported[-1].written == "here"
+    fresh = export(recordings, spec, tmp_path / "fresh" / "set", NO_MEDIA, on_error="skip").out
+    assert contents(out) == contents(fresh)
+
+
+def test_a_recording_that_failed_is_converted_when_it_is_repaired(
+    run: Run, bags: list[Path], damaged: Path, out: Path
+) -> None:
+    recordings = [bags[0], damaged]
+    run(1, 2, bags=recordings, on_error="skip")
+    damaged.write_bytes(next(bags[1].glob("*.mcap")).read_bytes())
+    assert run(1, 2, bags=recordings).written == "waiting"
+    assert run(0, 2, bags=recordings).written == "here"
+
+
+def test_several_formats_and_datasets_are_written_together(
+    recordings: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    outputs = [
+        Output("fast", spec, DatasetOptions(media="none", formats=("lerobot", "robomimic"))),
+        Output("slow", spec, DatasetOptions(media="none", rate_hz=10)),
+    ]
+    for again in (False, True):
+        reported = [
+            export_shard(recordings, outputs, tmp_path / "sets", f"{index}/2", pieces=tmp_path / "pieces")
+            for index in range(2)
+        ]
+        assert [result.written for result in reported] == (["before"] * 2 if again else ["waiting", "here"])
+    assert (tmp_path / "sets" / "fast" / "robomimic" / "SHA256SUMS").exists()

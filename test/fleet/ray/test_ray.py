@@ -1,0 +1,403 @@
+"""Exports whose recordings are converted by Ray, and which of its tasks are run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter import executors as ray_session
+from robocache_ros.exporter import executors as ray_tasks
+from robocache_ros.exporter.executors import Machines, RayTasks, Resources, Task, _check, chosen_executor
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.pieces import RecordingTask, _MakePieces
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Converted, Event, Started
+from robocache_ros.exporter.target import OWN_PIECES, piece_store
+from robocache_ros.spec.dataset import DatasetOptions
+from test.export.conftest import ROBOCACHE, Contents, contents
+from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.fleet.conftest import objects
+from test.fleet.s3 import Bucket
+
+# One Ray on this machine for all tests, and the recordings that they export.
+
+ROOT = Path(__file__).parents[3]
+
+
+os.environ.setdefault(ray_session.ONLY_LOOPBACK, "0")  # before tests import Ray
+
+
+CPUS = 4  # of the Ray, whatever this machine has
+
+
+@pytest.fixture(scope="session")
+def ray_address() -> Iterator[str]:
+    """The address of a Ray, to which this process is connected."""
+    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # of its workers
+        patch.delenv(ray_session.ADDRESS, raising=False)
+        with ray_session.ray_session(None, slots=CPUS) as ray:
+            yield ray.get_runtime_context().gcs_address
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Five recordings of different lengths."""
+    folder = tmp_path_factory.mktemp("recordings")
+    return [sensor_recording(folder / f"recording_{seed}", seed, 0.6 + 0.1 * seed) for seed in range(5)]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(recordings: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """The dataset of the recordings that one process makes."""
+    return contents(export(recordings, sensor_spec(), tmp_path_factory.mktemp("undisturbed") / "set").out)
+
+
+# Exports whose recordings are converted by Ray.
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_workers_makes_the_bytes_of_one_process(
+    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
+) -> None:
+    reported: list[Event] = []
+    # Little memory: what is free on this machine must not limit the number of tasks.
+    executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers},memory=1MB")
+    out = export(recordings, sensor_spec(), tmp_path / "set", executor=executor, progress=reported.append).out
+    assert contents(out) == undisturbed
+    assert [event.jobs for event in reported if isinstance(event, Started)] == [workers]
+    assert sum(isinstance(event, Converted) for event in reported) == len(recordings)
+
+
+def test_a_recording_that_cannot_be_read_is_found_by_its_task(
+    ray_address: str, recordings: list[Path], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.mcap"
+    bad.write_bytes(b"no recording")
+    with pytest.raises(RoboCacheError) as error:
+        export([*recordings, bad], sensor_spec(), tmp_path / "set", executor="ray")
+    first, last = str(error.value).splitlines()
+    assert "bad.mcap" in first
+    assert "1 of 6 recordings failed; the others are kept" in last
+    assert piece_store(tmp_path / "set").count() == 5
+
+
+def command(recordings: list[Path], tmp_path: Path, *more: str) -> list[str]:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(json.dumps(sensor_spec().to_dict()))
+    arguments = [
+        "export",
+        *map(str, recordings),
+        "--spec",
+        str(spec),
+        "--out",
+        str(tmp_path / "set"),
+        "--executor",
+        "ray",
+    ]
+    return [*ROBOCACHE, *arguments, *more]
+
+
+def test_the_command_connects_to_a_cluster_and_prints_its_document_only(
+    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        command(recordings, tmp_path, "--json", "--address", ray_address),
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["episodes"] > 0
+    assert contents(tmp_path / "set") == undisturbed
+
+
+def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
+    s3: Bucket, recordings: list[Path], undisturbed: Contents, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+    done = subprocess.run(  # with a Ray of its own, whose workers have the environment of the bucket
+        [*command(recordings, tmp_path), "--out", f"{s3.url}/set"],
+        capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, **s3.env},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert objects(s3, "set/") == undisturbed
+
+
+def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("deltalake", reason="needs deltalake (the fleet extra)")
+    options, found = DatasetOptions(formats=("delta",), media="none"), []
+    for name in ("local", "ray"):
+        for some in (recordings[:1], recordings[1:]):
+            export(some, sensor_spec(), tmp_path / name, options, append=True, executor=name)
+        files = contents(tmp_path / name)
+        found.append({file: files[file] for file in files if file.endswith((".parquet", "robocache.json"))})
+    assert len(found[0]) > 4
+    assert found[1] == found[0]
+
+
+def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings: list[Path], tmp_path: Path) -> None:
+    work = _MakePieces({}, PieceStore(tmp_path / "elsewhere" / "pieces"), False)
+    task = RecordingTask("lift", 0, Resources(), PlannedRecording(recordings[0]), ())
+    with pytest.raises(RoboCacheError, match="elsewhere: is not on this machine; use a bucket, or a shared folder"):
+        work(task, print)
+
+
+def of_session(folder: Path) -> list[str]:
+    """The processes of a Ray whose files are in a folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"{folder}/ray-" in line:
+            found.append(line.replace("\0", " "))
+    return found
+
+
+def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+    out = tmp_path / "set"
+    folder = Path(tempfile.mkdtemp(prefix="t"))  # short: its path is in the names of sockets
+    program = ROOT / "test" / "export" / "interrupted_export.py"
+    _python, _option, _code, *arguments = command(recordings, tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(program), "Converted", str(signal.SIGINT.value), *arguments],
+        capture_output=True, text=True, check=False, cwd=ROOT, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (130, "")
+    ours = [line for line in done.stderr.splitlines() if not line.startswith("[")]  # Ray logs that a machine is slow
+    assert [line.partition("; ")[0] for line in ours] == ["robocache: stopped"], done.stderr
+    assert of_session(folder) == []
+    folder.rmdir()  # it is empty
+    assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]
+    # A task that is killed while it puts its piece leaves an attempt, which nothing reads.
+    assert not list((out / OWN_PIECES).glob("draft-*"))
+    assert piece_store(out).count() > 0
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(recordings: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+    done = subprocess.run(
+        command(recordings, tmp_path, "--address", "127.0.0.1:1"), capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "address: 127.0.0.1:1: no Ray answers" in line
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "head:port"])
+def test_what_is_not_an_address_is_refused(address: str) -> None:
+    with pytest.raises(RoboCacheError) as error:
+        _check(address)
+    assert str(error.value) == f"address: {address}: not an address of Ray; give HOST:6379 or auto"
+
+
+def test_a_target_that_is_taken_is_refused_before_ray_is_started(recordings: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "notes.txt").write_text("mine")
+    with pytest.raises(RoboCacheError, match="set: exists; choose another folder"):
+        export(recordings, sensor_spec(), tmp_path / "set", executor=RayTasks("127.0.0.1:1"))
+
+
+def test_killed_workers_and_a_killed_driver_change_no_byte(
+    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
+) -> None:
+    spec, program = tmp_path / "spec.yaml", Path(__file__).with_name("killed_fleet.py")
+    spec.write_text(json.dumps(sensor_spec().to_dict()))
+    arguments = [str(program), str(recordings[0].parent), str(spec), str(tmp_path / "set")]
+    done = subprocess.run(
+        [sys.executable, *arguments, "--workers", "4", "--drivers", "1", "--address", ray_address],
+        stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == {"statuses": [-signal.SIGKILL, 0], "kept": [ANY, 0], "killed": 4}
+    assert contents(tmp_path / "set") == undisturbed
+
+
+# Tasks that Ray runs: what is run again, and what is not.
+
+ray = pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+GB = 10**9
+
+
+def tasks(*names: str, needs: Resources = Resources(memory_bytes=GB)) -> list[Task]:  # noqa: B008
+    return [Task(name, 1000 - number, needs) for number, name in enumerate(names)]
+
+
+def run(executor: RayTasks, work: Callable[..., Any], given: list[Task]) -> dict[str, Any]:
+    """The result of each task, by its name."""
+    with executor:
+        done = [(task.name, result) for task, result in executor.map(work, given, lambda _event: None)]
+    assert len(dict(done)) == len(done)
+    return dict(done)
+
+
+def test_the_result_of_each_task_comes_once(ray_address: str) -> None:
+    def work(task: Task, _tell: object) -> str:
+        return task.name.upper()
+
+    names = [f"lift {number}" for number in range(50)]
+    assert run(RayTasks(), work, tasks(*names)) == {name: name.upper() for name in names}
+
+
+def test_a_task_whose_process_is_killed_is_run_again(ray_address: str, tmp_path: Path) -> None:
+    def work(task: Task, _tell: object) -> int:
+        attempts = len(list(tmp_path.iterdir()))
+        (tmp_path / str(attempts)).touch()
+        if attempts < 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return attempts
+
+    assert run(RayTasks(), work, tasks("lift")) == {"lift": 2}
+
+
+def test_an_error_is_of_its_task_only_and_is_not_repeated(ray_address: str, tmp_path: Path) -> None:
+    def work(task: Task, _tell: object) -> str:
+        with (tmp_path / task.name).open("x"):  # which fails if it is repeated
+            pass
+        if task.name == "bad":
+            raise ValueError("no such row")
+        if task.name == "refused":
+            raise RoboCacheError("refused: has no topic")
+        return "done"
+
+    found = run(RayTasks(), work, tasks("good", "bad", "refused", "another"))
+    assert (found["good"], found["another"]) == ("done", "done")
+    assert isinstance(found["bad"], RoboCacheError)
+    assert str(found["bad"]) == "bad: ValueError: no such row; the log of its Ray task has the traceback"
+    assert isinstance(found["refused"], RoboCacheError)
+    assert str(found["refused"]) == "refused: has no topic"
+
+
+def test_an_error_of_the_target_ends_the_others(ray_address: str) -> None:
+    def work(task: Task, _tell: object) -> None:
+        raise OSError(28, "No space left on device", "/target")
+
+    with pytest.raises(OSError, match="No space left on device: '/target'"):
+        run(RayTasks(), work, tasks("lift"))
+
+
+def test_a_task_runs_with_the_resources_that_are_stated(ray_address: str) -> None:
+    def work(_task: Task, _tell: object) -> Any:
+        context = ray.get_runtime_context()
+        return context.get_assigned_resources(), context.get_task_name()
+
+    needs = Resources(cpus=0.5, memory_bytes=GB)
+    assert run(RayTasks(), work, tasks("lift", needs=needs)) == {"lift": ({"CPU": 0.5, "memory": GB}, "lift")}
+
+
+class ScriptedRay:
+    """Stands in for the module `ray`: what the attempts of tasks give is scripted, and what they asked for is noted."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self, *script: Any, memory: int = 64 * GB) -> None:
+        self.requested: list[dict[str, Any]] = []
+        self.most_running = 0
+        self._script, self._running, self._memory = deque(script), 0, memory
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 2.0, "memory": self._memory}}]
+
+    def put(self, work: object) -> object:
+        return work
+
+    def remote(self, **_options: Any) -> Callable[..., Any]:
+        return lambda _function: SimpleNamespace(options=self._options)
+
+    def _options(self, **requested: Any) -> Any:
+        def submit(*_arguments: object) -> int:
+            self.requested.append(requested)
+            self._running += 1
+            self.most_running = max(self.most_running, self._running)
+            return len(self.requested)
+
+        return SimpleNamespace(remote=submit)
+
+    def wait(self, running: list[int], num_returns: int, timeout: float) -> Any:
+        return running[:1], running[1:]
+
+    def get(self, _reference: int) -> Any:
+        self._running -= 1
+        reported = self._script.popleft()
+        if isinstance(reported, Exception):
+            raise reported
+        return reported
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[RayTasks, ScriptedRay]]:
+    def make(*script: Any, memory: int = 64 * GB) -> tuple[RayTasks, ScriptedRay]:
+        module = ScriptedRay(*script, memory=memory)
+        executor = RayTasks()
+        executor._ray, executor._machines = module, Machines(module)
+        monkeypatch.setattr(RayTasks, "__enter__", lambda executor: executor)
+        return executor, module
+
+    return make
+
+
+DONE = ray_tasks.Finished("done")
+OUT_OF_MEMORY = ray.exceptions.OutOfMemoryError("the node runs low on memory")
+LOST = ray.exceptions.NodeDiedError("the node is gone")
+CRASHED = ray.exceptions.WorkerCrashedError()
+
+
+def no_work(*_: object) -> None: ...
+
+
+def test_a_task_out_of_memory_is_run_once_more_with_twice_the_memory(scripted: Callable[..., Any]) -> None:
+    executor, module = scripted(OUT_OF_MEMORY, DONE)
+    assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
+    assert [requested["memory"] for requested in module.requested] == [GB, 2 * GB]
+
+
+def test_a_task_out_of_memory_twice_fails_on_its_own(scripted: Callable[..., Any]) -> None:
+    executor, module = scripted(OUT_OF_MEMORY, DONE, OUT_OF_MEMORY)  # the second one is of the other task
+    found = run(executor, no_work, tasks("large", "small"))
+    assert str(found["large"]) == "large: 2.0 GB of memory are not enough; state more"
+    assert found["small"] == "done"
+    assert len(module.requested) == 3
+
+
+def test_no_task_asks_for_more_memory_than_the_largest_machine_has(scripted: Callable[..., Any]) -> None:
+    executor, module = scripted(OUT_OF_MEMORY, DONE, memory=3 * GB // 2)
+    run(executor, no_work, tasks("lift"))
+    assert [requested["memory"] for requested in module.requested] == [GB, 3 * GB // 2]
+
+
+def test_a_lost_machine_costs_no_attempt(scripted: Callable[..., Any]) -> None:
+    executor, module = scripted(*[LOST] * 100, DONE)
+    assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
+    assert len(module.requested) == 101
+
+
+def test_a_task_that_always_ends_its_process_is_given_up(scripted: Callable[..., Any]) -> None:
+    executor, module = scripted(CRASHED, DONE, *[CRASHED] * (ray_tasks.CRASHES - 1))
+    found = run(executor, no_work, tasks("cursed", "good"))
+    assert "cursed: its process ended 32 times" in str(found["cursed"])
+    assert found["good"] == "done"
+    assert len(module.requested) == ray_tasks.CRASHES + 1
+
+
+def test_twice_as_many_tasks_are_submitted_as_can_run(scripted: Callable[..., Any]) -> None:
+    executor, module = scripted(*[DONE] * 20)
+    run(executor, no_work, tasks(*map(str, range(20))))
+    assert module.most_running == 4  # of two cores

@@ -1,0 +1,231 @@
+"""Exports to a bucket: the bytes of a local export, and what the target holds before and after."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter.job import Output, export, export_together, outputs_of
+from robocache_ros.exporter.progress import Converted, Event
+from robocache_ros.exporter.shards import ShardResult
+from robocache_ros.formats.registry import WRITERS
+from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.storage.cache import cache_folder
+from test.export.conftest import Elsewhere, export_shard, named
+from test.fleet.conftest import NO_MEDIA, Contents, hidden, objects
+from test.fleet.s3 import Bucket, Faults
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ("lerobot", "delta") else pytest.param(name, marks=pytest.mark.slow) for name in WRITERS]
+)
+def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], name: str
+) -> None:
+    options = DatasetOptions(formats=(name,), rate_hz=5, preset="ultrafast", codec="h264")
+    export(bags, spec, f"{s3.url}/out", options)
+    assert objects(s3) == local(options)
+    assert hidden(s3) == [".robocache/complete.json"]
+
+
+def test_several_formats_in_a_bucket_have_the_bytes_of_local_ones(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    options = DatasetOptions(formats=("lerobot", "webdataset"), media="none")
+    export(bags, spec, f"{s3.url}/out", options)
+    assert objects(s3) == local(options)
+
+
+def test_pieces_in_a_bucket_make_a_local_dataset(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], tmp_path: Path
+) -> None:
+    for name, reused in (("a", 0), ("b", 2)):
+        done = export(bags, spec, tmp_path / name / "out", NO_MEDIA, pieces=f"{s3.url}/pieces")
+        assert any("reused" in note for note in done.notes) == bool(reused)
+        assert {f.relative_to(done.out).as_posix() for f in done.out.rglob("*") if f.is_file()} == set(local())
+
+
+def test_a_dataset_is_unchanged_without_overwrite(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+    s3.put("out/meta/info.json", b"old")
+    with pytest.raises(RoboCacheError, match=r"out: exists; choose another folder, or replace it with --overwrite$"):
+        export(bags, spec, f"{s3.url}/out", NO_MEDIA)
+    assert {**objects(s3)} == {"meta/info.json": b"old"}
+
+
+@pytest.mark.slow
+def test_no_process_leaves_copies_of_pieces(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+    options = DatasetOptions(formats=("lerobot", "webdataset", "mcap"), media="none")
+    export(bags, spec, f"{s3.url}/out", options, jobs=2)
+    assert [file.name for file in cache_folder("pieces").iterdir()] == ["cache.lock"]
+
+
+def test_a_damaged_piece_in_a_bucket_is_deleted_and_made_again_by_the_same_call(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    pieces = f"{s3.url}/pieces"
+    export(bags, spec, f"{s3.url}/first", NO_MEDIA, pieces=pieces)
+    damaged = next(key for key in s3.keys("pieces/") if key.endswith("/columns/fused"))
+    data = s3.read(damaged)
+    s3.put(damaged, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(RoboCacheError, match="was damaged and is deleted; run the same command again"):
+        export(bags, spec, f"{s3.url}/out", NO_MEDIA, pieces=pieces)
+    assert objects(s3) == {}
+    export(bags, spec, f"{s3.url}/out", NO_MEDIA, pieces=pieces)
+    assert objects(s3) == local()
+
+
+# Shards of an export whose pieces and dataset are in a bucket.
+
+Run = Callable[..., ShardResult]
+
+
+@pytest.fixture
+def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:
+    """Runs one of two shards."""
+
+    def one(index: int, **more: Any) -> ShardResult:
+        outputs, pieces = [Output("", spec, NO_MEDIA)], f"{s3.url}/pieces"
+        return export_shard(bags, outputs, f"{s3.url}/out", f"{index}/2", pieces=pieces, **more)
+
+    return one
+
+
+def test_the_last_shard_writes_the_dataset_and_one_that_runs_again_leaves_it(
+    run: Run, s3: Bucket, local: Callable[..., Contents]
+) -> None:
+    reported = [run(index) for index in (1, 0)]
+    assert [(r.converted, r.total, r.written) for r in reported] == [(1, 2, "waiting"), (2, 2, "here")]
+    assert objects(s3) == local()
+    before = s3.read("out/.robocache/complete.json")
+    seen: list[str] = []
+    for overwrite in (False, True):
+        assert run(0, overwrite=overwrite, progress=named(seen)).written == "before"
+    assert (seen, s3.read("out/.robocache/complete.json")) == ([], before)
+
+
+def test_other_objects_in_the_target_stop_a_shard_before_it_converts(run: Run, s3: Bucket) -> None:
+    s3.put("out/notes.txt", b"mine")
+    seen: list[str] = []
+    with pytest.raises(RoboCacheError, match="exists; choose another folder"):
+        run(0, progress=named(seen))
+    assert seen == []
+
+
+@pytest.mark.slow
+def test_shards_replace_a_dataset(
+    run: Run, s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
+    for index in range(2):
+        assert objects(s3) != local()
+        run(index, overwrite=True)
+    assert objects(s3) == local()
+
+
+def test_two_shards_that_end_at_once_write_one_dataset(run: Run, s3: Bucket, local: Callable[..., Contents]) -> None:
+    reported: list[ShardResult] = []
+    both = [threading.Thread(target=lambda index=index: reported.append(run(index))) for index in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert len(reported) == 2
+    assert objects(s3) == local()
+
+
+# Tasks of other machines put the files of a dataset into a bucket, from where they are copied into the target.
+
+VIDEO = DatasetOptions(formats=("lerobot", "robomimic"), rate_hz=10, preset="ultrafast", codec="h264")
+VECTORS = DatasetOptions(formats=("mcap", "diffusion_policy"), media="none")
+
+
+@pytest.mark.parametrize("options", [VIDEO, pytest.param(VECTORS, marks=pytest.mark.slow)], ids=["video", "vectors"])
+def test_the_datasets_have_the_bytes_of_local_ones(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], options: DatasetOptions
+) -> None:
+    export(bags, spec, f"{s3.url}/out", options, executor=Elsewhere(remote=True))
+    assert objects(s3) == local(options)
+    assert hidden(s3) == [".robocache/complete.json"]
+
+
+@pytest.mark.slow
+def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]) -> None:
+    mcap = DatasetOptions(formats=("mcap",), media="none")
+    export(bags, spec, f"{s3.url}/out", mcap, executor=Elsewhere(remote=True))
+    assert objects(s3) == local(mcap)
+    export(bags, spec, f"{s3.url}/out", NO_MEDIA, executor=Elsewhere(remote=True), overwrite=True)
+    assert objects(s3) == local()
+
+
+@pytest.mark.slow
+def test_several_datasets_are_listed_as_local_ones(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    options = DatasetOptions(formats=("webdataset", "mcap"), media="none")
+    outputs = outputs_of([("panda", spec)], [10, 5], options)
+    export_together(bags[:1], outputs, f"{s3.url}/out", executor=Elsewhere(remote=True))
+    export_together(bags[:1], outputs, tmp_path / "out")
+    there = {f.relative_to(tmp_path / "out").as_posix(): f for f in (tmp_path / "out").rglob("*") if f.is_file()}
+    assert objects(s3) == {name: file.read_bytes() for name, file in there.items()}
+
+
+def test_the_target_is_empty_until_all_files_are_written(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[set[str]] = []
+    executor = Elsewhere(remote=True)
+    map_ = executor.map
+
+    def watched(work, tasks, progress):  # type: ignore[no-untyped-def]
+        yield from map_(work, tasks, progress)
+        found.append(set(objects(s3)))
+
+    monkeypatch.setattr(executor, "map", watched)
+    export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), executor=executor)
+    assert found == [set(), set()]
+    assert "dataset.hdf5" in objects(s3)
+
+
+# Exports from a bucket to a bucket.
+
+
+def urls(bucket: Bucket, bags: list[Path]) -> list[str]:
+    return [bucket.put(f"raw/{bag.name}", bag) for bag in bags]
+
+
+def fetched(faults: Faults, recording: str) -> int:
+    """The bytes of a recording that were sent."""
+    return sum(each.sent for each in faults.requests if each.method == "GET" and f"/raw/{recording}/" in each.path)
+
+
+def test_an_export_that_continues_downloads_no_recording_that_is_converted(
+    faulty_s3: Bucket,
+    faults: Faults,
+    bags: list[Path],
+    spec: FusionSpec,
+    local: Callable[..., Contents],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recordings = urls(faulty_s3, bags)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Converted):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(recordings, spec, f"{faulty_s3.url}/out", NO_MEDIA, progress=stop)
+    size = sum(file.stat().st_size for file in bags[0].iterdir())
+    assert fetched(faults, bags[0].name) >= size // 2
+    faults.requests.clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another machine"))
+    export(recordings, spec, f"{faulty_s3.url}/out", NO_MEDIA)
+    assert sum(fetched(faults, bag.name) for bag in bags[1:]) > 0
+    assert fetched(faults, bags[0].name) < size // 10
+    assert set(objects(faulty_s3)) == set(local())

@@ -1,0 +1,388 @@
+"""Every code block of the pages fits the code: commands and options exist, Python calls bind, specs load.
+
+Blocks that need no robot, GPU or server also run: those of RUN here, those of the tutorials in
+test/cli/test_tutorials.py, and the SQL in test/export/delta/test_sql_page.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import json
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.fusion import FusionSpec
+from robocache_ros.spec.keys import keys_of
+from robocache_ros.spec.run import OutputSpec
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    page
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
+    if page.parent.name != "api" and page.name != "index.md"  # generated from the others
+]
+FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+# What is not ours, and what only runs with it: it is parsed, not run.
+FOREIGN_MODULES = ("gr00t", "diffusion_policy", "tensorflow_datasets", "webdataset", "zarr", "duckdb", "polars")
+FOREIGN_PROGRAMS = (
+    *("git", "rosdep", "colcon", "source", ".", "export", "alias", "docker", "kubectl", "aws", "find", "ls", "sudo"),
+    *("xdg-open", "rviz2", "lerobot-train", "compute-sanitizer", "pytest", "cp", "cd", "sed"),
+)
+FOREIGN_YAML = ("ros__parameters:", "shape_meta:")  # parameters of nodes, Diffusion Policy
+# Text in place of what the reader has: a name is defined elsewhere, a value is chosen by the reader.
+GIVEN = {"policy", "preprocess", "train", "mean", "std", "weights", "obs", "frame", "TrainConfig", "pi0_config"}
+GIVEN |= {"LeRobotLiftDataConfig", "AssetsConfig", "DataConfig", "h5py"}
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    language: str
+    code: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        code = "".join(line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True))
+        yield Block(str(page.relative_to(ROOT)), text.count("\n", 0, found.start()) + 1, found[2], code)
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+
+
+def of(*languages: str) -> Any:
+    chosen = [block for block in BLOCKS if block.language in languages]
+    return pytest.mark.parametrize("block", chosen, ids=[f"{block.page}:{block.line}" for block in chosen])
+
+
+def test_every_block_has_a_language_that_a_test_checks() -> None:
+    known = {"bash", "python", "yaml", "json", "toml", "xml", "sql", "text"}  # text: output, and names of files
+
+    assert [f"{block.page}:{block.line}" for block in BLOCKS if block.language not in known] == []
+
+
+# Commands.
+
+
+def commands(code: str) -> Iterator[list[str]]:
+    for line in code.replace("\\\n", " ").splitlines():
+        words = shlex.shlex(re.sub(r"\$\([^)]*\)", "DIR", line), posix=True, punctuation_chars="|&;")
+        words.whitespace_split = True
+        command: list[str] = []
+        for word in [*words, ";"]:
+            if not word.strip("|&;"):
+                if command:
+                    yield command
+                command = []
+            elif command or not re.fullmatch(r"[A-Z_]+=.*", word):
+                command.append(word)
+
+
+def check_robocache(words: list[str]) -> None:
+    typer_main = pytest.importorskip("typer").main
+    from robocache_ros.cli import commands as cli
+
+    command, parents = typer_main.get_command(cli.app), []
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"no command {words[0]}"
+        parents.append(words[0])
+        command, words = command.commands[words[0]], words[1:]
+    if command.ignore_unknown_options or command.context_settings.get("ignore_unknown_options"):
+        module, _, function = FORWARDED[parents[-1]].partition(":")
+        getattr(importlib.import_module(module), function)().parse_args(words)
+        return
+    context = command.context_class(command, info_name=parents[-1] if parents else "robocache")
+    given, rest, _ = command.make_parser(context).parse_args(args=list(words))
+    assert rest == [], f"not taken: {rest}"
+    for parameter in command.params:
+        assert given.get(parameter.name) or not parameter.required, f"{parameter.opts[0]} is required"
+
+
+FORWARDED = {
+    "play": "robocache_ros.bags.player:parser",
+    "record": "robocache_ros.cli.record:parser",
+    "demo": "robocache_ros.cli.demo:parser",
+    "sim": "robocache_ros.sim.command:parser",
+}
+
+
+def check_ros2(words: list[str]) -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    nodes = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "nodes").rglob("*.py"))
+    if words[0] == "robocache" or words[:3] == ["run", "robocache_ros", "robocache"]:
+        check_robocache(words[words.index("robocache") + 1 :])
+    elif words[:2] == ["run", "robocache_ros"]:
+        assert f'"{words[2]} = ' in setup
+        check_parameters(words)
+    elif words[:2] == ["launch", "robocache_ros"]:
+        launched = (ROOT / "launch" / words[2]).read_text(encoding="utf-8")
+        assert [word for word in words[3:] if f'"{word.partition(":=")[0]}"' not in launched] == []
+    elif words[0] in ("service", "topic", "param") and words[2].startswith("/") and words[2].count("/") > 1:
+        assert words[2].rpartition("/")[2] in nodes
+
+
+def check_parameters(words: list[str]) -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "nodes").rglob("*.py"))
+    for name in re.findall(r"-p (\w+):=", " ".join(words)):
+        assert name in ("autostart", "use_sim_time") or f'"{name}"' in sources, name
+
+
+def check_python(words: list[str]) -> None:
+    """Options of a program in this repository occur in its source."""
+    script = next((word for word in words if word.startswith("examples/")), None)
+    if script is not None:
+        source = (ROOT / script).read_text(encoding="utf-8")
+    elif words[0] == "-m" and words[1].startswith(("robocache_ros.", "benchmarks", "test.")):
+        path = ROOT / words[1].replace(".", "/")
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+        source = "".join(file.read_text(encoding="utf-8") for file in files)
+        check_parameters(words)
+    else:
+        assert words[0] in ("-m", "gr00t/experiment/launch_finetune.py", "test/soak.py"), words
+        return
+    own = words[words.index(script) :] if script else words
+    fields = source + (ROOT / "robocache_ros" / "training" / "training_options.py").read_text(encoding="utf-8")
+    for word in own:
+        if word.startswith("--") and word not in ("--help", "--ros-args"):
+            name = word.partition("=")[0]
+            assert name in source or f"{name[2:].replace('-', '_')}:" in fields, f"no option {name}"
+
+
+def check_make(words: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for word in words:
+        assert "=" in word or re.search(rf"^{word}:|^\.PHONY:.* {word}\b", makefile, re.MULTILINE), f"no target {word}"
+
+
+def check_pip(words: list[str]) -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for word in words:
+        if found := re.fullmatch(r"(?:\.|robocache_ros)\[([\w,]+)\]", word):
+            assert [extra for extra in found[1].split(",") if f'"{extra}": ' not in setup] == []
+
+
+PROGRAMS: dict[str, Callable[[list[str]], None]] = {
+    "robocache": check_robocache,
+    "ros2": check_ros2,
+    "python": check_python,
+    "python3": check_python,
+    ".venv/bin/python": check_python,
+    "torchrun": check_python,
+    "make": check_make,
+    "pip": check_pip,
+}
+
+
+@of("bash")
+def test_commands_and_options_exist(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for program, *words in commands(block.code):
+        if program in PROGRAMS:
+            try:
+                PROGRAMS[program](words)
+            except SystemExit:
+                pytest.fail(f"{program} {shlex.join(words)}: refused")
+        else:
+            assert program in FOREIGN_PROGRAMS, f"{program}: check it here, or name it as foreign"
+
+
+# Python.
+
+
+class Calls(ast.NodeVisitor):
+    """Binds the calls of names that this package exports to their signatures."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self.names = names
+
+    def visit_Call(self, call: ast.Call) -> None:
+        self.generic_visit(call)
+        called = self.value(call.func)
+        starred = any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords)
+        if called is None or starred:
+            return
+        keywords = {str(keyword.arg): None for keyword in call.keywords}
+        inspect.signature(called).bind(*[None] * len(call.args), **keywords)
+
+    def value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id)
+        if isinstance(node, ast.Attribute) and (owner := self.value(node.value)) is not None:
+            return getattr(owner, node.attr)
+        return None
+
+
+def imported(tree: ast.Module) -> dict[str, Any]:
+    """The names that a block imports from this package; other imports are of installed or of foreign modules."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] not in FOREIGN_MODULES:
+                    names[alias.asname or alias.name] = pytest.importorskip(alias.name)
+        elif isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] not in FOREIGN_MODULES:
+            try:
+                module = pytest.importorskip(str(node.module))
+            except RoboCacheError as error:  # message_filters is not on PyPI
+                pytest.skip(str(error))
+            names |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
+    return {
+        name: value
+        for name, value in names.items()
+        if str(getattr(value, "__module__", getattr(value, "__name__", ""))).startswith("robocache_ros")
+    }
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.language == "python"}))
+def test_python_blocks_import_and_call_what_exists(page: str) -> None:
+    """The blocks of a page are one program: later ones use names of earlier ones."""
+    names: dict[str, Any] = {}
+    defined = {*dir(builtins), *GIVEN}
+    for block in BLOCKS:
+        if block.page == page and block.language == "python":
+            tree = ast.parse(block.code, f"{page}:{block.line}")
+            if page.endswith("read_ticks_in_a_policy.md"):
+                pytest.importorskip("rclpy")
+            names |= imported(tree)
+            Calls(names).visit(tree)
+            for node in ast.walk(tree):
+                match node:
+                    case ast.Import() | ast.ImportFrom():
+                        defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+                    case ast.FunctionDef() | ast.ClassDef():
+                        defined.add(node.name)
+                    case ast.arg():
+                        defined.add(node.arg)
+                    case ast.Name(ctx=ast.Store()):
+                        defined.add(node.id)
+            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+            assert used - defined == set(), f"{page}:{block.line}"
+
+
+# Pages whose Python runs as it stands, in a folder with the recording and its spec.
+RUN = ("docs/reference/operations.md", "docs/tutorial/recording_to_policy.md")
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    code = [block.code for block in BLOCKS if block.page == page and block.language == "python"]
+
+    exec(compile("\n".join(each for each in code if "FusedSubscriber" not in each), page, "exec"), {})
+
+
+def test_a_dataset_of_ones_own_runs(tmp_path: Path) -> None:
+    [code] = [block.code for block in BLOCKS if block.language == "python" and "class OneEpisode" in block.code]
+    names: dict[str, Any] = {}
+
+    exec(compile(code, "train_on_public_datasets.md", "exec"), names)
+
+    assert names["dataset"][0]["proprio"].shape == (21, 7)
+
+
+# Other languages.
+
+
+def merged(base: Any, over: Any) -> Any:
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}
+    return over
+
+
+def whole_spec(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of the demo with a part of another, whose streams with a topic take the place of those of that name."""
+    base: dict[str, Any] = yaml.safe_load((ROOT / "config" / "panda_lift.yaml").read_text(encoding="utf-8"))
+    if not part.keys() <= keys_of(FusionSpec, in_files=True).keys():
+        one = next(iter(part.values()))
+        part = {"streams": part} if "topic" in one and "type" in one else {"run": {"outputs": part}}
+    for outputs in part.get("run", {}).get("outputs", {}).items():
+        name, output = outputs
+        count = len(output.get("lower", output.get("names", [])))
+        assert output.keys() <= keys_of(OutputSpec, in_files=True).keys()
+        base["streams"][name] = {
+            "topic": f"/{name}",
+            "type": "sensor_msgs/msg/JointState",
+            "align": "hold",
+            "role": "action",
+            "names": [f"joint{i}" for i in range(1, count)] + ["gripper"],
+        }
+    for name, stream in part.get("streams", {}).items():
+        if "topic" in stream:
+            base["streams"].pop(name, None)
+    return merged(base, part)  # type: ignore[no-any-return]
+
+
+@of("yaml")
+def test_specs_layouts_and_manifests_are_valid(block: Block, tmp_path: Path) -> None:
+    contents = yaml.safe_load(block.code)
+    path = tmp_path / "block.yaml"
+    path.write_text(block.code, encoding="utf-8")
+    if isinstance(contents, list):
+        from robocache_ros.exporter.recordings import load_manifest
+
+        for row in contents:
+            row.setdefault("recording", "day1/lift_01")
+            row["recording"] = row["recording"].replace("*", "01")
+            (tmp_path / row["recording"]).mkdir(parents=True, exist_ok=True)
+            (tmp_path / row["recording"] / "lift.mcap").touch()
+        path.write_text(yaml.safe_dump(contents), encoding="utf-8")
+        assert len(load_manifest(path)) == len(contents)
+    elif "datasets" in contents:
+        from robocache_ros.datasets.mixture import load_layout
+
+        assert load_layout(path)
+    elif "robocache" in contents:
+        assert load_spec(path).streams
+    elif not any(key in block.code for key in FOREIGN_YAML):
+        assert load_spec(whole_spec(contents)).streams
+
+
+@of("json")
+def test_json_is_valid(block: Block) -> None:
+    json.loads(block.code)
+
+
+@of("xml")
+def test_xml_is_valid(block: Block) -> None:
+    ElementTree.fromstring(block.code)
+
+
+@of("toml")
+def test_entry_points_have_the_names_of_groups_that_are_read(block: Block) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 reads no TOML")
+    import tomllib
+
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros").rglob("*.py"))
+    for group in tomllib.loads(block.code)["project"]["entry-points"]:
+        assert f'"{group}"' in sources
+
+
+def test_the_links_of_the_site_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.html").write_text('<h1 id="top"></h1><a href="sub/b.html#here"></a><a href="#top"></a>')
+    (tmp_path / "sub" / "b.html").write_text('<a href="../a.html#gone"></a><img src="no.png"><a href="https://x.y/z">')
+
+    found = runpy.run_path(str(ROOT / "docs" / "check_links.py"))["broken"](tmp_path)
+
+    assert found == [
+        "a.html: sub/b.html#here: no such heading",
+        "sub/b.html: ../a.html#gone: no such heading",
+        "sub/b.html: no.png: no such file",
+    ]
