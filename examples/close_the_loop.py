@@ -4,7 +4,7 @@
     python examples/close_the_loop.py --out out/loop --episodes 20 --starts 10
 
 An expert carries a block to a goal with a simulated SO-101 arm, and the episode recorder records it. `robocache export`
-makes a dataset of the recordings. Then a small policy, which was trained on 1,100 such episodes, runs on starts that it
+makes a dataset of the recordings. Then a small policy, which was trained on 1,131 such episodes, runs on starts that it
 has not seen: once as fast as it can, and once with 150 ms from an observation to its plan. Both runs are recorded, and
 recomputed to the bit. Writes `report.md`, `plans.png` (what was planned, and what was executed), and `robot.mp4` where
 images can be rendered.
