@@ -242,10 +242,20 @@ def index_page() -> str:
 
 def api_page() -> str:
     """Return the page of the public names."""
-    if find_spec("message_filters") is None:  # it is not on PyPI
-        stub = ModuleType("message_filters")
-        vars(stub)["SimpleFilter"] = type("SimpleFilter", (), {})
-        sys.modules["message_filters"] = stub
+    if find_spec("message_filters") is not None:
+        return _api_page()
+    # It is not on PyPI. What is imported with its substitute is imported again where it is needed.
+    stub = ModuleType("message_filters")
+    vars(stub)["SimpleFilter"] = type("SimpleFilter", (), {})
+    sys.modules["message_filters"] = stub
+    try:
+        return _api_page()
+    finally:
+        for name in ("message_filters", "robocache_ros.filters", "robocache_ros.nodes.fused_filter"):
+            sys.modules.pop(name, None)
+
+
+def _api_page() -> str:
     lines = [API]
     for name, names in PUBLIC.items():
         module = import_module(name)

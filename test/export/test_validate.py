@@ -293,12 +293,14 @@ def test_damage_within_a_video_is_found_by_decoding(copy: Copy) -> None:
     assert any(text.startswith(VIDEO) for text in found(dataset, decode=True))
 
 
-def test_an_altered_byte_by_the_checksums(made: Callable[[str], ExportResult], tmp_path: Path) -> None:
+def test_an_altered_and_a_missing_file_by_the_checksums(made: Callable[[str], ExportResult], tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(made("none").out, tmp_path / "set"))
     assert found(dataset) == []
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=dataset, check=True)
     (dataset / "meta/info.json").write_bytes((dataset / "meta/info.json").read_bytes() + b"\n")
     assert found(dataset) == ["meta/info.json: its checksum is not that in SHA256SUMS: the file was changed"]
+    (dataset / "meta/robocache.json").unlink()
+    assert "meta/robocache.json: is missing; it is in SHA256SUMS" in found(dataset)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"codebase_version": "v3.0", "fps": 0, "features": {}}', "{"])

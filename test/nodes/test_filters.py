@@ -156,6 +156,7 @@ def test_a_topic_that_stops_is_marked_where_a_synchronizer_delivers_nothing(
 def test_a_spec_gives_the_bits_of_the_fusion_node(
     rig: Rig, joint_spec: dict[str, Any], fused: Callable[..., FusedFilter]
 ) -> None:
+    joint_spec["delay_ms"] = 200  # no sample arrives at the very deadline of a tick that uses it
     node = sim_time_node(rig)
     frames: dict[int, Any] = {}
     fused(joint_spec, node=node).registerCallback(lambda frame: frames.update({frame.tick_ns: frame}))
