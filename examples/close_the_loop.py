@@ -197,6 +197,8 @@ def process(log: Path, *arguments: object, **environment: str) -> Iterator[subpr
             except subprocess.TimeoutExpired:
                 started.kill()
                 started.wait()
+            if started.stdin:
+                started.stdin.close()
 
 
 def write_spec(path: Path) -> None:

@@ -16,7 +16,6 @@ from robocache_ros.spec import load_spec
 from test.nodes.rig import ROOT
 
 pytest.importorskip("rclpy", reason="needs the `ros` extra")
-pytest.importorskip("mujoco", reason="needs the `sim` extra")
 
 SEED = 1000
 
