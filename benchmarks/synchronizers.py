@@ -49,6 +49,7 @@ CASES = (
     Case("both topics as planned"),
     Case("images 80 ms late", image_delay_s=0.08),
     Case("half of the joint states lost", lost=0.5),
+    Case("four of five joint states lost", lost=0.8),
     Case("no images for 2 s", pause_s=2.0),
 )
 

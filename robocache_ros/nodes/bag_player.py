@@ -113,7 +113,7 @@ class BagPlayer:
             )
             played.loops += 1
         if complete and self._clock and self._last_ns is not None:
-            self._pause_at(self._last_ns)
+            self._pause_at(self._last_ns + 1)  # all messages of the last time are out
         return played
 
     def wait_for_acknowledgement(self, timeout_s: float) -> None:

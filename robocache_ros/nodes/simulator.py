@@ -119,10 +119,12 @@ class Simulator(Node):
                 wait(Duration(seconds=max(0.0, end - time.monotonic())))
 
     def _publish(self) -> None:
-        now_ns = self.simulation.now_ns
-        self._clock_output.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, NS_PER_S)))
+        self._publish_clock(self.simulation.now_ns)
         for message in self.simulation.publish():
             self._outputs[message.topic].publish(message.data)
+
+    def _publish_clock(self, now_ns: int) -> None:
+        self._clock_output.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, NS_PER_S)))
 
     def _take(self) -> None:
         """Do what callbacks have handed over."""
@@ -133,6 +135,7 @@ class Simulator(Node):
         """Wait for the command of this tick, once commands come; go on without, if none comes for a second."""
         if not self._is_locked and not self._commands:
             return
+        self._publish_clock(self.simulation.now_ns + 1)  # all messages of this time are out: its ticks can be computed
         end = time.monotonic() + WAIT_S
         with self._changed:
             while not self._commands and not ended() and (left := end - time.monotonic()) > 0:

@@ -133,6 +133,7 @@ class WallClockSource:
 class SimClockSource:
     """/clock: a message arrives at the sim time at which it was published.
 
+    A tick is computed when the clock has passed its deadline: not at the deadline, when messages may still follow.
     Only /clock restarts the timeline: a message that the transport held back for longer than a jump of the clock, which
     is 60 ms at eight times the rate, is late.
 
@@ -207,7 +208,8 @@ class SimClockSource:
         assert now_ns is not None
         if self._clock:
             self._clock.set(now_ns)
-        yield from due_ticks(self._engine, now_ns)
+        # Until the clock moves on, more messages can arrive at this very time, and a tick with this deadline has them.
+        yield from due_ticks(self._engine, now_ns - 1)
 
     def wait(self) -> None:
         """Return at the next message that can be received."""

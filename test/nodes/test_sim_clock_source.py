@@ -47,6 +47,10 @@ def test_timeline_keeps_a_bounded_history() -> None:
     assert timeline.now_ns == 5 * CLOCK_HISTORY - 1
 
 
+def clock_message(now_ns: int) -> bytes:
+    return struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, S))
+
+
 class Simulation:
     """Publishes /clock and joints to an active node."""
 
@@ -65,8 +69,8 @@ class Simulation:
         self._clock.publish(data)
 
     def step(self, now_ns: int) -> None:
-        self._newest = struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, S))
-        self.publish_clock(self._newest)
+        self._now_ns = now_ns
+        self.publish_clock(clock_message(now_ns))
         joints = JointState(name=["a", "b"], position=[now_ns / S, 0.0])
         joints.header.stamp = Time(sec=now_ns // S, nanosec=now_ns % S)
         self._joints.publish(joints)
@@ -79,8 +83,8 @@ class Simulation:
         return [frame_messages.read_fused(message)[0] for message in self.fused.messages]
 
     def until_tick(self, tick_ns: int) -> None:
-        """Wait for a tick; the newest time is published again meanwhile, since a subscriber may lose one."""
-        again = repeating(lambda: self.publish_clock(self._newest), lambda: tick_ns in self.ticks())
+        """Wait for a tick; the clock moves on by 1 ns, again and again, since a subscriber may lose a message."""
+        again = repeating(lambda: self.publish_clock(clock_message(self._now_ns + 1)), lambda: tick_ns in self.ticks())
         self.wait(again, f"tick {tick_ns}")
 
 
@@ -153,7 +157,40 @@ def test_message_that_the_transport_held_back_is_late_and_does_not_restart_the_t
 
     assert outcomes == [Outcome.LATE]
     assert engine.clock_jumps == 0
-    assert ticks == 98  # from 5 s until 60 ms, the delay, before 7 s
+    assert ticks == 97  # from 5 s until before 60 ms, the delay, before 7 s
+    source.destroy()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    stream = {"topic": "/a", "type": "sensor_msgs/msg/JointState", "names": ["x"], "align": "hold"}
+    engine = FusionEngine(load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 20, "streams": {"a": stream}}))
+    waiting: list[tuple[Any, ReceivedMessage]] = []
+    outcomes: list[Outcome] = []
+    topics = SimpleNamespace(
+        topics=[SimpleNamespace(large=False, qos=QosSpec(depth=50), subscription=None)],
+        provide_buffers=lambda: None,
+        take_from=lambda topic, limit: [waiting.pop()] if waiting else [],
+        push=lambda topic, message, arrival_ns: outcomes.append(
+            engine.push("a", 5 * S + 10_000_000, arrival_ns, np.ones(1, "f4"))
+        ),
+    )
+    source = SimClockSource(rig.node, topics, engine, Counter())  # type: ignore[arg-type]
+    deadline_ns = 5 * S + 40_000_000
+    batches = [[(5 * S, 5 * S)], [(deadline_ns, deadline_ns)], [(deadline_ns + 9, deadline_ns + 2_000_000)]]
+    if together:
+        batches = [batches[0], batches[1] + batches[2]]
+    ticks: list[int] = []
+    for clocks in batches:
+        monkeypatch.setattr(source, "_take_clocks", lambda clocks=clocks: clocks)
+        if clocks[-1][0] > deadline_ns:  # published after the clock of the deadline
+            waiting.append((topics.topics[0], ReceivedMessage(b"", deadline_ns + 1, 0)))
+        ticks += [tick_ns for frames in source.step() for tick_ns in frames.ticks_ns.tolist()]
+
+    assert ticks == [5 * S, 5 * S + 20_000_000]
+    assert outcomes == [Outcome.ACCEPTED]  # not late
     source.destroy()
 
 
