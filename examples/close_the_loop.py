@@ -4,7 +4,7 @@
     python examples/close_the_loop.py --out out/loop --episodes 20 --starts 10
 
 An expert carries a block to a goal with a simulated SO-101 arm, and the episode recorder records it. `robocache export`
-makes a dataset of the recordings. Then a small policy, which was trained on 541 such episodes, runs on starts that it
+makes a dataset of the recordings. Then a small policy, which was trained on 1,131 such episodes, runs on starts that it
 has not seen: once as fast as it can, and once with 150 ms from an observation to its plan. Both runs are recorded, and
 recomputed to the bit. Writes `report.md`, `plans.png` (what was planned, and what was executed), and `robot.mp4` where
 images can be rendered.
@@ -45,6 +45,7 @@ LATENCIES_MS = (0, 150)
 FIRST_START = 0  # seeds of the starts of the policy; demonstrations have those from FIRST_DEMONSTRATION on
 FIRST_DEMONSTRATION = 1000
 LONGEST_NS = 12_000_000_000  # of an episode
+HELD_NS = 200_000_000  # a command is held for less
 WAIT_S = 120.0  # for processes to start, on a busy machine
 VIDEO_HZ = 25
 VIDEO_SIZE = (240, 320)
@@ -69,9 +70,13 @@ class Attempt:
 
 
 class Observer:
-    """A node that hears the simulated robot and the policy runner, and calls their services."""
+    """A node that hears the simulated robot and the policy runner, and calls their services.
 
-    def __init__(self) -> None:
+    Args:
+        scenes: keep the scenes of an attempt, for a film; they need all joint states.
+    """
+
+    def __init__(self, *, scenes: bool = True) -> None:
         import rclpy
         from geometry_msgs.msg import PoseStamped
         from rclpy.executors import SingleThreadedExecutor
@@ -91,10 +96,10 @@ class Observer:
         self.now_ns = 0
 
         def on_joints(message: Any) -> None:
-            self.now_ns = frame_messages.stamp_ns(message.header)
             self._joints = np.array(message.position)
 
         def on_block(message: Any) -> None:
+            self.now_ns = frame_messages.stamp_ns(message.header)
             at, turned = message.pose.position, message.pose.orientation
             if self._joints is not None:
                 block = [at.x, at.y, at.z, turned.w, turned.x, turned.y, turned.z]
@@ -113,7 +118,8 @@ class Observer:
 
         reliable = middleware.reliable(1000)
         subscribe = self._node.create_subscription
-        subscribe(JointState, "/so101/joint_states", on_joints, reliable)
+        if scenes:
+            subscribe(JointState, "/so101/joint_states", on_joints, reliable)
         subscribe(PoseStamped, "/so101/block_pose", on_block, reliable)
         subscribe(PoseStamped, "/so101/goal_pose", on_goal, reliable)
         subscribe(Bool, "/so101/success", on_success, middleware.latched())
@@ -191,6 +197,8 @@ def process(log: Path, *arguments: object, **environment: str) -> Iterator[subpr
             except subprocess.TimeoutExpired:
                 started.kill()
                 started.wait()
+            if started.stdin:
+                started.stdin.close()
 
 
 def write_spec(path: Path) -> None:
@@ -198,26 +206,42 @@ def write_spec(path: Path) -> None:
     spec = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text(encoding="utf-8"))
     del spec["streams"]["front"]
     spec["delay_ms"] = 0
-    spec["run"] = {"replan_every": 5, "stop": "none", "outputs": {"action": {"discrete": ["5"]}}}
+    spec["run"] = {"stop": "none", "outputs": {"action": {"discrete": ["gripper"]}}}
     path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
 
 
 def record(
     out: Path, spec: Path, seeds: range, observer: Observer, simulation: tuple[object, ...] = ("--no-camera",)
 ) -> list[bool]:
-    """Record episodes of the expert; returns their success. `simulation`: options of `robocache sim`."""
+    """Record episodes of the expert; returns their success. `simulation`: options of `robocache sim`.
+
+    An episode is recorded before the expert acts, so that the dataset has each of its commands from the first one on.
+    """
     found = []
+
+    def started() -> bool:
+        if observer.call("/episode_recorder/start")[0]:
+            return True
+        for acts in (True, False):  # the recorder refuses to start until it has heard commands
+            observer.call("/simulator/expert", acts)
+            time.sleep(0.2)
+        return False
+
     with ExitStack() as stack:
-        options = ("--expert", "--rate", 2, "--seed", seeds.start, *simulation)
+        options = ("--rate", 2, "--seed", seeds.start, *simulation)
         stack.enter_context(process(out / "sim.log", "sim", *options))
         recorder = ("record", "--spec", spec, "--out", out / "recordings", "--sim-time", "--task", "Carry the block")
         stack.enter_context(process(out / "record.log", *recorder))
         until(lambda: observer.now_ns, "the simulation")
         for number in range(len(seeds)):
+            stopped_ns = observer.now_ns
+            until(lambda: observer.now_ns > stopped_ns + HELD_NS, "the last command to be out of date")  # noqa: B023
+            until(started, "the recorder to start")
             observer.begin()
-            until(lambda: observer.call("/episode_recorder/start")[0], "the recorder to start")
+            observer.call("/simulator/expert", True)
             found.append(observer.finish().success)
             observer.call("/episode_recorder/end", found[-1])
+            observer.call("/simulator/expert", False)
             word = "success" if found[-1] else "failure"
             print(f"recorded episode {number + 1} of {len(seeds)}: {word}", flush=True)
     return found

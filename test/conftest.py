@@ -48,7 +48,10 @@ NEEDS = {
     **dict.fromkeys(("policy/test_outputs.py", "policy/test_runner.py"), ("bags", ("rosbags",))),
     "policy/test_servers.py": ("policies", ("websockets", "msgpack", "zmq")),
     **dict.fromkeys(
-        ("sim", "nodes/test_simulator.py", "nodes/runner/test_interventions.py", "policy/doctor/test_so101_policy.py"),
+        (
+            *("sim", "nodes/test_simulator.py", "nodes/runner/test_interventions.py"),
+            *("nodes/recording/test_recorded_labels.py", "policy/doctor/test_so101_policy.py"),
+        ),
         ("sim", ("mujoco", "rosbags")),  # found, not imported: the simulation chooses how MuJoCo renders before
     ),
     "policy/doctor": (

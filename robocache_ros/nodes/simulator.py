@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 import threading
@@ -17,7 +18,8 @@ from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
-from std_msgs.msg import Bool, Float64MultiArray
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.player import SteadyClock
@@ -26,6 +28,7 @@ from robocache_ros.nodes import middleware, parameters, process, transport
 from robocache_ros.nodes.parameters import Declared
 from robocache_ros.sim.command import SimArguments, parse
 from robocache_ros.sim.simulation import COMMANDS, EPISODE, OPERATOR, SUCCESS, TYPES, Simulation
+from robocache_ros.sim.so101 import JOINTS
 from robocache_ros.units import NS_PER_S
 
 QUEUE_DEPTH = 5000  # messages kept for a slow subscriber; acknowledged messages are freed
@@ -60,14 +63,14 @@ class Simulator(Node):
             for topic, kind in TYPES.items()
         }
         if given.operator:
-            self._outputs[OPERATOR] = self.create_publisher(Float64MultiArray, OPERATOR, reliable)
+            self._outputs[OPERATOR] = self.create_publisher(JointState, OPERATOR, reliable)
         self._clock_output: Any = self.create_publisher(Clock, "/clock", reliable)
         self._changed = threading.Condition()
         self._received: deque[Callable[[], None]] = deque()
         self._commands = 0  # that came from other nodes
         self._ignored = 0
         self._is_locked = False  # with lockstep: commands come, and each tick waits for its own
-        self.create_subscription(Float64MultiArray, COMMANDS, self._on_command, middleware.reliable(10))
+        self.create_subscription(JointState, COMMANDS, self._on_command, middleware.reliable(10))
         if given.operator:
             self.create_subscription(Bool, INTERVENTION, self._on_intervention, latched)
         self.create_service(Trigger, "~/reset", self._on_reset)
@@ -146,10 +149,11 @@ class Simulator(Node):
         self._received.append(action)
         return True
 
-    def _on_command(self, message: Float64MultiArray) -> None:
-        targets = list(message.data[:64])
+    def _on_command(self, message: JointState) -> None:
         if self.simulation.expert_on:
             return  # the expert's own commands, on the same topic
+        by_name = dict(zip(message.name, message.position, strict=False))
+        targets = [by_name.get(name, math.nan) for name in JOINTS]
 
         def command() -> None:
             try:

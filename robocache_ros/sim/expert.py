@@ -11,10 +11,12 @@ from robocache_ros.sim.so101 import Float64, So101, model_modules
 PERIOD_S = 0.02  # of the commands
 SPEED_M_S, CAREFUL_M_S = 0.25, 0.10  # through the air; with the jaws at the block
 GRIPPER_RAD_S = 3.0
-CLOSED_RAD, OPEN_RAD = 0.25, 1.3  # the block is held at 0.46
+CLOSED_RAD, OPEN_RAD = 0.25, 1.3  # the block is held at 0.40 to 0.46
+EMPTY_RAD = 0.36  # a gripper below it has no block in it
 HELD_RAD = 0.56  # the gripper is closed around the block below it
 RELEASED_RAD = 1.05
-HOVER_M, LIFT_M, GRASP_M, RELEASE_M = 0.07, 0.075, 0.015, 0.002  # above the centre of a block on the table
+# Above the centre of a block on the table. A grasp from 20 mm on slips, so that there is room for errors.
+HOVER_M, LIFT_M, GRASP_M, RELEASE_M = 0.07, 0.075, 0.005, 0.002
 NEAR_M = 0.006  # of a target that is reached
 GAIN = 0.2  # of the error, per tick
 LAG_M = 0.06  # the target leads the gripper by this much at most
@@ -52,7 +54,7 @@ class Expert:
     """Hover, descend, close, lift, traverse, lower, open, retreat.
 
     A phase ends by what can be observed, never by time, so that a policy can learn when: the jaws of a demonstration
-    do not pause.
+    do not pause. A block that was not grasped, lost or placed elsewhere is fetched again.
 
     Args:
         robot: what it looks at; `command` is called by the user.
@@ -80,8 +82,8 @@ class Expert:
     def act(self) -> Float64:
         """Return the targets of the joints for this tick, (6,) rad; call it `1 / PERIOD_S` times a second."""
         robot = self._robot
-        while not self.is_done and (self._has_ended() or self._ticks >= TIMEOUT_TICKS):
-            self._number, self._ticks = self._number + 1, 0
+        while not self.is_done and (self._has_lost() or self._has_ended() or self._ticks >= TIMEOUT_TICKS):
+            self._number, self._ticks = 0 if self._has_lost() else self._number + 1, 0
             self._target = self._grasp()
         if self.is_done:
             return self._targets
@@ -98,6 +100,12 @@ class Expert:
             targets[:5] = self._joints(self._target)
         self._targets = np.clip(targets, robot.limits[:, 0], robot.limits[:, 1])
         return self._targets
+
+    def _has_lost(self) -> bool:
+        name, robot = PHASES[self._number].name, self._robot
+        if name in ("lift", "traverse", "lower"):
+            return bool(robot.positions[5] < EMPTY_RAD)
+        return name == "retreat" and self._has_ended() and not robot.is_success
 
     def _has_ended(self) -> bool:
         name, gripper = PHASES[self._number].name, self._robot.positions[5]

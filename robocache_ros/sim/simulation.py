@@ -34,7 +34,7 @@ TYPES = {
     BLOCK: "geometry_msgs/msg/PoseStamped",
     GOAL: "geometry_msgs/msg/PoseStamped",
     IMAGES: "sensor_msgs/msg/Image",
-    COMMANDS: "std_msgs/msg/Float64MultiArray",
+    COMMANDS: "sensor_msgs/msg/JointState",  # stamped, so that the tick of a command is exact in a recording
     SUCCESS: "std_msgs/msg/Bool",
     EPISODE: "std_msgs/msg/Bool",  # true inside of an episode
 }
@@ -156,7 +156,8 @@ class Simulation:
             heapq.heappush(self._waiting, (due_ns, next(self._numbers), image))
         if self.at_tick and (self.expert_on or self.advises) and not self.expert.is_done:
             targets = self.expert.act()
-            yield _message(COMMANDS if self.expert_on else OPERATOR, now_ns, array_cdr(targets))
+            commands = joint_state_cdr(now_ns, JOINTS, targets, NO_VALUES)
+            yield _message(COMMANDS if self.expert_on else OPERATOR, now_ns, commands)
             if self.expert_on:
                 self.command(self._disturbed(targets))
 
@@ -182,6 +183,7 @@ class Simulation:
 
 
 _DISTURBED = np.array([1, 1, 1, 1, 1, 0])  # not the gripper
+NO_VALUES: Float64 = np.zeros(0)
 
 
 def episode(simulation: Simulation, seed: int) -> Iterator[RawMessage]:
@@ -259,11 +261,6 @@ def image_cdr(stamp_ns: int, frame: str, pixels: np.typing.NDArray[np.uint8]) ->
     height, width, channels = pixels.shape
     cdr = _Cdr().header(stamp_ns, frame).put("I", height, width).text("rgb8").put("B", 0)
     return cdr.put("I", width * channels).raw(pixels.tobytes()).done()
-
-
-def array_cdr(values: Float64) -> bytes:
-    """A std_msgs/Float64MultiArray without a layout, as forward_command_controller takes it."""
-    return _Cdr().put("I", 0, 0).doubles(values).done()
 
 
 def bool_cdr(value: bool) -> bytes:

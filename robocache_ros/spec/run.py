@@ -155,7 +155,7 @@ class RunOptions:
     replan_every: int = key(
         integer(1, MAX_TICKS),
         "ticks from one plan to the next, at least; a slow policy plans again when it is ready",
-        default=20,
+        default=10,
         flag=Flag(PLAN, "Ticks from one plan to the next.", metavar="TICKS"),
     )
     offset: int | None = key(

@@ -16,6 +16,7 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.sim import simulation as sim
+from robocache_ros.sim.so101 import JOINTS
 from robocache_ros.spec import FusionSpec, load_spec
 from test.bags.moving_robot import Robot, record, spec
 
@@ -184,6 +185,7 @@ def _waving(simulation: sim.Simulation, seconds: int) -> Iterator[RawMessage]:
                 goal = np.clip(near, [-1, -1.4, -0.5, -1.2, -1, 0], [1, 0.2, 1.4, 1.2, 1, 1])
             part = (simulation.now_ns - from_ns) / length_ns
             targets = last + (goal - last) * part**3 * (10 - 15 * part + 6 * part**2)
-            yield RawMessage(sim.COMMANDS, simulation.now_ns, sim.array_cdr(targets))
+            data = sim.joint_state_cdr(simulation.now_ns, JOINTS, targets, sim.NO_VALUES)
+            yield RawMessage(sim.COMMANDS, simulation.now_ns, data)
             simulation.command(targets)
         simulation.step()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from robocache_ros.sim.so101 import JOINTS
 from test.nodes.rig import Rig, repeating, until
 
 pytest.importorskip("rclpy", reason="needs the `ros` extra")
@@ -36,13 +37,13 @@ def simulator(rig: Rig) -> Iterator[Any]:
 def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig: Rig, simulator: Any) -> None:
     from rosgraph_msgs.msg import Clock
     from sensor_msgs.msg import JointState
-    from std_msgs.msg import Bool, Float64MultiArray
+    from std_msgs.msg import Bool
     from std_srvs.srv import SetBool, Trigger
 
     clock = rig.listen(Clock, "/clock")
     joints = rig.listen(JointState, "/so101/joint_states")
     episode = rig.listen(Bool, "/so101/episode", latched=True)
-    commands = rig.publisher(Float64MultiArray, "/so101/commands")
+    commands = rig.publisher(JointState, "/so101/commands")
 
     # Joint states bear the time of /clock, and an episode runs.
     until(lambda: len(clock) > 20 and len(joints) > 20 and len(episode), "messages")
@@ -53,8 +54,8 @@ def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig: Rig, sim
 
     # A wrong command is ignored; the arm follows a good one, and stays when no more come: the clock goes on.
     until(commands.get_subscription_count, "the subscription")
-    commands.publish(Float64MultiArray(data=[1.0, 2.0]))
-    command = Float64MultiArray(data=[0.3, 0, 0, 0, 0, 0])
+    commands.publish(JointState(name=["shoulder_pan"], position=[1.0]))
+    command = JointState(name=list(reversed(JOINTS)), position=[0.0, 0.0, 0.0, 0.0, 0.0, 0.3])
     until(
         repeating(lambda: commands.publish(command), lambda: abs(joints.newest.position[0] - 0.3) < 0.05),
         "the arm to follow",

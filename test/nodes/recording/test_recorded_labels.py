@@ -1,0 +1,54 @@
+"""Demonstrations that are recorded over DDS have the labels of the ticks at which the expert sent them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.sim.simulation import SimOptions, Simulation
+from robocache_ros.spec import load_spec
+from test.nodes.rig import ROOT
+
+pytest.importorskip("rclpy", reason="needs the `ros` extra")
+
+SEED = 1000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_recorded_labels_executed_at_their_ticks_repeat_the_episode(tmp_path: Path) -> None:
+    loop = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "close_the_loop.py")))
+    loop.write_spec(tmp_path / "spec.yaml")
+    observer = loop.Observer(scenes=False)
+    try:
+        options = ("--no-camera", "--rate", 0)
+        successes = loop.record(tmp_path, tmp_path / "spec.yaml", range(SEED, SEED + 1), observer, options)
+    finally:
+        observer.close()
+    assert successes == [True]
+    with Bag(tmp_path / "recordings" / "episode_000001.mcap") as bag:
+        frames = list(BagRun(bag, load_spec(tmp_path / "spec.yaml")).frames())
+    valid = np.concatenate([part.valid for part in frames]).all(axis=1)
+    first = int(valid.argmax())
+    rows = np.concatenate([part.fused.numpy() for part in frames])[first:]
+    assert valid[first:].all()
+
+    simulation = Simulation(SimOptions(camera=False))
+    simulation.begin(SEED, expert=False)
+    simulation.robot.data.qpos[:6] = rows[0][:6]  # the arm sags until the expert acts
+    for row in rows:
+        # rad: the gripper moves by 0.06 in a tick, and the arm still swings from its sag
+        assert abs(simulation.robot.positions[5] - row[5]) < 0.005
+        assert np.abs(simulation.robot.positions - row[:6]).max() < 0.03
+        simulation.command(row[-6:].astype(np.float64))
+        simulation.step()
+        while not simulation.at_tick:
+            simulation.step()
+    assert simulation.robot.is_success
+    simulation.close()
