@@ -113,8 +113,8 @@ class SimClock:
         self.publish()
 
     def publish(self) -> None:
-        """Publish the newest time."""
-        self._publisher.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(self.now_ns, 10**9)))
+        """Publish the newest time, and 1 ns more: a tick is computed when the clock has passed its deadline."""
+        self._publisher.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(self.now_ns + 1, 10**9)))
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait for a condition, which may depend on the newest time."""
