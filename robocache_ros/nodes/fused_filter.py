@@ -273,8 +273,8 @@ class FilterSource:
                 except Exception as error:  # Ingest counts bad messages itself
                     text = printable(repr(error), 120)
                     self._node.get_logger().error(f"{feed}: a message could not be decoded: {text}", once=True)
-        if now_ns:  # 0 before the first /clock
-            yield from due_ticks(self._engine, now_ns)
+        if now_ns:  # 0 before the first /clock; see SimClockSource for the deadline itself
+            yield from due_ticks(self._engine, now_ns - self._sim_time)
 
     def wait(self) -> None:
         """Return when a message has arrived, the clock has been set, or a tick is due."""
