@@ -12,7 +12,7 @@ cpu_index = $(shell command -v nvidia-smi >/dev/null || { $(PYTHON) -c \
   'import urllib.request as u; u.urlopen("$(CPU_WHEELS)/torch/", timeout=5)' 2>/dev/null && echo --extra-index-url $(CPU_WHEELS); })
 # A sourced ROS installation has its own rclpy.
 ROS_EXTRA := $(if $(ROS_DISTRO),,ros$(comma))
-EXTRAS ?= $(ROS_EXTRA)export,datasets,remote,fleet,cli,sim,calibrate,policies,dev
+EXTRAS ?= $(ROS_EXTRA)export,datasets,remote,fleet,cli,sim,calibrate,policies,pedals,dev
 PYTEST_ARGS ?=
 # Processes that run the tests: the tests of one file in one of them. Tests of nodes wait, so two cores take three.
 TEST_PROCESSES ?= 3
