@@ -29,7 +29,6 @@ from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.serialization import deserialize_message
-from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Bool, Float32MultiArray, String
 from std_srvs.srv import SetBool, Trigger
@@ -44,8 +43,8 @@ from robocache_ros.nodes.fusion_node import FusionNode
 from robocache_ros.nodes.managed_node import SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
 from robocache_ros.nodes.parameters import Declared
 from robocache_ros.nodes.pedals import Pedal, read_keys
-from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
+from robocache_ros.nodes.tick_loop import ClockReader
 from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
 from robocache_ros.policy.outputs import Output, Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
@@ -242,9 +241,9 @@ class Run:
             check_policy(policy, with_options)
         self._state: tuple[State, bool] | None = None
         self._logged_error = ""
-        self._clock: Any = None
+        self._clock: ClockReader | None = None  # in sim time, while the node is active
         self._sim_ns: int | None = None
-        self._woken, self._ended = threading.Event(), threading.Event()
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._button, self._pressed = parameters.read(node, "takeover_button"), False
         with ExitStack() as made:  # so that nothing stays if one of them cannot be
@@ -298,8 +297,8 @@ class Run:
 
     def start(self, *, sim_time: bool) -> None:
         """Start the steps; with `sim_time` the ticks follow /clock."""
-        if sim_time and self._clock is None:
-            self._clock = self._subscribe(ClockMessage, "/clock", self._on_clock, middleware.clock(), raw=True)
+        if sim_time:
+            self._clock = ClockReader(self._node, self.counters)
         if self._pedal_keys:
             self._pedal = Pedal(
                 parameters.read(self._node, "pedal"),
@@ -324,10 +323,12 @@ class Run:
             self._pedal = None
         if self._thread:
             self._ended.set()
-            self._woken.set()
             self._thread.join()
             self._thread = None
             self._send_zero()
+            if self._clock:
+                self._clock.destroy()
+                self._clock = None
             self.take_over(self._pressed)  # a button may still be held when the node is activated again
 
     def destroy(self) -> None:
@@ -352,18 +353,25 @@ class Run:
     def _step(self) -> None:
         """Send the commands of due ticks, until the end."""
         process.reduce_timer_slack()
-        while not self._ended.is_set():
-            self._woken.clear()
-            now_ns = self._now_ns()
-            if now_ns is not None:
-                for step in self.runner.advance(now_ns):
-                    self._send(step, now_ns)
-                self._log_error()
-            due_ns = self.runner.next_ns()
-            if self._clock is not None or due_ns is None:
-                self._woken.wait(WAIT_S)
-            else:
-                self._woken.wait(min(WAIT_S, max(0.0, (due_ns - time.time_ns()) / 1e9)))
+        waiter = middleware.Waiter(self._node, 1)
+        try:
+            while not self._ended.is_set():
+                now_ns = self._now_ns()
+                if now_ns is not None:
+                    for step in self.runner.advance(now_ns):
+                        self._send(step, now_ns)
+                    self._log_error()
+                if self._clock:
+                    waiter.wait(round(WAIT_S * 1e9), [self._clock.subscription])
+                    if clocks := self._clock.take():
+                        self._sim_ns = clocks[-1][1]
+                        self._clock.set(self._sim_ns)
+                else:
+                    due_ns = self.runner.next_ns()
+                    left_s = WAIT_S if due_ns is None else (due_ns - time.time_ns()) / 1e9
+                    self._ended.wait(min(WAIT_S, max(0.0, left_s)))
+        finally:
+            waiter.destroy()
 
     def _send(self, step: Step, now_ns: int) -> None:
         for output, data in self.runner.messages(step, now_ns):
@@ -401,12 +409,6 @@ class Run:
 
     def _now_ns(self) -> int | None:
         return time.time_ns() if self._clock is None else self._sim_ns
-
-    def _on_clock(self, data: bytes) -> None:
-        sim_ns = read_clock(data)
-        if sim_ns is not None:
-            self._sim_ns = sim_ns
-            self._woken.set()
 
     def _on_frame(self, frame: FusedFrame) -> None:
         """Called in the thread of the frames."""

@@ -67,7 +67,8 @@ class Simulator(Node):
         self._clock_output: Any = self.create_publisher(Clock, "/clock", reliable)
         self._changed = threading.Condition()
         self._received: deque[Callable[[], None]] = deque()
-        self._commands = 0  # that came from other nodes
+        self._commanded_ns: int | None = None  # newest stamp of a command from another node since the last wait
+        self._waited_ns = -1  # time on /clock during the last wait
         self._ignored = 0
         self._is_locked = False  # with lockstep: commands come, and each tick waits for its own
         self.create_subscription(JointState, COMMANDS, self._on_command, middleware.reliable(10))
@@ -132,15 +133,21 @@ class Simulator(Node):
             self._received.popleft()()
 
     def _wait_for_command(self, ended: Callable[[], bool]) -> None:
-        """Wait for the command of this tick, once commands come; go on without, if none comes for a second."""
-        if not self._is_locked and not self._commands:
+        """Wait for the command of this tick, once commands come; go on without, if none comes for a second.
+
+        It is stamped after /clock of the tick before: else it is a late command of that tick.
+        """
+        if not self._is_locked and self._commanded_ns is None:
             return
-        self._publish_clock(self.simulation.now_ns + 1)  # all messages of this time are out: its ticks can be computed
+        before_ns, self._waited_ns = self._waited_ns, self.simulation.now_ns + 1
+        self._publish_clock(self._waited_ns)  # all messages of this time are out: its ticks can be computed
         end = time.monotonic() + WAIT_S
         with self._changed:
-            while not self._commands and not ended() and (left := end - time.monotonic()) > 0:
+            while not (came := (self._commanded_ns or -1) > before_ns) and not ended():
+                if (left := end - time.monotonic()) <= 0:
+                    break
                 self._changed.wait(min(left, 0.1))
-            self._is_locked, self._commands = self._commands > 0, 0
+            self._is_locked, self._commanded_ns = came, None
         self._take()
 
     def _hand_over(self, action: Callable[[], None]) -> bool:
@@ -164,8 +171,10 @@ class Simulator(Node):
                 self._ignored += 1
 
         if self._hand_over(command):
+            stamp = message.header.stamp
             with self._changed:
-                self._commands += 1
+                time_ns = stamp.sec * NS_PER_S + stamp.nanosec or self.simulation.now_ns  # without a stamp: now
+                self._commanded_ns = max(time_ns, self._commanded_ns or 0)
                 self._changed.notify()
 
     def _on_intervention(self, message: Bool) -> None:

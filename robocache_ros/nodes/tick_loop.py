@@ -130,6 +130,61 @@ class WallClockSource:
         self._large.destroy()
 
 
+class ClockReader:
+    """/clock, read in a thread of its own: an executor that is busy would fall behind a simulator.
+
+    Args:
+        node: owns the subscription.
+        counters: counts `invalid_clocks`, the messages that were ignored.
+        sets_clock: set the clock of the node, in place of rclpy; False for a node that is not of this package.
+    """
+
+    def __init__(self, node: Node, counters: Counter[str], *, sets_clock: bool = True) -> None:
+        self._node, self._counters = node, counters
+        self._clock = middleware.NodeClock(node) if sets_clock else None
+        self._raw_subscriber = RawSubscriber()
+        self.subscription: Any = node.create_subscription(
+            Clock,
+            "/clock",
+            lambda _: None,
+            middleware.clock(),
+            callback_group=middleware.ManualCallbackGroup(),
+            raw=True,
+        )
+
+    def take(self) -> list[tuple[int, int]]:
+        """The messages that have arrived: the source timestamp and the sim time of each."""
+        clocks = []
+        for _ in range(middleware.CLOCK_DEPTH):  # bounded, so that a flood on /clock does not block the messages
+            message = self._raw_subscriber.take(self.subscription)
+            if message is None:
+                break
+            sim_ns = read_clock(message.data)
+            if sim_ns is None:
+                self._ignore(message.data)
+            else:
+                clocks.append((message.source_ns, sim_ns))
+        return clocks
+
+    def set(self, now_ns: int) -> None:
+        """Set the clock of the node."""
+        if self._clock:
+            self._clock.set(now_ns)
+
+    def destroy(self) -> None:
+        """Release the subscription."""
+        self._node.destroy_subscription(self.subscription)
+
+    def _ignore(self, data: bytes | memoryview) -> None:
+        if not self._counters["invalid_clocks"]:
+            shown = bytes(data[:12]).hex(" ")
+            self._node.get_logger().warning(
+                f"/clock: a message is not a time at or after 0 ({len(data)} bytes: {shown}); it is ignored; "
+                f"further ones are counted as invalid_clocks in /diagnostics"
+            )
+        self._counters["invalid_clocks"] += 1
+
+
 class SimClockSource:
     """/clock: a message arrives at the sim time at which it was published.
 
@@ -154,24 +209,13 @@ class SimClockSource:
         *,
         sets_clock: bool = True,
     ) -> None:
-        self._counters = counters
-        self._node = node
         self._subscriptions = subscriptions
         self._engine = engine
         self._timeline = SimTimeline()
         # Messages published after the newest received /clock message.
         self._pending: list[tuple[Topic, ReceivedMessage]] = []
         self._waiting: Counter[int] = Counter()  # how many of them each topic has, by its id
-        self._clock = middleware.NodeClock(node) if sets_clock else None
-        self._raw_subscriber = RawSubscriber()
-        self._subscription: Any = node.create_subscription(
-            Clock,
-            "/clock",
-            lambda _: None,
-            middleware.clock(),
-            callback_group=middleware.ManualCallbackGroup(),
-            raw=True,
-        )
+        self._clock = ClockReader(node, counters, sets_clock=sets_clock)
         self._heard_ns = time.monotonic_ns()
         self._waiter = middleware.Waiter(node, 1 + len(subscriptions.topics))
 
@@ -206,20 +250,19 @@ class SimClockSource:
         yield from self._push(ready)
         now_ns = self._timeline.now_ns
         assert now_ns is not None
-        if self._clock:
-            self._clock.set(now_ns)
+        self._clock.set(now_ns)
         # Until the clock moves on, more messages can arrive at this very time, and a tick with this deadline has them.
         yield from due_ticks(self._engine, now_ns - 1)
 
     def wait(self) -> None:
         """Return at the next message that can be received."""
         topics = [] if self._paused else [topic for topic in self._subscriptions.topics if self._space(topic)]
-        self._waiter.wait(IDLE_NS, [self._subscription, *(topic.subscription for topic in topics)])
+        self._waiter.wait(IDLE_NS, [self._clock.subscription, *(topic.subscription for topic in topics)])
 
     def destroy(self) -> None:
         """Release the wait set and the subscription of /clock."""
         self._waiter.destroy()
-        self._node.destroy_subscription(self._subscription)
+        self._clock.destroy()
 
     def _space(self, topic: Topic) -> int:
         return MAX_WAITING["large" if topic.large else "small"] - self._waiting[id(topic)]
@@ -243,26 +286,8 @@ class SimClockSource:
         arrival_ns, earliest_ns = self._timeline.arrival_ns(source_ns), self._engine.earliest_arrival_ns
         return arrival_ns if earliest_ns is None else max(arrival_ns, earliest_ns)
 
-    def _ignore(self, data: bytes | memoryview) -> None:
-        if not self._counters["invalid_clocks"]:
-            shown = bytes(data[:12]).hex(" ")
-            self._node.get_logger().warning(
-                f"/clock: a message is not a time at or after 0 ({len(data)} bytes: {shown}); it is ignored; "
-                f"further ones are counted as invalid_clocks in /diagnostics"
-            )
-        self._counters["invalid_clocks"] += 1
-
     def _take_clocks(self) -> list[tuple[int, int]]:
-        clocks = []
-        for _ in range(middleware.CLOCK_DEPTH):  # bounded, so that a flood on /clock does not block the messages
-            message = self._raw_subscriber.take(self._subscription)
-            if message is None:
-                break
-            sim_ns = read_clock(message.data)
-            if sim_ns is None:
-                self._ignore(message.data)
-            else:
-                clocks.append((message.source_ns, sim_ns))
+        clocks = self._clock.take()
         if clocks:
             self._heard_ns = time.monotonic_ns()
         return clocks

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,24 @@ class Rig:
         assert node.autostart()
         self.executor.add_node(node)
         return node
+
+    @contextmanager
+    def simulator(self, **given: Any) -> Iterator[Any]:
+        """The simulated robot without its camera, in lockstep, which runs in this process."""
+        from robocache_ros.nodes.simulator import Simulator
+        from robocache_ros.sim.command import SimArguments
+        from robocache_ros.sim.simulation import SimOptions
+
+        node = Simulator(SimArguments(SimOptions(camera=False), lockstep=True, **given), context=self.context)
+        self.executor.add_node(node)
+        stopped = threading.Event()
+        thread = threading.Thread(target=node.run, args=(stopped.is_set,), daemon=True)
+        thread.start()
+        yield node
+        stopped.set()
+        thread.join(30)
+        self.executor.remove_node(node)
+        node.destroy_node()
 
     def start(self, spec: dict[str, Any], remap: Sequence[str] = (), **parameters: Any) -> Process:
         """A fusion node in a process of its own."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from robocache_ros.sim.so101 import JOINTS
-from test.nodes.rig import Rig, repeating, until
+from test.nodes.rig import PATIENCE_S, Rig, repeating, until
 
 pytest.importorskip("rclpy", reason="needs the `ros` extra")
 pytest.importorskip("std_srvs", reason="needs the `ros` extra")
@@ -18,20 +17,8 @@ pytest.importorskip("std_srvs", reason="needs the `ros` extra")
 
 @pytest.fixture
 def simulator(rig: Rig) -> Iterator[Any]:
-    from robocache_ros.nodes.simulator import Simulator
-    from robocache_ros.sim.command import SimArguments
-    from robocache_ros.sim.simulation import SimOptions
-
-    node = Simulator(SimArguments(SimOptions(camera=False), rate=1.0, lockstep=True), context=rig.context)
-    rig.executor.add_node(node)
-    stopped = threading.Event()
-    thread = threading.Thread(target=node.run, args=(stopped.is_set,), daemon=True)
-    thread.start()
-    yield node
-    stopped.set()
-    thread.join(30)
-    rig.executor.remove_node(node)
-    node.destroy_node()
+    with rig.simulator(rate=1.0) as node:
+        yield node
 
 
 def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig: Rig, simulator: Any) -> None:
@@ -71,3 +58,35 @@ def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig: Rig, sim
     # The expert acts when it is switched on.
     assert rig.call(SetBool, "/simulator/expert", SetBool.Request(data=True)).success
     until(lambda: joints.newest.position[5] > 1.0, "the expert to open the gripper")
+
+
+def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rosgraph_msgs.msg import Clock
+    from sensor_msgs.msg import JointState
+
+    monkeypatch.setattr("robocache_ros.nodes.simulator.WAIT_S", PATIENCE_S)
+    clock = rig.listen(Clock, "/clock")
+    commands = rig.publisher(JointState, "/so101/commands")
+    with rig.simulator() as node:
+        until(lambda: commands.get_subscription_count() and len(clock), "the simulator")
+
+        def send(time_ns: int) -> None:
+            command = JointState(name=list(JOINTS), position=[0.25] * 6)
+            command.header.stamp.sec, command.header.stamp.nanosec = divmod(time_ns, 10**9)
+            commands.publish(command)
+
+        def waits() -> list[int]:
+            times = (message.clock.sec * 10**9 + message.clock.nanosec for message in clock.messages)
+            return sorted({time_ns - 1 for time_ns in times if time_ns % 1000})
+
+        send(node.simulation.now_ns)  # ends the first wait, whatever its time
+        for done in range(2, 7):
+            tick_ns = until(lambda count=done: waits()[count - 1 : count], "the wait of a tick")[0]
+            assert len(waits()) == done
+            for _ in range(3):
+                send(tick_ns - 20_000_000)
+            send(tick_ns)
+            until(lambda count=done: len(waits()) > count, "the next tick")
+        assert [after - before for before, after in pairwise(waits())] == [20_000_000] * 6

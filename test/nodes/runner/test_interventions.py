@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,27 +28,15 @@ def spec_of(action: dict[str, Any], **more: Any) -> dict[str, Any]:
     """The spec of the simulated robot, with another stream of actions."""
     spec = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text(encoding="utf-8"))
     del spec["streams"]["front"]
-    spec["delay_ms"] = 0
+    spec["delay_ms"] = 20  # the command of a tick comes after its time, and before the next tick
     spec["streams"]["action"].update(action)
     return spec | more
 
 
 @pytest.fixture
 def simulator(rig: Rig) -> Iterator[Any]:
-    from robocache_ros.nodes.simulator import Simulator
-    from robocache_ros.sim.command import SimArguments
-    from robocache_ros.sim.simulation import SimOptions
-
-    node = Simulator(SimArguments(SimOptions(camera=False), lockstep=True), context=rig.context)
-    rig.executor.add_node(node)
-    stopped = threading.Event()
-    thread = threading.Thread(target=node.run, args=(stopped.is_set,), daemon=True)
-    thread.start()
-    yield node
-    stopped.set()
-    thread.join(30)
-    rig.executor.remove_node(node)
-    node.destroy_node()
+    with rig.simulator() as node:
+        yield node
 
 
 @pytest.fixture
@@ -59,7 +46,7 @@ def runner(rig: Rig, simulator: Any, tmp_path: Path) -> Iterator[Any]:
     from robocache_ros.nodes.policy_runner import PolicyRunner
 
     (tmp_path / "mine.py").write_text(POLICY)
-    run = {"coast_ticks": 1000, "outputs": {"action": {"takeover": "/operator"}}}
+    run = {"coast_ticks": 1000, "invalid_ticks": 1000, "outputs": {"action": {"takeover": "/operator"}}}
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(spec_of({}, run=run)))
     rig.fusion(path, use_sim_time=True).autostart()
