@@ -1,7 +1,10 @@
-"""Latencies and drifts measured from recordings whose latencies are known."""
+"""Latencies and drifts measured from recordings whose latencies are known, and cameras that see a clock."""
 
 from __future__ import annotations
 
+import base64
+import importlib
+import re
 from collections.abc import Callable, Iterator
 from ctypes.util import find_library
 from pathlib import Path
@@ -10,15 +13,17 @@ from shutil import rmtree
 import numpy as np
 import pytest
 
+from robocache_ros.bags import qr_clock
 from robocache_ros.bags.calibrate import Calibration, Measurement, calibrate
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.sim import simulation as sim
+from robocache_ros.sim.simulation import image_cdr
 from robocache_ros.sim.so101 import JOINTS
 from robocache_ros.spec import FusionSpec, load_spec
-from test.bags.moving_robot import Robot, record, spec
+from test.bags.moving_robot import START_S, TYPES, Robot, record, spec
 
 ROOT = Path(__file__).parents[2]
 CAMERA, ALL = ("/joint_states", "/image"), ("/joint_states", "/image", "/command")
@@ -34,14 +39,6 @@ def of(found: Calibration, name: str) -> Measurement:
     return next(each for each in found.measurements if each.name == name)
 
 
-@pytest.fixture(scope="module")
-def late(tmp_path_factory: pytest.TempPathFactory) -> tuple[Robot, Path, Calibration]:
-    """A recording of 60 s with a late camera, and what is measured."""
-    robot = Robot(seed=1, latency_ms=200, action_ms=120)
-    path = record(tmp_path_factory.mktemp("late") / "bag", robot)
-    return robot, path, measured(path)
-
-
 @pytest.fixture
 def short(tmp_path: Path) -> Callable[..., Path]:
     """Makes recordings of 12 s."""
@@ -50,8 +47,9 @@ def short(tmp_path: Path) -> Callable[..., Path]:
     )
 
 
-def test_the_latencies_of_a_late_camera_and_of_actions_are_measured(late: tuple[Robot, Path, Calibration]) -> None:
-    robot, _, found = late
+def test_the_latencies_of_a_late_camera_and_of_actions_are_measured(tmp_path: Path) -> None:
+    robot = Robot(seed=1, latency_ms=200, action_ms=120)
+    found = measured(record(tmp_path / "bag", robot))
 
     for name, true_ms in (("front", robot.latency_ms), ("action", robot.action_ms)):
         one = of(found, name)
@@ -72,14 +70,14 @@ def test_a_camera_that_is_stamped_early_has_a_negative_latency(tmp_path: Path) -
     assert one.low <= -100 <= one.high
 
 
-def test_latency_ms_of_the_joints_counts_and_that_of_the_camera_does_not(
-    late: tuple[Robot, Path, Calibration],
-) -> None:
-    _, path, plain = late
-    changed = measured(path, spec(joints={"latency_ms": 10}, front={"latency_ms": 77}))
+def test_latency_ms_of_the_joints_counts_and_that_of_the_camera_does_not(short: Callable[..., Path]) -> None:
+    path = short(seed=1, seconds=20)
+    plain, changed = measured(path), measured(path, spec(joints={"latency_ms": 10}, front={"latency_ms": 77}))
 
     assert of(changed, "front").value == pytest.approx(of(plain, "front").value + 10, abs=1)  # other steps of the lag
     assert of(changed, "front").current == 77
+    with pytest.raises(RoboCacheError, match="--joints: front has no recorded positions"):
+        measured(path, joints="front")
 
 
 @pytest.mark.slow
@@ -101,54 +99,19 @@ def test_latencies_of_100_seeds_are_found_and_nine_of_ten_intervals_have_the_tru
     assert inside >= 80
 
 
-def test_the_pace_of_a_simulation_is_no_drift(short: Callable[..., Path]) -> None:
-    path = short(seed=3, seconds=30, stamp_ppm=10_000, stamp_offset_s=-1e6)
-    drift = of(measured(path, spec(joints={"stamp": "device"})), "/joint_states")
-
-    assert "run at 0.990 times the clock of the log" in drift.refused
-
-
-def test_a_clock_of_its_own_drifts_and_does_not_disturb_the_latency(short: Callable[..., Path]) -> None:
-    path = short(seed=3, seconds=30, stamp_ppm=80, stamp_offset_s=-1e6)
+@pytest.mark.parametrize("ppm", [80, 10_000])
+def test_a_clock_of_its_own_drifts_unless_it_is_the_pace_of_a_simulation(short: Callable[..., Path], ppm: int) -> None:
+    path = short(seed=3, seconds=30 if ppm == 80 else 12, stamp_ppm=ppm, stamp_offset_s=-1e6)
     found = measured(path, spec(joints={"stamp": "device"}))
 
-    drift = of(found, "/joint_states")
+    drift, camera = of(found, "/joint_states"), of(found, "front")
     assert (drift.quantity, drift.unit) == ("drift", "ppm")
-    assert drift.low <= 80 <= drift.high
-    assert drift.high - drift.low < 10
-    assert (
-        of(found, "front").low - 5 <= 38 <= of(found, "front").high + 5
-    )  # 5 ms: the least delay of messages, rounded up
-
-
-@pytest.mark.parametrize(
-    ("keys", "name", "reason"),
-    [
-        ({"motion": "still"}, "front", "the joints stand still"),
-        ({"motion": "still"}, "action", "the joints stand still"),
-        ({"motion": "sine"}, "front", "periodic motion"),
-        ({"image_hz": 0.05}, "front", "1 frame, 101 are needed"),
-        ({"seconds": 6}, "front", "5.0 s of frames"),
-        ({"topics": ("/image",)}, "front", "no joint positions"),
-        ({"topics": ("/command", "/image")}, "action", "no joint positions"),
-        ({"noise": 500.0}, "front", "no clear peak"),
-    ],
-)
-def test_what_a_recording_does_not_determine_is_refused(
-    short: Callable[..., Path], keys: dict[str, object], name: str, reason: str
-) -> None:
-    found = measured(short(**{"topics": ALL, **keys}))
-
-    one = of(found, name)
-    assert reason in one.refused
-    assert "; " in one.refused  # what to do
-    assert np.isnan(one.value)
-    assert name not in str(found.patch())
-
-
-def test_a_stream_that_is_no_position_cannot_be_the_joints(late: tuple[Robot, Path, Calibration]) -> None:
-    with pytest.raises(RoboCacheError, match="--joints: front has no recorded positions"):
-        measured(late[1], joints="front")
+    if ppm > 80:
+        assert "run at 0.990 times the clock of the log" in drift.refused
+    else:
+        assert drift.low <= ppm <= drift.high
+        assert drift.high - drift.low < 10
+        assert camera.low - 5 <= 38 <= camera.high + 5  # 5 ms: the least delay of messages, rounded up
 
 
 @pytest.mark.slow
@@ -189,3 +152,92 @@ def _waving(simulation: sim.Simulation, seconds: int) -> Iterator[RawMessage]:
             yield RawMessage(sim.COMMANDS, simulation.now_ns, data)
             simulation.command(targets)
         simulation.step()
+
+
+LATENCY_MS = 43.0
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    for module in ("segno", "zxingcpp"):
+        pytest.importorskip(module)
+    return qr_clock.page()
+
+
+def modules_of(html: str, number: int) -> np.ndarray:
+    """The modules that the page draws for a code."""
+    found = re.search(r'atob\("([^"]+)"\)', html)
+    assert found
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(found[1]), np.uint8))
+    size = qr_clock.SIDE**2
+    return bits[number * size : (number + 1) * size].reshape(qr_clock.SIDE, qr_clock.SIDE)
+
+
+def picture(modules: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """(H, W, 3) of a code on a display, with noise."""
+    grey = np.kron(1 - np.pad(modules, qr_clock.BORDER), np.ones((4, 4))) * 170 + 40
+    return np.repeat((grey + random.normal(0, 8, grey.shape)).clip(0, 255).astype(np.uint8)[..., None], 3, axis=2)
+
+
+def seen(folder: Path, html: str, *, frames: int = 90, scatter_ms: float = 1.0) -> Calibration:
+    """What is measured of a camera at 30 Hz that sees the page on a fast display, without joints."""
+    random = np.random.default_rng(0)
+    messages = []
+    for index in range(frames):
+        exposed_ns = START_S * 10**9 + index * 33_333_333
+        number = exposed_ns // (qr_clock.STEP_MS * 1_000_000) % qr_clock.CODES
+        stamp_ns = exposed_ns + round((LATENCY_MS + scatter_ms * random.normal()) * 1e6)
+        data = image_cdr(stamp_ns, "camera", picture(modules_of(html, number), random))
+        messages.append(RawMessage("/image", stamp_ns + 1_000_000, data))
+    write_bag(folder, {"/image": TYPES["/image"]}, sorted(messages, key=lambda message: message.log_ns))
+    with Bag(folder) as bag:
+        return calibrate(bag, spec(), reader=qr_clock.CodeReader)
+
+
+def test_the_page_needs_no_network_and_its_codes_are_read(html: str) -> None:
+    assert "http" not in html.lower()
+    assert "src=" not in html
+    for number in (0, 1, qr_clock.CODES - 1):
+        image = picture(modules_of(html, number), np.random.default_rng(0))
+        (found,) = importlib.import_module("zxingcpp").read_barcodes(image[..., 0].copy())
+        assert found.text == f"ROBOCACHE{number:04d}"
+
+
+def test_the_latency_of_a_camera_is_read_from_the_codes_unless_they_are_few_or_scattered(
+    tmp_path: Path, html: str
+) -> None:
+    one, few, scattered = (
+        seen(tmp_path / name, html, **options).measurements[0]
+        for name, options in (("bag", {}), ("few", {"frames": 10}), ("scattered", {"scatter_ms": 400}))
+    )
+    assert (one.name, one.against, one.samples) == ("front", "host clock", 90)
+    assert abs(one.value - LATENCY_MS) < 1.5
+    assert one.low <= LATENCY_MS <= one.high
+    assert one.high - one.low < 6
+    assert few.refused.startswith("10 of 10 frames show a code, 30 are needed; ")
+    assert "stamp the camera by the clock of the page's host" in scattered.refused
+
+
+@pytest.mark.parametrize(
+    ("keys", "reasons"),
+    [
+        ({"motion": "still"}, {"front": "the joints stand still", "action": "the joints stand still"}),
+        ({"motion": "sine"}, {"front": "periodic motion"}),
+        ({"image_hz": 0.05}, {"front": "1 frame, 101 are needed"}),
+        ({"seconds": 6}, {"front": "5.0 s of frames"}),
+        ({"topics": ("/command", "/image")}, {"front": "no joint positions", "action": "no joint positions"}),
+        ({"topics": ("/image",)}, {"front": "no joint positions"}),
+        ({"noise": 500.0}, {"front": "no clear peak"}),
+    ],
+)
+def test_what_a_recording_does_not_determine_is_refused(
+    short: Callable[..., Path], keys: dict[str, object], reasons: dict[str, str]
+) -> None:
+    found = measured(short(**{"topics": ALL, **keys}))
+
+    for name, reason in reasons.items():
+        one = of(found, name)
+        assert reason in one.refused
+        assert "; " in one.refused  # what to do
+        assert np.isnan(one.value)
+        assert name not in str(found.patch())

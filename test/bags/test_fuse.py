@@ -79,19 +79,19 @@ def test_fused_joints_come_back_to_the_truth(lift: tuple, truth: dict[str, np.nd
     assert np.sqrt((error**2).mean()) < 1e-6
 
 
-def test_no_tick_of_the_gap_passes_for_aligned(lift: tuple, truth: dict[str, np.ndarray]) -> None:
+def test_no_tick_of_the_gap_passes_for_aligned_and_every_other_one_is(
+    lift: tuple, truth: dict[str, np.ndarray]
+) -> None:
     spec, ticks, fused, valid = lift
     gap = in_gap(ticks, truth)
     assert gap.sum() in (7, 8)
     for name in ("joint_position", "joint_velocity"):
         assert set(valid[gap, row_of(spec, name)]) == {0, 2}
-    assert not fused[gap & (valid[:, row_of(spec, "joint_position")] == 0), :7].any()
-
-
-def test_every_tick_outside_the_gap_is_aligned(lift: tuple, truth: dict[str, np.ndarray]) -> None:
-    spec, ticks, _, valid = lift
-    outside = ~in_gap(ticks, truth) & (ticks < truth["stamp_ns"][-1])
-    assert (valid[outside, row_of(spec, "joint_position")] == 1).all()
+    joints = valid[:, row_of(spec, "joint_position")]
+    assert not fused[gap & (joints == 0), :7].any()
+    assert (joints[~gap & (ticks < truth["stamp_ns"][-1])] == 1).all()
+    assert (ticks % 20_000_000 == 0).all()  # the epoch grid, without holes
+    assert (np.diff(ticks) == 20_000_000).all()
 
 
 def test_orientation_holds_through_the_flips_of_its_sign(lift: tuple, truth: dict[str, np.ndarray]) -> None:
@@ -107,12 +107,6 @@ def test_orientation_holds_through_the_flips_of_its_sign(lift: tuple, truth: dic
     apart = np.minimum(*(np.linalg.norm(measured + sign * wanted, axis=1) for sign in (-1, 1)))
     angle = 4 * np.arcsin(apart / 2)  # not from the dot product: near 1 its rounding alone is 5e-4 rad
     assert angle.max() < 1e-3
-
-
-def test_ticks_lie_on_the_epoch_grid_without_holes(lift: tuple) -> None:
-    _, ticks, _, _ = lift
-    assert (ticks % 20_000_000 == 0).all()
-    assert (np.diff(ticks) == 20_000_000).all()
 
 
 def test_deployed_marks_what_would_have_come_late(panda_lift: Path) -> None:
@@ -187,12 +181,16 @@ def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(
     assert len(ticks) + run.leading + run.trailing == len(run.ticks_ns)
 
 
-def test_without_trim_every_tick_is_given(make_bag: Callable[..., Path]) -> None:
+def test_without_trim_every_tick_is_given_and_counters_say_what_became_of_the_messages(
+    make_bag: Callable[..., Path],
+) -> None:
     with Bag(make_bag()) as bag:
         run = BagRun(bag, arm_spec(), trim=False)
         ticks, _, _ = joined(run.frames())
     assert len(ticks) == len(run.ticks_ns) == len(run.valid)
     assert (run.leading, run.trailing) == (0, 0)
+    assert run.counters["position"]["received"] == run.counters["position"]["accepted"] == 100
+    assert run.counters["command"]["received"] == 40
 
 
 @pytest.mark.parametrize("trim", [True, False])
@@ -231,14 +229,6 @@ def test_the_next_command_of_a_deployed_tick_must_arrive_within_the_delay(make_b
         assert len(joined(BagRun(bag, spec).frames())[0]) > 30
         with pytest.raises(RoboCacheError, match=r"command never has a value; raise delay_ms to the time"):
             joined(BagRun(bag, spec, visibility="deployed").frames())
-
-
-def test_counters_say_what_became_of_the_messages(make_bag: Callable[..., Path]) -> None:
-    with Bag(make_bag()) as bag:
-        run = BagRun(bag, arm_spec())
-        joined(run.frames())
-    assert run.counters["position"]["received"] == run.counters["position"]["accepted"] == 100
-    assert run.counters["command"]["received"] == 40
 
 
 def test_a_spec_of_images_only_has_nothing_left_without_them() -> None:

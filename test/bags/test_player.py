@@ -36,38 +36,22 @@ def raw(*log_ns: int) -> list[RawMessage]:
 def test_message_is_published_at_its_log_time(rate: float) -> None:
     steady, sent = FakeSteady(), []
 
-    play(
-        raw(10**18, 10**18 + 8 * MS, 10**18 + 10**12),
-        lambda m: sent.append(steady.time_ns) or False,
-        first_ns=10**18,
-        rate=rate,
-        steady=steady,
-    )
+    publish = lambda m: sent.append(steady.time_ns) or False  # noqa: E731
+    play(raw(10**18, 10**18 + 8 * MS, 10**18 + 10**12), publish, first_ns=10**18, rate=rate, steady=steady)
 
     assert sent == [0, int(8 * MS / rate), int(10**12 / rate)]
 
 
-def test_clock_is_published_right_before_each_message() -> None:
-    steady, events = FakeSteady(), []
+def test_clock_is_published_right_before_each_message_advances_in_silences_and_never_goes_back() -> None:
+    events: list[tuple[str, int]] = []
 
-    play(
-        raw(100, 100, 3 * MS),
-        lambda m: events.append(("message", m.log_ns)) or False,
-        first_ns=100,
-        clock=lambda now: events.append(("clock", now)),
-        steady=steady,
-    )
+    clock = lambda now: events.append(("clock", now))  # noqa: E731
+    publish = lambda m: bool(events.append(("message", m.log_ns)))  # noqa: E731
+    play(raw(100, 100, 3 * MS, 1000 * MS), publish, first_ns=100, rate=2.0, clock=clock, steady=FakeSteady())
 
     for index, (kind, time_ns) in enumerate(events):
-        if kind == "message":
-            assert events[index - 1] == ("clock", time_ns)
-
-
-def test_clock_advances_in_silences_and_never_goes_back() -> None:
-    steady, times = FakeSteady(), []
-
-    play(raw(0, 1000 * MS), lambda m: False, first_ns=0, rate=2.0, clock=times.append, steady=steady)
-
+        assert kind == "clock" or events[index - 1] == ("clock", time_ns)
+    times = [time_ns for kind, time_ns in events if kind == "clock"]
     assert times == sorted(times)
     assert max(b - a for a, b in pairwise(times)) <= 2 * CLOCK_PERIOD_NS
 

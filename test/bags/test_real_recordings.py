@@ -1,10 +1,13 @@
-"""Recordings that robots and simulators made, from the folder that ROBOCACHE_RECORDINGS names."""
+"""Recordings that robots and simulators made, from the folder that ROBOCACHE_RECORDINGS names, and files beside it."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,44 +19,18 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag, storage_files
 from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import load_spec
-from robocache_ros.spec.layout import Layout
+from robocache_ros.spec import FusionSpec, load_spec
 
 FOLDER = os.environ.get("ROBOCACHE_RECORDINGS")
-RECORDINGS = sorted(p for p in Path(FOLDER).iterdir() if p.is_dir()) if FOLDER else []
+RECORDINGS = sorted(p.name for p in Path(FOLDER).iterdir() if p.is_dir()) if FOLDER else []
+RECORDINGS += [f"ros1_turtlesim/example{kind}.bag" for kind in ("", "-lz4", "-bz2", "-unsorted-chunks")]
+RECORDINGS += ["ros1_turtlesim/empty-file.bag", "ros1_turtlesim/no-messages.bag"]
+CONFORMANCE = sorted(Path(FOLDER).parent.glob("mcap_conformance/conformance/*/*.mcap")) if FOLDER else []
 
 pytestmark = pytest.mark.skipif(not FOLDER, reason="ROBOCACHE_RECORDINGS names no folder of recordings")
 
-
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda p: p.name)
-def test_a_recording_is_described_or_refused_in_one_line(recording: Path, tmp_path: Path) -> None:
-    try:
-        described = describe(recording)
-        path = tmp_path / "spec.yaml"
-        path.write_text(suggest_spec(described), encoding="utf-8")
-        assert load_spec(path).streams
-    except RoboCacheError as error:
-        text = str(error)
-        assert text.isprintable()
-        assert text.startswith((str(recording), "streams"))
-        assert len(text) < 188 + max(0, len(str(recording)) - 60)
-        assert "…" not in text
-
-
-def test_recordings_of_ros_2_are_read() -> None:
-    read = [p.name for p in RECORDINGS if storage_files(p)]
-
-    assert {"crazyflie", "stinger_boat", "nissan_imu"} <= set(read)
-    for name in ("crazyflie", "stinger_boat", "nissan_imu"):
-        assert describe(Path(FOLDER or "") / name).topics
-
-
-EXPORTED = ("abitobot_sim", "ait_images", "capstan_surgical", "cougars_auv", "crab_custom", "crazyflie", "husky_ur_sim")
-EXPORTED += ("nissan_imu", "rerun_allsensors", "ros1_kuka_joints", "ros1_realsense", "soccer_split", "stinger_boat")
-EXPORTED += tuple(f"ros1_turtlesim/example{kind}.bag" for kind in ("", "-lz4", "-bz2"))
-REFUSED = {
+NO_DATA = {  # these and the datasets are refused
     "klintan_db3": "no topic has enough messages",
     "one_shot": "no topic has enough messages",
     "moveit_renamed": "has no topic that can be fused",
@@ -64,26 +41,43 @@ REFUSED = {
 }
 
 
-def frames_of(recording: Path, folder: Path) -> list[Frames]:
-    """What the first two commands of a user give."""
-    path = folder / "spec.yaml"
-    path.write_text(suggest_spec(describe(recording)), encoding="utf-8")
-    with Bag(recording) as bag:
-        return list(BagRun(bag, load_spec(path)).frames())
+@cache
+def suggested(name: str) -> FusionSpec:
+    """The first spec that a user gets, of a recording that is described once."""
+    return load_spec(yaml.safe_load(suggest_spec(describe(Path(FOLDER or "") / name))))
 
 
-@pytest.mark.parametrize("name", EXPORTED)
-def test_the_suggested_spec_gives_frames_with_every_stream(name: str, tmp_path: Path) -> None:
-    frames = frames_of(Path(FOLDER or "") / name, tmp_path)
+class Fused(NamedTuple):
+    run: BagRun
+    ticks_ns: np.ndarray
+    values: np.ndarray
+    valid: np.ndarray
 
-    assert sum(len(part) for part in frames)
-    assert any((part.valid > 0).all(axis=1).any() for part in frames)
+
+@cache
+def fused(name: str, visibility: str = "ideal") -> Fused:
+    """The ticks of the first spec, without images."""
+    with Bag(Path(FOLDER or "") / name) as bag:
+        run = BagRun(bag, suggested(name), visibility=visibility)
+        parts = [(part.ticks_ns, part.fused.numpy(), part.valid) for part in run.frames()]
+    return Fused(run, *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-@pytest.mark.parametrize(("name", "why"), REFUSED.items())
-def test_a_refusal_tells_what_is_in_the_way(name: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match=why):
-        frames_of(Path(FOLDER or "") / name, tmp_path)
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recording_gives_a_spec_with_ticks_of_every_stream_or_is_refused_in_one_line(name: str) -> None:
+    path = Path(FOLDER or "") / name
+    if name in NO_DATA or not (path.is_file() or storage_files(path)):
+        with pytest.raises(RoboCacheError, match=NO_DATA.get(name, "not a recording")) as refused:
+            suggested(name)
+        text = str(refused.value)
+        assert text.isprintable()
+        assert text.startswith((str(path), "streams"))
+        assert len(text) < 188 + max(0, len(str(path)) - 60)
+        assert "…" not in text
+    else:
+        assert 0 < len(suggested(name).streams) <= 30
+        assert suggested(name).delay_ms <= 300
+        assert (fused(name).valid > 0).all(axis=1).any()
 
 
 def test_the_storages_of_one_ros_1_recording_give_the_same_messages() -> None:
@@ -105,14 +99,19 @@ SHIFTED = {  # topics on the timeline, its seconds in one of the log times, and 
 
 
 @pytest.mark.parametrize(("name", "expected"), SHIFTED.items())
-def test_old_and_simulated_stamps_are_the_timeline(name: str, expected: tuple[int, float, float]) -> None:
-    with Bag(Path(FOLDER or "") / name) as bag:
-        timeline = read_timeline(bag)
-
-    topics, rate, offset_s = expected
+def test_old_and_simulated_stamps_are_the_timeline_and_few_messages_are_late(
+    name: str, expected: tuple[int, float, float]
+) -> None:
+    timeline, (topics, rate, offset_s) = fused(name).run.timeline, expected
     assert (timeline.source, len(timeline.segments), len(timeline.topics)) == ("stamps", 1, topics)
     assert timeline.rate == pytest.approx(rate, abs=2e-4)
     assert timeline.offset_ns / 1e9 == pytest.approx(offset_s, rel=1e-4)
+    rows = [number for number, stream in enumerate(suggested(name).streams) if stream.stamp == "header"]
+    for each in (fused(name), fused(name, "deployed")):
+        counts = sum(each.run.counters.values(), Counter())
+        assert counts["late"] <= 0.01 * counts["received"]  # `delay_ms` covers 99 % of the messages
+        assert (counts["skewed"], counts["unstamped"]) == (0, 0)
+        assert each.valid[:, rows].all(axis=1).mean() > 0.98
 
 
 def test_controller_states_without_a_definition_are_read() -> None:
@@ -128,28 +127,27 @@ def test_stamps_by_the_log_s_clock_are_used_as_they_are(name: str) -> None:
         assert read_timeline(bag) == Timeline()
 
 
-@pytest.mark.parametrize("name", SHIFTED)
-@pytest.mark.parametrize("visibility", ["ideal", "deployed"])
-def test_few_messages_of_a_simulated_or_old_recording_are_late_and_none_is_skewed(name: str, visibility: str) -> None:
-    path = Path(FOLDER or "") / name
-    with Bag(path) as bag:
-        run = BagRun(bag, load_spec(yaml.safe_load(suggest_spec(describe(path)))), visibility=visibility)
-        frames = list(run.frames())
-
-    counts = sum(run.counters.values(), Counter())
-    assert counts["late"] <= 0.01 * counts["received"]  # `delay_ms` covers 99 % of the messages
-    assert (counts["skewed"], counts["unstamped"]) == (0, 0)
-    rows = [number for number, stream in enumerate(run.spec.streams) if stream.stamp == "header"]
-    assert np.concatenate([part.valid for part in frames])[:, rows].all(axis=1).mean() > 0.98
-
-
-def test_a_second_of_a_simulation_is_as_long_as_its_velocities_say(tmp_path: Path) -> None:
+def test_a_second_of_a_simulation_is_as_long_as_its_velocities_say() -> None:
     """The simulation ran at 0.9895 of real time: by arrival, joints are 1 % slower than their measured velocity."""
-    frames = frames_of(Path(FOLDER or "") / "abitobot_sim", tmp_path)
-    layout = Layout(load_spec(tmp_path / "spec.yaml"))
-
-    fused = np.concatenate([part.fused.numpy() for part in frames]).astype(np.float64)
-    seconds = np.concatenate([part.ticks_ns for part in frames]) / 1e9
-    position, velocity = (fused[:, layout.slots[f"joint_states_{kind}"]] for kind in ("position", "velocity"))
-    measured = np.gradient(position, seconds, axis=0)
+    found = fused("abitobot_sim")
+    slots = (found.run.layout.slots[f"joint_states_{kind}"] for kind in ("position", "velocity"))
+    position, velocity = (found.values[:, slot].astype(np.float64) for slot in slots)
+    measured = np.gradient(position, found.ticks_ns / 1e9, axis=0)
     assert (measured * velocity).sum() / (velocity**2).sum() == pytest.approx(0.998, abs=0.003)
+
+
+@pytest.mark.skipif(not CONFORMANCE, reason="no mcap_conformance beside ROBOCACHE_RECORDINGS")
+@pytest.mark.parametrize("kind", sorted({file.parent.name for file in CONFORMANCE}))
+def test_mcap_s_conformance_files_of_every_layout_are_refused_in_one_true_line(kind: str) -> None:
+    """Their messages are not of ROS. The line has their number, which the description beside the file lists."""
+    for file in (file for file in CONFORMANCE if file.parent.name == kind):
+        records = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["records"]
+        count = sum(record["type"] == "Message" for record in records)
+        with pytest.raises(RoboCacheError) as error:
+            Bag(file)
+        text = str(error.value)
+        assert text.startswith(f"{file}: ")
+        assert text.endswith("; give one with ROS messages" if count else "; record it again")
+        assert text.isprintable()
+        assert (f": {count} messages are not ROS messages (cdr, ros1) but 'a'" in text) == bool(count)
+        assert ("has no messages" in text) != bool(count)

@@ -26,49 +26,45 @@ def seen(topic: Topic, *times_ms: tuple[float, float], order: str = "<") -> Topi
     return recorder.stats()[topic.name]
 
 
-def test_rate_and_period_of_an_even_topic() -> None:
-    stats = seen(POSE, *((10 * k, 10 * k + 1) for k in range(101)))
-    assert stats.rate_hz == pytest.approx(100)
-    assert stats.period_ms == 10
-    assert (stats.missing, stats.gaps, stats.duplicates, stats.out_of_order) == (0, (), 0, 0)
+def at(*times_ms: float) -> list[tuple[float, float]]:
+    return [(time, time) for time in times_ms]
 
 
-def test_delay_is_log_time_less_header_stamp() -> None:
-    stats = seen(POSE, (0, 3), (10, 15), (20, 24))
+# Of a second of 13 messages in 13 ms, what is missing is not estimated.
+BURSTS = at(*(1000 * burst + k for burst in range(100) for k in range(13)))
+
+
+@pytest.mark.parametrize(
+    ("times", "period_ms", "missing", "gaps", "duplicates", "out_of_order"),
+    [
+        pytest.param(at(*range(0, 1001, 10)), 10, 0, 0, 0, 0, id="even"),
+        pytest.param(at(0, 10, 20, 30, 80, 90, 100), 10, 4, 1, 0, 0, id="a silence"),
+        pytest.param(at(0, 10, 20, 40, 50), 10, 1, 0, 0, 0, id="a lost sample"),
+        pytest.param(BURSTS, 1, 0, 99, 0, 0, id="bursts"),
+        pytest.param([*at(0, 10, 20), (10, 21), (30, 30)], 10, 0, 0, 1, 0, id="a stamp sent twice"),
+        pytest.param([(0, 0), (20, 20), (10, 21), (30, 30)], 10, 0, 0, 0, 1, id="behind newer ones"),
+        pytest.param([(0, 1)], 0, 0, 0, 0, 0, id="one message"),
+    ],
+)
+def test_gaps_and_what_is_missing_sent_twice_or_out_of_order_are_counted(
+    times: list[tuple[float, float]], period_ms: float, missing: int, gaps: int, duplicates: int, out_of_order: int
+) -> None:
+    stats = seen(POSE, *times)
+    assert stats.count == len(times)
+    assert stats.period_ms == period_ms
+    assert (stats.missing, len(stats.gaps), stats.duplicates, stats.out_of_order) == (
+        *(missing, gaps, duplicates, out_of_order),
+    )
+    if missing == 4:
+        assert [(gap.start_ns, gap.length_ns) for gap in stats.gaps] == [(30 * MS, 50 * MS)]
+    assert missing or gaps or duplicates or out_of_order or stats.rate_hz == pytest.approx(100 if period_ms else 0)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_delay_is_log_time_less_header_stamp_in_each_byte_order(order: str) -> None:
+    stats = seen(POSE, (0, 3), (10, 15), (1020, 1024), order=order)
     assert stats.delays_ms.tolist() == [3, 5, 4]
     assert stats.delay_ms(1.0) == 5
-
-
-def test_big_endian_stamps_are_read() -> None:
-    assert seen(POSE, (0, 3), (1010, 1015), order=">").delays_ms.tolist() == [3, 5]
-
-
-def test_a_silence_is_a_gap_and_counts_what_is_missing() -> None:
-    stats = seen(POSE, *((t, t) for t in [0, 10, 20, 30, 80, 90, 100]))
-    assert [(gap.start_ns, gap.length_ns) for gap in stats.gaps] == [(30 * MS, 50 * MS)]
-    assert stats.missing == 4
-
-
-def test_bursts_have_gaps_and_no_estimate_of_what_is_missing() -> None:
-    times = [1000 * burst + k for burst in range(100) for k in range(13)]  # 13 messages in 13 ms, each second
-    stats = seen(POSE, *((t, t) for t in times))
-    assert (stats.count, stats.missing, len(stats.gaps)) == (1300, 0, 99)
-
-
-def test_a_single_lost_sample_is_missing_and_no_gap() -> None:
-    stats = seen(POSE, *((t, t) for t in [0, 10, 20, 40, 50]))
-    assert (stats.missing, stats.gaps) == (1, ())
-
-
-def test_a_stamp_sent_twice_is_a_duplicate_and_not_out_of_order() -> None:
-    stats = seen(POSE, (0, 0), (10, 10), (20, 20), (10, 21), (30, 30))
-    assert (stats.duplicates, stats.out_of_order) == (1, 0)
-
-
-def test_a_message_behind_newer_ones_is_out_of_order() -> None:
-    stats = seen(POSE, (0, 0), (20, 20), (10, 21), (30, 30))
-    assert (stats.duplicates, stats.out_of_order) == (0, 1)
-    assert stats.period_ms == 10
 
 
 def test_a_type_without_a_header_goes_by_receive_times() -> None:
@@ -82,11 +78,6 @@ def test_a_message_too_short_for_a_stamp_is_left_out_of_the_times() -> None:
     recorder = Recorder([POSE], {})
     list(recorder.watch([("/pose", 5, b"\0\1\0\0\1"), ("/pose", 6, b"\0\1\0\0" + bytes(8))]))
     assert recorder.stats()["/pose"].delays_ms.tolist() == [6e-6]
-
-
-def test_one_message_has_no_rate() -> None:
-    stats = seen(POSE, (0, 1))
-    assert (stats.rate_hz, stats.period_ms, stats.missing) == (0, 0, 0)
 
 
 def test_the_faults_that_were_put_into_panda_lift_are_found(panda_lift: Path) -> None:

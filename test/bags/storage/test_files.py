@@ -1,20 +1,25 @@
-"""Which files make a recording, and in which order they are read."""
+"""Which files make a recording, in which order they are read, and what is refused with the reason."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag, check_recordings
+from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from test.bags.conftest import MS, START_NS, numbers
-from test.fuzz.mcap_writer import write_mcap
+from test.fuzz import recordings
+from test.fuzz.mcap_writer import McapLayout, write_mcap
 
 TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Float64MultiArray", "")}
 SPEC = {"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1}}}
@@ -51,13 +56,11 @@ def test_topics_in_files_of_their_own_are_merged_by_time(tmp_path: Path) -> None
     assert sorted(found) == sorted(messages(0, 100) + messages(30, 130, "/b"))
 
 
-@pytest.mark.parametrize(
-    "stray", ["a.mcap.sha256", "a.mcap.bak", "._a.mcap", ".a.mcap.swp", "a.db3-journal", "a.mcap.txt", "old.db3~"]
-)
 @pytest.mark.parametrize("metadata", [True, False])
-def test_files_next_to_a_recording_do_not_matter(tmp_path: Path, stray: str, metadata: bool) -> None:
+def test_files_next_to_a_recording_do_not_matter(tmp_path: Path, metadata: bool) -> None:
     (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
-    (tmp_path / stray).write_bytes(b"something else")
+    for stray in ("a.mcap.sha256", "a.mcap.bak", "._a.mcap", ".a.mcap.swp", "a.db3-journal", "a.mcap.txt", "old.db3~"):
+        (tmp_path / stray).write_bytes(b"something else")
     if metadata:
         listed(tmp_path, "a.mcap")
     with Bag(tmp_path) as bag:
@@ -75,42 +78,36 @@ def test_metadata_does_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> 
         assert len(list(bag.messages())) == 100
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a.mcap/.."])
-def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
-    with pytest.raises(RoboCacheError, match="not a regular file"):
-        Bag(listed(tmp_path, name))
+LEVELS = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 12))
+ENDLESS = f"x0: &x0 [a]\n{LEVELS}\nrosbag2_bagfile_information:\n  relative_file_paths: *x11\n"
 
 
-def test_metadata_that_multiplies_itself_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [ENDLESS, "[" * 100_000, "rosbag2_bagfile_information: ["])
+def test_metadata_that_is_broken_nested_deeply_or_multiplies_itself_does_not_hide_the_messages(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
-    levels = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 12))
-    (tmp_path / "metadata.yaml").write_text(
-        f"x0: &x0 [a]\n{levels}\nrosbag2_bagfile_information:\n  relative_file_paths: *x11\n"
-    )
+    (tmp_path / "metadata.yaml").write_text(text)
     with Bag(tmp_path) as bag:
-        assert len(list(bag.messages())) == 100
+        assert list(bag.messages()) == messages(0, 100)
 
 
-def test_metadata_that_is_nested_deeply_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
-    (tmp_path / "metadata.yaml").write_text("[" * 100_000)
-    with Bag(tmp_path) as bag:
-        assert len(list(bag.messages())) == 100
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.mcap")
-    for path in (tmp_path, tmp_path / "a.mcap"):
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    def refused(path: Path) -> None:
         with pytest.raises(RoboCacheError, match="not a regular file"):
             Bag(path)
 
-
-@pytest.mark.parametrize("suffix", [".mcap", ".db3"])
-def test_a_link_to_an_endless_device_is_refused(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / f"a{suffix}").symlink_to("/dev/zero")
-    with pytest.raises(RoboCacheError, match="not a regular file"):
-        Bag(tmp_path)
+    for kind in ("pipe", "device", "device.db3", "folder"):
+        (tmp_path / kind).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "a.mcap")
+    refused(tmp_path / "pipe" / "a.mcap")
+    (tmp_path / "device" / "a.mcap").symlink_to("/dev/zero")
+    (tmp_path / "device.db3" / "a.db3").symlink_to("/dev/zero")
+    for kind in ("pipe", "device", "device.db3"):
+        refused(tmp_path / kind)
+    (tmp_path / "folder" / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
+    for name in ("..", ".", "a.mcap/.."):
+        refused(listed(tmp_path / "folder", name))
 
 
 def test_all_recordings_are_looked_at_before_the_first_one_is_used(
@@ -126,3 +123,62 @@ def test_all_recordings_are_looked_at_before_the_first_one_is_used(
     shutil.rmtree(other)
     with pytest.raises(RoboCacheError, match="no such recording"):
         check_recordings([tmp_path / "good", other], spec)
+
+
+NO_DEFINITIONS = {topic: (kind, "") for topic, kind in recordings.TYPES.items()}
+
+
+@pytest.mark.parametrize("name", ["x.mcap", "x.db3", "x.bag"])
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_a_file_is_read_by_its_first_bytes_whatever_its_name(tmp_path: Path, name: str, storage: str) -> None:
+    folder = write_bag(tmp_path / "bag", recordings.TYPES, recordings.messages(), storage=storage)
+    (file,) = (file for file in folder.iterdir() if file.suffix != ".yaml")
+    file.rename(tmp_path / name)
+    with Bag(tmp_path / name) as bag:
+        assert list(bag.messages()) == recordings.messages()
+
+
+def test_rows_that_are_not_messages_are_counted_and_not_read(tmp_path: Path) -> None:
+    folder = write_bag(tmp_path / "bag", recordings.TYPES, recordings.messages(), storage="sqlite3")
+    (file,) = folder.glob("*.db3")
+    with sqlite3.connect(file) as database:  # without the NOT NULL that rosbag2 declares
+        database.executescript(
+            "CREATE TABLE rows(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB);"
+            "INSERT INTO rows SELECT * FROM messages; DROP TABLE messages; ALTER TABLE rows RENAME TO messages;"
+            "UPDATE messages SET data = NULL WHERE id = 10; UPDATE messages SET data = 5 WHERE id = 20;"
+            "UPDATE messages SET data = 'text' WHERE id = 30"
+        )
+    database.close()
+    with Bag(folder) as bag:
+        assert len(list(bag.messages())) == len(recordings.messages()) - 3
+        assert bag.notes == [f"{file.name}: 3 rows are not messages and were not read"]
+
+
+@pytest.mark.parametrize("encoding", ["json", "protobuf", ""])
+def test_messages_that_are_not_of_ros_are_refused_by_name(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "x.mcap"
+    file.write_bytes(write_mcap(NO_DEFINITIONS, recordings.messages(), McapLayout(encoding=encoding)))
+    why = rf"140 messages are not ROS messages \(cdr, ros1\) but '{encoding}', and were not read; give one with ROS "
+    with pytest.raises(RoboCacheError, match=why):
+        Bag(file)
+
+
+def test_a_folder_of_recordings_is_refused_with_one_of_them(tmp_path: Path) -> None:
+    for name in ("lift_2", "lift_1"):
+        write_bag(tmp_path / name, recordings.TYPES, recordings.messages())
+    with pytest.raises(RoboCacheError, match=r"not a recording.*; give a folder in it, such as lift_1"):
+        Bag(tmp_path)
+
+
+@pytest.mark.parametrize("definitions", ["", "ros2msg", "ros2idl", "jsonschema", "unknown"])
+def test_known_types_are_read_whatever_their_definitions_are_and_idl_is_read(tmp_path: Path, definitions: str) -> None:
+    file, layout = tmp_path / "x.mcap", McapLayout(definitions=definitions)
+    file.write_bytes(write_mcap(NO_DEFINITIONS, recordings.messages(), layout))
+    assert "topic: /arm/pose" in suggest_spec(describe(file))
+    if definitions == "ros2idl":
+        idl = "module my_msgs { module msg { struct Thing { double speed; float angle[2]; }; }; };"
+        given = [("/thing", START_NS + 20 * k * MS, b"\0\1\0\0" + bytes(16)) for k in range(20)]
+        file.write_bytes(write_mcap({"/thing": ("my_msgs/msg/Thing", idl)}, given, layout))
+        text = suggest_spec(describe(file))
+        assert "field: speed" in text
+        assert "field: angle" in text

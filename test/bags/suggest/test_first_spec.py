@@ -1,24 +1,28 @@
-"""The first two commands on recordings with the traits of those that strangers made."""
+"""First specs: what they contain, what a policy needs, and recordings with the traits of those that strangers made."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from robocache_ros.bags.describe import describe
+from robocache_ros.bags.describe import BagInfo, describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Topic
 from robocache_ros.bags.storage.merge import merged_topics
 from robocache_ros.bags.storage.metadata import read_metadata, storage_files
 from robocache_ros.bags.suggest.fields import numeric_fields
-from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.first_spec import _nominal_hz, suggest_spec
+from robocache_ros.bags.suggest.spec_text import SuggestedStream, with_common_size
 from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError
@@ -26,29 +30,159 @@ from robocache_ros.spec import FusionSpec, load_spec
 from test.bags.conftest import MS, START_NS, numbers, pose
 from test.ros1_bags import write_ros1_bag
 
-POSE = "geometry_msgs/msg/PoseStamped"
+POSE, ARRAY = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray"
+
+
+Messages = list[tuple[str, int, bytes]]
+
+
+def every(ms: float, count: int, topic: str, data: Callable[[int, int], bytes]) -> Messages:
+    """Messages of a topic, at even log times; `data` makes one of its time in ns and its number."""
+    times = [START_NS + round(ms * k * MS) for k in range(count)]
+    return [(topic, time, data(time, k)) for k, time in enumerate(times)]
+
+
+def bag_of(path: Path, types: dict[str, str], *topics: Messages) -> Path:
+    return write_bag(path, types, sorted(chain(*topics), key=lambda message: message[1]))
+
+
+def suggested(bag: Path) -> FusionSpec:
+    return load_spec(yaml.safe_load(suggest_spec(describe(bag))))
+
+
+@pytest.fixture(scope="module")
+def panda(panda_lift: Path) -> BagInfo:
+    return describe(panda_lift)
+
+
+def test_poses_commands_and_rates_of_the_panda(panda: BagInfo) -> None:
+    spec = load_spec(yaml.safe_load(suggest_spec(panda)))
+    assert [(s.name, s.field, s.align) for s in spec.streams if s.topic == "/panda/ee_pose"] == [
+        ("ee_position", "pose.position", "linear"),
+        ("ee_orientation", "pose.orientation", "slerp"),
+    ]
+    assert spec.stream("panda_command").role == "action"
+    assert {stream.topic: stream.rate_hz for stream in spec.streams} == {
+        "/panda/joint_states": 500,
+        "/panda/gripper/joint_states": 50,
+        "/panda/ee_pose": 100,
+        "/panda/command": 20,
+        "/camera/front/image_raw/compressed": 30,
+        "/camera/wrist/image_raw": 15,
+    }
+
+
+def test_the_suggested_spec_fits_its_recording_and_its_delay_covers_the_longest_and_the_neighbour(
+    make_bag: Callable[..., Path],
+) -> None:
+    spec, ticks = exported(make_bag())
+    assert ticks > 80
+    assert spec.delay_ms == 30  # logged 5 ms late, and the next sample comes 20 ms later
+
+
+def test_the_grid_holds_the_cloud(panda: BagInfo) -> None:
+    # The slow cloud is in comments.
+    text = suggest_spec(panda).replace("  # front_voxels:", "  front_voxels:").replace("  #   ", "    ")
+    voxels = load_spec(yaml.safe_load(text)).stream("front_voxels").voxels
+    assert voxels
+    # 98 % of the points are in x -1.2 … 1.2, y -0.6 … 0.2, z 0.5 … 2.5, in the camera's frame.
+    for axis, (low, high) in enumerate([(-1.1, 1.1), (-0.5, 0.2), (0.55, 2.4)]):
+        assert voxels.origin_m[axis] <= low
+        assert voxels.origin_m[axis] + voxels.shape[axis] * voxels.size_m[axis] >= high
+    assert max(voxels.shape) == 64
+
+
+def test_names_of_like_topics_are_made_different_and_a_missing_command_is_stated(tmp_path: Path) -> None:
+    types = dict.fromkeys(("/left/tool/pose", "/right/tool/pose", "/left/tool_pose"), POSE)
+    info = describe(bag_of(tmp_path / "bag", types, *(every(20, 50, topic, pose) for topic in types)))
+    text = suggest_spec(info)
+    names = list(yaml.safe_load(text)["streams"])
+    assert len(set(names)) == len(names) == 3
+    assert "No topic looks like a command" in text
+
+
+def test_what_cannot_be_fused_is_listed_with_its_reason(tmp_path: Path) -> None:
+    types = {"/arm/pose": POSE, "/log": "std_msgs/msg/String", "/once": ARRAY}
+    log = every(100, 10, "/log", lambda *_: b"\0\1\0\0\x02\0\0\0a\0")
+    once = [("/once", START_NS, numbers(1.0))]
+    text = suggest_spec(describe(bag_of(tmp_path / "bag", types, every(20, 50, "/arm/pose", pose), log, once)))
+    assert "#   /log (std_msgs/msg/String): text, not numbers" in text
+    assert "#   /once (std_msgs/msg/Float64MultiArray): 1 message only" in text
+    with pytest.raises(RoboCacheError, match=r"has no topic that can be fused \(1 topic: String\); record"):
+        suggest_spec(describe(bag_of(tmp_path / "log", {"/log": types["/log"]}, log)))
+
+
+def test_damaged_messages_do_not_stop_the_description(tmp_path: Path) -> None:
+    messages = every(20, 20, "/arm/pose", lambda time, k: pose(time)[: 5 + k])
+    info = describe(bag_of(tmp_path / "bag", {"/arm/pose": POSE}, messages))
+    assert info.topics["/arm/pose"].stats.count == 20
+    assert info.topics["/arm/pose"].messages == ()
+
+
+def test_a_topic_that_one_wrong_stamp_makes_endless_has_a_rate_that_a_spec_takes(make_bag: Callable[..., Path]) -> None:
+    topic = describe(make_bag()).topics["/arm/pose"]
+    endless = replace(topic, stats=replace(topic.stats, stop_ns=topic.stats.start_ns + 10**18))
+    assert _nominal_hz(topic) == 50
+    assert _nominal_hz(endless) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ((240, 320, "rgb8"), {"size": [120, 160]}),  # that of the smallest
+        ((240, 426, "rgb8"), {"size": [120, 160], "crop": [0, 53, 240, 320]}),  # around its centre
+        ((240, 320, "16UC1"), {"size": [240, 320]}),
+    ],
+)
+def test_cameras_get_the_size_of_the_smallest_and_its_aspect_ratio(
+    first: tuple[int, int, str], expected: dict[str, Any]
+) -> None:
+    topics = {
+        f"/camera_{n}": SimpleNamespace(messages=[SimpleNamespace(height=height, width=width, encoding=encoding)])
+        for n, (height, width, encoding) in enumerate((first, (120, 160, "bgr8")))
+    }
+    streams = [
+        SuggestedStream(name[1:], {"topic": name, "image": {"size": [m.height, m.width]}}, ("as recorded",))
+        for name, topic in topics.items()
+        for m in topic.messages
+    ]
+    found = with_common_size(SimpleNamespace(topics=topics), streams)  # type: ignore[arg-type]
+    assert [stream.keys["image"] for stream in found] == [expected, {"size": [120, 160]}]
+
+
+def test_a_cloud_that_is_slower_than_the_rest_is_commented_out_with_the_reason(panda: BagInfo) -> None:
+    text, topic = suggest_spec(panda), "/camera/front/points"
+    assert "  # left out, because it is slow: it needs delay_ms 80, and the other streams 60\n" in text
+    assert f"  # front_voxels:\n  #   topic: {topic}\n" in text
+    assert "\ndelay_ms: 60\n" in text
+
+    cloud = panda.topics[topic]
+    fast = replace(cloud, stats=replace(cloud.stats, delays_ms=cloud.stats.delays_ms / 2))
+    for topics in ({**panda.topics, topic: fast}, {topic: cloud}):  # without other streams it is not slow
+        assert "\n  front_voxels:\n" in suggest_spec(replace(panda, topics=topics))
+
+
 S = 1000 * MS
 
 
 def recorded(path: Path, offsets_ns: Sequence[int], *, unset: bool = False) -> Path:
     """50 Hz poses, on a topic for each difference between log time and stamp."""
-    messages = [
-        (f"/pose_{n}", START_NS + 20 * k * MS, pose(0 if unset else START_NS + 20 * k * MS - offset, k))
-        for k in range(100)
+    topics = [
+        every(20, 100, f"/pose_{n}", lambda time, k, offset=offset: pose(0 if unset else time - offset, k))
         for n, offset in enumerate(offsets_ns)
     ]
-    return write_bag(path, {f"/pose_{n}": POSE for n in range(len(offsets_ns))}, messages)
+    return bag_of(path, {f"/pose_{n}": POSE for n in range(len(offsets_ns))}, *topics)
 
 
 def exported(path: Path) -> tuple[FusionSpec, int]:
     """The suggested spec, and the ticks at which every stream has a value."""
-    spec = load_spec(yaml.safe_load(suggest_spec(describe(path))))
+    spec = suggested(path)
     with Bag(path) as bag:
         frames = list(BagRun(bag, spec).frames())
     return spec, sum(int((part.valid > 0).all(axis=1).sum()) for part in frames)
 
 
-@pytest.mark.parametrize("offset_ns", [START_NS - 7 * S, 6 * S, -300 * 86400 * S])
+@pytest.mark.parametrize("offset_ns", [START_NS - 7 * S, 6 * S, -300 * 86400 * S, -5 * MS])
 def test_stamps_on_another_clock_are_the_timeline(offset_ns: int, tmp_path: Path) -> None:
     path = recorded(tmp_path / "bag", [offset_ns])
     spec, ticks = exported(path)
@@ -56,7 +190,8 @@ def test_stamps_on_another_clock_are_the_timeline(offset_ns: int, tmp_path: Path
     assert {stream.stamp for stream in spec.streams} == {"header"}
     assert ticks > 90
     assert spec.delay_ms <= 30
-    assert describe(path).notes[0].startswith("the timeline follows the header stamps of /pose_0, ")
+    told = [note.startswith("the timeline follows the header stamps of /pose_0, ") for note in describe(path).notes[:1]]
+    assert told == ([] if offset_ns == -5 * MS else [True])  # slightly ahead: on the clock of the log
 
 
 def test_stamps_of_different_clocks_are_distinguished_in_the_notes(tmp_path: Path) -> None:
@@ -84,20 +219,9 @@ def test_stamps_that_are_not_set_give_a_spec_by_arrival(tmp_path: Path) -> None:
     assert exported(path)[1] > 90
 
 
-def test_stamps_slightly_ahead_of_the_log_are_on_its_clock(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "bag", [-5 * MS])
-    spec, ticks = exported(path)
-
-    assert {stream.stamp for stream in spec.streams} == {"header"}
-    assert spec.delay_ms <= 30
-    assert ticks > 90
-
-
 def test_a_few_stamps_far_off_do_not_make_the_delay_endless(tmp_path: Path) -> None:
-    messages = [
-        ("/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS - (90 * S if k == 50 else 0))) for k in range(100)
-    ]
-    spec, ticks = exported(write_bag(tmp_path / "bag", {"/pose": POSE}, messages))
+    messages = every(20, 100, "/pose", lambda time, k: pose(time - (90 * S if k == 50 else 0)))
+    spec, ticks = exported(bag_of(tmp_path / "bag", {"/pose": POSE}, messages))
 
     assert spec.streams[0].stamp == "header"
     assert spec.delay_ms <= 30
@@ -106,37 +230,25 @@ def test_a_few_stamps_far_off_do_not_make_the_delay_endless(tmp_path: Path) -> N
 
 def test_a_stream_by_arrival_does_not_need_a_valid_stamp(tmp_path: Path) -> None:
     data = b"\0\1\0\0" + struct.pack("<iII4x7d", 0, 2**31, 1, *[0.0] * 6, 1.0)  # nanoseconds beyond a second
-    messages = [("/pose", START_NS + 20 * k * MS, data) for k in range(50)]
-
-    assert exported(write_bag(tmp_path / "bag", {"/pose": POSE}, messages))[1] > 40
+    assert exported(bag_of(tmp_path / "bag", {"/pose": POSE}, every(20, 50, "/pose", lambda *_: data)))[1] > 40
 
 
-def test_short_type_names_are_read_as_full_ones() -> None:
+def test_short_type_names_are_read_as_full_ones_and_refused_in_specs() -> None:
     source = SimpleNamespace(topics=(Topic("/a", "sensor_msgs/Image", 1), Topic("/b", "x_msgs/srv/Y_Event", 1)))
 
     assert [t.type for t in merged_topics([source]).values()] == ["sensor_msgs/msg/Image", "x_msgs/srv/Y_Event"]  # type: ignore[list-item]
-
-
-def test_the_error_of_a_short_type_names_the_full_one() -> None:
     with pytest.raises(RoboCacheError, match=r"'sensor_msgs/Image' is not a message type .*; write sensor_msgs/msg/Im"):
         load_spec({"robocache": 1, "streams": {"front": {"topic": "/front", "type": "sensor_msgs/Image"}}})
 
 
-def test_a_renamed_storage_file_is_read_and_noted(tmp_path: Path) -> None:
+def test_a_renamed_storage_file_is_read_and_noted_and_several_are_not(tmp_path: Path) -> None:
     path = recorded(tmp_path / "bag", [0])
     next(path.glob("*.mcap")).rename(path / "other.mcap")
     info = describe(path)
 
     assert info.topics["/pose_0"].stats.count == 100
     assert info.notes == ("metadata.yaml names bag.mcap, which does not exist; other.mcap was read instead",)
-
-
-def test_several_files_of_other_recordings_are_not_read_in_place_of_a_missing_one(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "bag", [0])
-    file = next(path.glob("*.mcap"))
-    for name in ("left.mcap", "right.mcap"):
-        (path / name).write_bytes(file.read_bytes())
-    file.unlink()
+    (path / "right.mcap").write_bytes((path / "other.mcap").read_bytes())
     with pytest.raises(RoboCacheError, match="is missing; copy the complete folder"):
         describe(path)
 
@@ -162,16 +274,11 @@ def test_numeric_fields_of_a_custom_type_are_proposed() -> None:
 
 
 def test_fields_of_a_type_without_a_rule_become_streams(tmp_path: Path) -> None:
-    kind = "geometry_msgs/msg/Vector3Stamped"
-    messages = [
-        (
-            "/field",
-            START_NS + 20 * k * MS,
-            b"\0\1\0\0" + struct.pack("<iII4x3d", *divmod(START_NS + 20 * k * MS, S), 1, k, -k, 0.5),
-        )
-        for k in range(50)
-    ]
-    spec, ticks = exported(write_bag(tmp_path / "bag", {"/field": kind}, messages))
+    def field(time: int, k: int) -> bytes:
+        return b"\0\1\0\0" + struct.pack("<iII4x3d", *divmod(time, S), 1, k, -k, 0.5)
+
+    types = {"/field": "geometry_msgs/msg/Vector3Stamped"}
+    spec, ticks = exported(bag_of(tmp_path / "bag", types, every(20, 50, "/field", field)))
 
     assert [(s.name, s.field, s.dim, s.align, s.stamp) for s in spec.streams] == [
         ("field_vector", ("vector.x", "vector.y"), 2, "linear", "header")
@@ -180,48 +287,35 @@ def test_fields_of_a_type_without_a_rule_become_streams(tmp_path: Path) -> None:
 
 
 def test_one_message_a_topic_is_refused_in_a_complete_sentence(tmp_path: Path) -> None:
-    path = write_bag(
-        tmp_path / "bag", {f"/p{n}": POSE for n in range(4)}, [(f"/p{n}", START_NS, pose(START_NS)) for n in range(4)]
-    )
+    types = {f"/p{n}": POSE for n in range(4)}
     with pytest.raises(RoboCacheError) as caught:
-        suggest_spec(describe(path))
+        suggest_spec(describe(bag_of(tmp_path / "bag", types, *(every(1, 1, topic, pose) for topic in types))))
     assert str(caught.value).endswith(
         ": no topic has enough messages to be a stream (4 topics, 1 message each); record for longer"
     )
 
 
-@pytest.mark.parametrize("as_folder", [True, False])
-def test_the_spec_suggested_for_a_bag_of_ros_1_is_that_of_the_same_recording_of_ros_2(
-    as_folder: bool, tmp_path: Path
-) -> None:
-    messages = [("/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(100)]
-    file = tmp_path / "ros1" / "ros2"
+def test_the_spec_suggested_for_a_bag_of_ros_1_is_that_of_the_same_recording_of_ros_2(tmp_path: Path) -> None:
+    messages = every(20, 100, "/pose", pose)
+    file = tmp_path / "ros1" / "ros2.bag"
     file.parent.mkdir()
-    write_ros1_bag(file.with_suffix(".bag"), {"/pose": POSE}, messages)
-    expected = suggest_spec(describe(write_bag(tmp_path / "ros2", {"/pose": POSE}, messages)))
-    found = suggest_spec(describe(file.parent if as_folder else file.with_suffix(".bag")))
-    assert found.splitlines()[1:] == expected.splitlines()[1:]  # the first line names the recording
+    write_ros1_bag(file, {"/pose": POSE}, messages)
+    expected = suggest_spec(describe(bag_of(tmp_path / "ros2", {"/pose": POSE}, messages)))
+    for path in (file, file.parent):
+        assert suggest_spec(describe(path)).splitlines()[1:] == expected.splitlines()[1:]  # the first has the name
 
 
 def test_a_topic_of_a_few_moments_is_an_event(tmp_path: Path) -> None:
-    messages = [("/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(500)]
-    messages += [("/burst", START_NS + 20 * k * MS + 1, numbers(k)) for k in range(10)]
-    types = {"/pose": POSE, "/burst": "std_msgs/msg/Float64MultiArray"}
-    text = suggest_spec(describe(write_bag(tmp_path / "bag", types, sorted(messages, key=lambda m: m[1]))))
-
+    burst = [(topic, time + 1, data) for topic, time, data in every(20, 10, "/burst", lambda _, k: numbers(k))]
+    text = suggest_spec(
+        describe(bag_of(tmp_path / "bag", {"/pose": POSE, "/burst": ARRAY}, every(20, 500, "/pose", pose), burst))
+    )
     assert "/burst (std_msgs/msg/Float64MultiArray): 10 messages only, in 0.2 s of the recording: an event" in text
 
 
 def test_a_topic_that_is_often_silent_is_held(tmp_path: Path) -> None:
-    ends_ms = {"/pose_0": 4000, "/pose_1": 1500}
-    messages = [
-        (topic, START_NS + ms * MS, pose(START_NS + ms * MS, ms))
-        for topic, end_ms in ends_ms.items()
-        for ms in range(0, end_ms, 20)
-    ]
-    path = write_bag(tmp_path / "bag", dict.fromkeys(ends_ms, POSE), sorted(messages, key=lambda message: message[1]))
-
-    spec, ticks = exported(path)
+    topics = [every(20, count, f"/pose_{n}", lambda time, k: pose(time, 20 * k)) for n, count in enumerate((200, 75))]
+    spec, ticks = exported(bag_of(tmp_path / "bag", {"/pose_0": POSE, "/pose_1": POSE}, *topics))
 
     assert {stream.topic: stream.on_invalid for stream in spec.streams} == {"/pose_0": "split", "/pose_1": "hold"}
     assert ticks > 190
@@ -230,8 +324,8 @@ def test_a_topic_that_is_often_silent_is_held(tmp_path: Path) -> None:
 def test_a_tiny_image_keeps_its_size(tmp_path: Path) -> None:
     data = b"\0\1\0\0" + struct.pack("<iII4xIII", 1, 0, 1, 2, 2, 6) + b"mono8\0" + b"\0" * 2
     data += struct.pack("<II4B", 2, 4, 1, 2, 3, 4)
-    messages = [("/image", START_NS + 20 * k * MS, data) for k in range(5)]
-    text = suggest_spec(describe(write_bag(tmp_path / "bag", {"/image": "sensor_msgs/msg/Image"}, messages)))
+    messages = every(20, 5, "/image", lambda *_: data)
+    text = suggest_spec(describe(bag_of(tmp_path / "bag", {"/image": "sensor_msgs/msg/Image"}, messages)))
 
     assert "size: [2, 2]" in text
 

@@ -121,10 +121,7 @@ RAMP = {
             "feedback": {"positions": [0.01 * k, 0.1]},
             "reference": {"positions": [0.01 * k + 0.1, 0.1], "velocities": [0.5, 0.0]},
         },
-        [
-            ("reference.positions[0]", 1, "linear", ""),
-            ("feedback.positions[0]", 1, "linear", ""),
-        ],
+        [("reference.positions[0]", 1, "linear", ""), ("feedback.positions[0]", 1, "linear", "")],
     ),
     "geometry_msgs/msg/Twist": (
         lambda k: {"linear": {"x": 0.01 * k}, "angular": {"z": 0.1}},

@@ -36,40 +36,41 @@ def pairs(frames: dict[str, FrameInfo]) -> list[list[str]]:
 ARM = {"link1": frame("base_link"), "link2": frame("link1"), "flange": frame("link2", "static")}
 
 
-def test_an_end_effector_is_given_in_the_base_by_the_best_of_its_names() -> None:
-    assert pairs({**ARM, "tool0": frame("flange", "static")}) == [["base_link", "tool0"]]
-    assert pairs(ARM) == [["base_link", "flange"]]
+def two_arms() -> dict[str, FrameInfo]:
+    arm = {"arm": "torso", "hand": "{}_arm"}
+    return {f"{side}_{name}": frame(arm[name].format(side)) for side in ("left", "right") for name in arm}
 
 
-def test_the_fingers_of_a_gripper_are_not_effectors_of_their_own() -> None:
-    fingers = {f"gripper_finger_{side}": frame("hand") for side in "lr"}
-    assert pairs({**ARM, "hand": frame("flange", "static"), **fingers}) == [["base_link", "hand"]]
+ODOM = {
+    "odom": frame("map", period_ms=100),
+    "base_footprint": frame("odom"),
+    "base_link": frame("base_footprint", "static"),
+}
+UNKNOWN = {
+    "a": frame("world"),
+    "b": frame("a"),
+    "c": frame("a"),
+    "lamp": frame("b", "static"),
+    "d": frame("a", "still"),
+}
+FINGERS = {"hand": frame("flange", "static"), **{f"gripper_finger_{side}": frame("hand") for side in "lr"}}
 
 
-def test_two_arms_have_two_effectors() -> None:
-    frames = {f"{side}_{name}": frame(f"{side}_{parent}" if parent != "torso" else parent) for side in ("left", "right")
-              for name, parent in (("arm", "torso"), ("hand", "arm"))}  # fmt: skip
-    assert pairs(frames) == [["torso", "left_hand"], ["torso", "right_hand"]]
-
-
-def test_a_base_that_moves_is_given_in_odom() -> None:
-    frames = {
-        "odom": frame("map", period_ms=100),
-        "base_footprint": frame("odom"),
-        "base_link": frame("base_footprint", "static"),
-    }
-    assert pairs(frames) == [["odom", "base_link"]]
-
-
-def test_without_known_names_the_outermost_moving_frames_are_given_in_the_root() -> None:
-    frames = {
-        "a": frame("world"),
-        "b": frame("a"),
-        "c": frame("a"),
-        "lamp": frame("b", "static"),
-        "d": frame("a", "still"),
-    }
-    assert pairs(frames) == [["world", "b"], ["world", "c"]]
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        pytest.param({**ARM, "tool0": frame("flange", "static")}, [["base_link", "tool0"]], id="best of its names"),
+        pytest.param(ARM, [["base_link", "flange"]], id="an end effector"),
+        pytest.param({**ARM, **FINGERS}, [["base_link", "hand"]], id="not the fingers"),
+        pytest.param(two_arms(), [["torso", "left_hand"], ["torso", "right_hand"]], id="two arms"),
+        pytest.param(ODOM, [["odom", "base_link"]], id="a base that moves, in odom"),
+        pytest.param(UNKNOWN, [["world", "b"], ["world", "c"]], id="outermost that move, in the root"),
+    ],
+)
+def test_poses_are_those_of_end_effectors_bases_or_else_of_the_outermost_frames(
+    frames: dict[str, FrameInfo], expected: list[list[str]]
+) -> None:
+    assert pairs(frames) == expected
 
 
 def test_limits_follow_the_slowest_transform_of_the_way() -> None:

@@ -1,8 +1,10 @@
-"""Large messages are read without a copy, into memory that is reused only when nothing refers to it."""
+"""Messages as views, compressed one by one or in chunks."""
 
 from __future__ import annotations
 
+import sqlite3
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import lz4.frame
@@ -31,22 +33,15 @@ def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_bag(tmp_path / "bag", {"/image": TYPE}, messages, compression=request.param)
 
 
-def test_views_have_the_bytes_of_the_messages(recording: Path) -> None:
+def test_views_have_the_bytes_of_the_messages_and_keep_them_while_they_are_held(recording: Path) -> None:
+    expected = [large(k) for k in range(COUNT)]
     with Bag(recording) as bag:
-        assert [bytes(message.data) for message in bag.messages(views=True)] == [large(k) for k in range(COUNT)]
-
-
-def test_messages_are_bytes_unless_views_are_requested(recording: Path) -> None:
-    with Bag(recording) as bag:
-        assert {type(message.data) for message in bag.messages()} == {bytes}
-        assert {type(message.data) for message in bag.messages(views=True)} == {memoryview}
-
-
-def test_views_that_are_held_keep_their_bytes(recording: Path) -> None:
-    with Bag(recording) as bag:
-        held = list(bag.messages(views=True))
+        messages = [message.data for message in bag.messages()]
+        held = [message.data for message in bag.messages(views=True)]
         assert sum(1 for _ in bag.messages(views=True)) == COUNT
-    assert [bytes(message.data) for message in held] == [large(k) for k in range(COUNT)]
+    assert messages == expected
+    assert [bytes(data) for data in held] == expected
+    assert ({type(data) for data in messages}, {type(data) for data in held}) == ({bytes}, {memoryview})
 
 
 def test_a_block_beyond_the_end_of_the_file_is_short(tmp_path: Path) -> None:
@@ -65,14 +60,10 @@ def test_data_of_the_declared_size_only_is_decompressed(
     data = np.random.default_rng(0).integers(0, 4, 300_000, dtype=np.uint8).tobytes()
     packed = {"lz4": lz4.frame.compress, "zstd": zstd.compress}[codec](data)
     assert codecs.decompress(codec, packed, len(data)) == data
-    for wrong, size in (
-        (packed, len(data) - 1),
-        (packed, len(data) + 1),
-        (packed[:-9], len(data)),
-        (packed[9:], 300_000),
-    ):
+    size = len(data)
+    for wrong, declared in ((packed, size - 1), (packed, size + 1), (packed[:-9], size), (packed[9:], size)):
         with pytest.raises(RoboCacheError):
-            codecs.decompress(codec, wrong, size)
+            codecs.decompress(codec, wrong, declared)
 
 
 def test_messages_are_found_with_and_without_indexes() -> None:
@@ -101,3 +92,48 @@ def test_messages_are_found_with_and_without_indexes() -> None:
     assert [content[a:b] for a, b in zip(found.starts, found.stops, strict=True)] == [bytes(k) for k in range(9)]
     assert mcap.indexed_messages(content, listed[: len(listed) // 2])[0] is None
     assert mcap.indexed_messages(content, listed.replace(struct.pack("<Q", 104), struct.pack("<Q", 99)))[1] is False
+
+
+DAMAGE = {
+    "its last byte is missing": lambda frame: frame[:-1],
+    "it ends with a byte of another frame": lambda frame: frame + b"\x28",
+    "its magic number is another": lambda frame: b"\x00" + frame[1:],
+    "a block has a reserved type": lambda frame: frame[:6] + bytes([frame[6] | 0x06]) + frame[7:],
+}
+
+
+def read(folder: Path) -> tuple[list[tuple[str, int, bytes]], list[str]]:
+    with Bag(folder) as bag:
+        return [(message.topic, message.log_ns, bytes(message.data)) for message in bag.messages()], bag.notes
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_message_among_small_ones_is_the_only_one_that_is_lost(
+    make_bag: Callable[..., Path], damage: Callable[[bytes], bytes]
+) -> None:
+    intact, _ = read(make_bag("intact"))
+    folder = make_bag("packed", storage="sqlite3", compression="message")
+    assert read(folder) == (intact, [])
+    with sqlite3.connect(next(folder.glob("*.db3"))) as database:
+        ((frame,),) = database.execute("SELECT data FROM messages WHERE id = 71").fetchall()
+        database.execute("UPDATE messages SET data = ? WHERE id = 71", (damage(frame),))
+    database.close()
+
+    found, notes = read(folder)
+
+    assert found == [message for number, message in enumerate(intact, start=1) if number != 71]
+    assert notes[0].endswith(": 1 messages cannot be decompressed and were not read")
+
+
+def test_small_messages_share_calls_of_the_decompressor(
+    make_bag: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow", minversion=str(codecs._ARROW))
+    singly: list[object] = []
+    decompress = codecs.decompress
+    monkeypatch.setattr(codecs, "decompress", lambda *given: singly.append(given) or decompress(*given))
+
+    messages, _ = read(make_bag(storage="sqlite3", compression="message"))
+
+    assert len(messages) == 140
+    assert singly == []

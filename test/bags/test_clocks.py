@@ -1,18 +1,22 @@
-"""Recordings whose clocks disagree, from `info` to frames."""
+"""Clocks that disagree: the timeline by stamps and log times, and recordings from info to frames."""
 
 from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from robocache_ros.bags.clocks import Timeline
+from robocache_ros.bags.clocks import Timeline, Times, jumps, timeline_of
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
@@ -21,10 +25,178 @@ from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
-from test.bags.clocks.conftest import S, TimeOf, looped, simulated, since_boot, wall
 from test.bags.conftest import MS, START_NS, numbers, pose
 
+S = 1000 * MS
+TimeOf = Callable[[int], int]
+
+
+def simulated(log_ns: int) -> int:
+    """A simulation at 0.95 of the speed."""
+    return 10 * S + (log_ns - START_NS) * 19 // 20
+
+
+def looped(log_ns: int) -> int:
+    """One that is reset every five seconds."""
+    return 10 * S + (log_ns - START_NS) % (5 * S)
+
+
+def paused(log_ns: int) -> int:
+    """One that pauses for four seconds, after six."""
+    elapsed = log_ns - START_NS
+    return 10 * S + (elapsed if elapsed < 6 * S else max(6 * S, elapsed - 4 * S))
+
+
+def wall(log_ns: int) -> int:
+    return log_ns
+
+
+def since_boot(log_ns: int) -> int:
+    return log_ns - START_NS + 900 * S
+
+
+def times(
+    time_of: TimeOf, seconds: float = 20, rate_hz: int = 50, seed: int = 0, paused_ns: tuple[int, int] = (0, 0)
+) -> Times:
+    """Messages logged 2 to 12 ms after their stamp; none while the clock pauses."""
+    rng = np.random.default_rng(seed)
+    logs = START_NS + np.arange(round(seconds * rate_hz)) * (S // rate_hz)
+    logs = logs[(logs < START_NS + paused_ns[0]) | (logs >= START_NS + paused_ns[1])]
+    stamps = np.array([time_of(log) for log in logs.tolist()], np.int64)
+    return Times(logs + rng.integers(2 * MS, 12 * MS, len(logs)), stamps)
+
+
+def error_ms(timeline: Timeline, time_of: TimeOf, logs: Iterable[int]) -> np.ndarray:
+    """By how much the timeline is off, where the fastest messages take 2 ms."""
+    return np.array([(timeline.at(log + 2 * MS) - time_of(log)) / MS for log in logs])
+
+
+EVERY = range(START_NS + S, START_NS + 19 * S, 37 * MS)
+
+
+def test_stamps_on_the_clock_of_the_log_change_nothing() -> None:
+    timeline = timeline_of({"/a": times(wall), "/b": times(wall, seed=1)})
+    assert timeline == Timeline()
+    assert timeline.at(START_NS + 5) == START_NS + 5
+    assert timeline.note == ""
+
+
+@pytest.mark.parametrize("time_of", [simulated, since_boot])
+def test_offset_and_skew_are_those_of_the_fastest_messages(time_of: TimeOf) -> None:
+    found = times(time_of)
+    timeline = timeline_of({"/a": found, "/b": times(time_of, seed=1)})
+
+    assert (timeline.source, timeline.topics) == ("stamps", ("/a", "/b"))
+    assert np.abs(error_ms(timeline, time_of, EVERY)).max() < 1.0
+    assert timeline.rate == pytest.approx(0.95 if time_of is simulated else 1.0, abs=1e-4)
+    arrivals = timeline_of({"/a": found}).arrivals(found.logs_ns)
+    assert ((arrivals - found.stamps_ns) / MS).min() > -1.0  # a bin of 0.1 s has one message of the envelope
+
+
+def test_a_pause_of_the_recording_is_not_a_jump_of_its_clock() -> None:
+    assert not len(jumps(times(simulated, seconds=60, paused_ns=(20 * S, 45 * S))))
+
+
+def test_the_recorded_clock_is_followed_exactly() -> None:
+    logs = START_NS + np.arange(2000) * 10 * MS
+    clock = Times(logs, np.array([simulated(log) for log in logs.tolist()], np.int64))
+    timeline = timeline_of({"/clock": clock, "/a": times(simulated)})
+
+    assert timeline.source == "/clock"
+    assert timeline.at(START_NS + 1234 * MS) == simulated(START_NS + 1230 * MS)
+
+
+def test_a_pause_of_the_simulation_is_followed() -> None:
+    timeline = timeline_of({"/a": times(paused, paused_ns=(6 * S, 10 * S))})
+
+    assert len(timeline.segments) == 1
+    moving = [log for log in EVERY if not START_NS + 6 * S < log < START_NS + 10 * S]
+    assert np.abs(error_ms(timeline, paused, moving)).max() < 2.0
+    during = [timeline.at(log) for log in range(START_NS + 6 * S, START_NS + 10 * S, 50 * MS)]
+    assert during == sorted(during)
+    assert max(during) <= timeline.at(START_NS + 10 * S + 12 * MS)
+
+
+def test_a_speed_that_varies_is_followed() -> None:
+    def varying(log_ns: int) -> int:
+        seconds = (log_ns - START_NS) / S
+        return 10 * S + round(S * (seconds - 0.3 * np.sin(seconds)))
+
+    timeline = timeline_of({"/a": times(varying, 60), "/b": times(varying, 60, seed=2)})
+
+    steps = range(START_NS + S, START_NS + 59 * S, 37 * MS)
+    assert np.abs(error_ms(timeline, varying, steps)).max() < 100.0
+    arrivals = [timeline.at(log) for log in steps]
+    assert arrivals == sorted(arrivals)
+
+
+def test_an_hour_whose_speed_changes_every_second_is_followed() -> None:
+    rng = np.random.default_rng(0)
+    speed = np.clip(1 + 0.1 * np.repeat(rng.normal(size=3600), 20), 0.5, 1.0)
+    logs = START_NS + np.arange(len(speed)) * 50 * MS
+    true = 10 * S + np.cumsum(speed * 50 * MS).astype(np.int64)
+    timeline = timeline_of({"/a": Times(logs + rng.integers(2 * MS, 12 * MS, len(logs)), true)})
+
+    looked_at = zip(logs[::7].tolist(), true[::7].tolist(), strict=True)
+    error = [abs(timeline.at(log + 2 * MS) - time) / MS for log, time in looked_at]
+    assert np.percentile(error, 99) < 60.0  # a piece is 1.5 s long at least, and the speed changes by 0.1 in between
+
+
+def test_each_jump_back_begins_a_segment() -> None:
+    timeline = timeline_of({"/a": times(looped), "/b": times(looped, seed=1)})
+
+    spans = timeline.spans(START_NS, START_NS + 20 * S)
+    assert len(spans) == 4
+    for number, span in enumerate(spans):
+        assert abs(span.start_ns - START_NS - 5 * number * S) <= 22 * MS
+    assert "jumps 3 times" in timeline.note
+
+
+def test_damaged_stamps_do_not_move_the_timeline() -> None:
+    clean = times(simulated)
+    stamps = clean.stamps_ns.copy()
+    stamps[::97] = 4 * 10**18
+    stamps[50::97] = 1
+    timeline = timeline_of({"/a": Times(clean.logs_ns, stamps), "/b": times(simulated, seed=1)})
+    assert len(timeline.segments) == 1
+    assert np.abs(error_ms(timeline, simulated, EVERY)).max() < 1.0
+
+
+def test_the_clock_of_most_topics_is_the_timeline() -> None:
+    sim = {f"/sim_{k}": times(simulated, seed=k) for k in range(3)}
+    both = sim | {"/joy": times(wall), "/lidar": times(since_boot)}
+    assert timeline_of(both).topics == tuple(sim)
+    assert timeline_of({"/sim": sim["/sim_0"], "/joy": both["/joy"]}) == Timeline()
+    assert timeline_of(both, devices=tuple(sim)) == Timeline()
+    assert timeline_of({"/a": times(wall, 20, 200), "/b": times(since_boot, 0.5)}) == Timeline()  # of few messages
+    assert timeline_of({"/clock": times(simulated)}).source == "/clock"
+
+
+anything = st.lists(
+    st.tuples(st.integers(0, 3 * S), st.integers(-1, 2**62) | st.integers(0, 100 * S)), min_size=1, max_size=60
+)
+
+
+@given(anything, anything, st.booleans())
+@example([(0, 0)], [(0, 1), (0, S + 2)], False)  # came at once
+def test_any_stamps_give_a_timeline(one: list[tuple[int, int]], other: list[tuple[int, int]], with_clock: bool) -> None:
+    def given_times(rows: list[tuple[int, int]]) -> Times:
+        logs = START_NS + np.cumsum([step for step, _ in rows])
+        return Times(logs, np.array([stamp for _, stamp in rows], np.int64))
+
+    found = {"/a": given_times(one), "/clock" if with_clock else "/b": given_times(other)}
+    timeline = timeline_of(found)
+
+    first, last = START_NS, START_NS + 200 * S
+    for span in timeline.spans(first, last):
+        length = span.stop_ns - span.start_ns - 1
+        arrivals = [timeline.at(span.start_ns + length * k // 50) for k in range(51)]
+        assert min(arrivals) >= 0
+        assert timeline.source == "/clock" or arrivals == sorted(arrivals)
+
+
 POSE, ARRAY, CLOCK = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray", "rosgraph_msgs/msg/Clock"
+TF = "tf2_msgs/msg/TFMessage"
 
 
 def clock(time_ns: int) -> bytes:
@@ -61,34 +233,30 @@ def run(path: Path, spec: FusionSpec, **options: Any) -> tuple[BagRun, list[Any]
 
 @pytest.mark.parametrize("visibility", ["ideal", "deployed"])
 @pytest.mark.parametrize("with_clock", [None, simulated])
-def test_a_simulated_recording_exports_with_the_suggested_spec(
+def test_a_simulated_recording_is_fused_with_the_suggested_spec(
     visibility: str, with_clock: TimeOf | None, tmp_path: Path
 ) -> None:
     path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated}, with_clock=with_clock)
     spec = suggested(path)
-    assert {stream.stamp for stream in spec.streams if stream.kind == "vector" and stream.topic != "/command"} == {
-        "header"
-    }
+    vectors = [stream for stream in spec.streams if stream.kind == "vector" and stream.topic != "/command"]
+    assert {stream.stamp for stream in vectors} == {"header"}
 
     done, frames = run(path, spec, visibility=visibility)
 
-    valid = np.concatenate([part.valid for part in frames])
-    assert (valid == 1).all(axis=1).mean() > 0.98
+    assert (np.concatenate([part.valid for part in frames]) == 1).all(axis=1).mean() > 0.98
     assert done.counters[spec.streams[-1].name]["late"] == 0
     ticks = np.concatenate([part.ticks_ns for part in frames])
     assert 10 * S <= ticks[0] < ticks[-1] < 22 * S
-
-
-def test_late_messages_of_a_simulation_are_late(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated})
-    spec = suggested(path)
-    tight = load_spec(spec.to_dict() | {"delay_ms": 5})
-
-    done, _ = run(path, tight, visibility="deployed", trim=False)
-
-    late = sum(counts["late"] for counts in done.counters.values())
+    raw = spec.to_dict()
+    if not with_clock:  # any streams have this timeline, in every run
+        with Bag(path) as bag:
+            assert done.timeline == read_timeline(bag) == read_timeline(bag)
+        command = {name: stream for name, stream in raw["streams"].items() if stream["topic"] == "/command"}
+        assert run(path, load_spec(raw | {"streams": command}))[0].timeline == done.timeline
     # Of delays from 0 to 10 ms, the ticks every 20 ms make those late that are logged more than 5 ms after a tick.
-    assert 0.02 < late / sum(counts["received"] for counts in done.counters.values()) < 0.5
+    tight, _ = run(path, load_spec(raw | {"delay_ms": 5}), visibility="deployed", trim=False)
+    counts = sum(tight.counters.values(), Counter())
+    assert 0.02 < counts["late"] / counts["received"] < 0.5
 
 
 def test_a_device_among_wall_clocks_is_translated(tmp_path: Path) -> None:
@@ -104,15 +272,8 @@ def test_a_device_among_wall_clocks_is_translated(tmp_path: Path) -> None:
     fused = np.concatenate([part.fused.numpy() for part in frames])[100:]
     difference = np.abs(fused[:, lidar] - fused[:, reference])
     assert difference.max() < 0.02  # of a speed of 4 a second: 2 ms of least delay, and less than 3 ms of error
-    by_arrival = load_spec(
-        spec.to_dict()
-        | {
-            "streams": {
-                n: s | ({"stamp": "receive"} if s["stamp"] == "device" else {})
-                for n, s in spec.to_dict()["streams"].items()
-            }
-        }
-    )
+    streams = [replace(stream, stamp=stream.stamp.replace("device", "receive")) for stream in spec.streams]
+    by_arrival = replace(spec, streams=tuple(streams))
     fused = np.concatenate([part.fused.numpy() for part in run(path, by_arrival)[1]])[100:]
     assert np.abs(fused[:, lidar] - fused[:, reference]).max() > 0.03
     clocks = done.clocks()
@@ -121,37 +282,29 @@ def test_a_device_among_wall_clocks_is_translated(tmp_path: Path) -> None:
     assert all(abs(device["offset_ns"] - (START_NS - 900 * S)) < 5 * MS for device in clocks["device_clocks"].values())
 
 
-def test_a_looped_recording_begins_anew_at_each_jump(tmp_path: Path) -> None:
+def test_a_looped_recording_begins_anew_at_each_jump_and_so_do_its_episodes(tmp_path: Path) -> None:
     path = recorded(tmp_path / "bag", {"/a": looped, "/b": looped})
+    spec = suggested(path)
 
-    done, frames = run(path, suggested(path), trim=False)
+    done, frames = run(path, spec, trim=False)
 
     ticks = np.concatenate([part.ticks_ns for part in frames])
     assert np.flatnonzero(np.diff(ticks) < 0).tolist() == [250, 500]
     assert (done.stop_ns - done.start_ns) / S == pytest.approx(12, abs=0.1)
     assert (done.valid[30:220] > 0).all()
     assert (done.valid[280:470] > 0).all()
+    (recording,) = export([path], spec, tmp_path / "out").recordings
+    assert len(recording.episodes) == 3
+    for episode in recording.episodes:
+        assert (np.diff(recording.ticks_ns[episode.start : episode.stop]) == 20 * MS).all()
 
 
-def test_the_timeline_is_the_same_in_every_run_and_for_any_streams(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated})
-    with Bag(path) as bag:
-        first, second = read_timeline(bag), read_timeline(bag)
-    assert first == second
-    spec = suggested(path).to_dict()
-    command = {name: stream for name, stream in spec["streams"].items() if stream["topic"] == "/command"}
-    assert run(path, load_spec(spec | {"streams": command}))[0].timeline == first
-
-
-def test_stamps_that_are_all_the_same_are_used_by_arrival(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "bag", {"/a": wall, "/stuck": lambda log: START_NS})
-    assert {s.stamp for s in suggested(path).streams if s.topic == "/stuck"} == {"receive"}
-
-
-def test_some_unset_stamps_are_used_by_arrival(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "bag", {"/a": wall, "/b": lambda log: 0 if log // MS % 100 == 0 else log})
+def test_stamps_that_are_unset_or_all_the_same_are_used_by_arrival(tmp_path: Path) -> None:
+    clocks = {"/a": wall, "/b": lambda log: 0 if log // MS % 100 == 0 else log, "/stuck": lambda log: START_NS}
+    path = recorded(tmp_path / "bag", clocks)
     spec = suggested(path)
-    assert {s.stamp for s in spec.streams if s.topic == "/b"} == {"header_or_receive"}
+    stamps = {stream.topic: stream.stamp for stream in spec.streams}
+    assert stamps == {"/a": "header", "/b": "header_or_receive", "/stuck": "receive", "/command": "receive"}
     done, _ = run(path, spec)
     assert done.counters[next(s.name for s in spec.streams if s.topic == "/b")]["by_arrival"] == 120
 
@@ -173,18 +326,12 @@ def test_the_first_messages_suffice_where_the_clocks_agree(tmp_path: Path, monke
     assert given < 50
 
 
-def transform(stamp_ns: int) -> bytes:
-    """A tf2_msgs/TFMessage of one transform in CDR."""
-    head = struct.pack("<IiII", 1, *divmod(stamp_ns, S), 2) + b"a\0\0\0" + struct.pack("<I", 2) + b"b\0"
-    return b"\0\1\0\0" + head + b"\0" * (-len(head) % 8) + struct.pack("<7d", 0, 0, 0, 0, 0, 0, 1)
-
-
-def test_the_transforms_of_a_simulation_are_on_its_timeline(tmp_path: Path) -> None:
-    types = {"/tf": "tf2_msgs/msg/TFMessage", "/tf_static": "tf2_msgs/msg/TFMessage"}
+def test_the_transforms_of_a_simulation_are_on_its_timeline(tmp_path: Path, tf_message: Callable[..., bytes]) -> None:
     logs = [START_NS + 20 * k * MS for k in range(200)]
-    messages = [("/tf_static", START_NS - k * MS, transform(S)) for k in (2, 1)]
-    messages += [("/tf", log + 3 * MS, transform(simulated(log))) for log in logs]
-    with Bag(write_bag(tmp_path / "bag", types, messages)) as bag:
+    times = [("/tf_static", START_NS - k * MS, S) for k in (2, 1)]
+    times += [("/tf", log + 3 * MS, simulated(log)) for log in logs]
+    messages = [(topic, log, tf_message((stamp, "a", "b", (0, 0, 0)))) for topic, log, stamp in times]
+    with Bag(write_bag(tmp_path / "bag", {"/tf": TF, "/tf_static": TF}, messages)) as bag:
         timeline = read_timeline(bag)
     assert timeline.topics == ("/tf",)
     assert abs(timeline.at(logs[100] + 3 * MS) - simulated(logs[100])) < MS
@@ -206,29 +353,8 @@ def test_a_dataset_states_its_timeline_and_the_clocks_of_devices(tmp_path: Path)
     assert result.recordings[0].notes == tuple(entry["notes"])
 
 
-def test_an_episode_ends_where_the_time_jumps(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "bag", {"/a": looped, "/b": looped})
-
-    (recording,) = export([path], suggested(path), tmp_path / "out").recordings
-
-    assert len(recording.episodes) == 3
-    for episode in recording.episodes:
-        assert (np.diff(recording.ticks_ns[episode.start : episode.stop]) == 20 * MS).all()
-
-
-TF = "tf2_msgs/msg/TFMessage"
-
-
 def driven(path: Path, tf_message: Callable[..., bytes], time_of: TimeOf, map_stamp: TimeOf, seconds: int = 16) -> Path:
-    """A robot that drives along a sine: its odometry as poses and in /tf, and map -> odom by another node.
-
-    Args:
-        path: of the recording.
-        tf_message: the fixture.
-        time_of: the clock of the odometry, by log time.
-        map_stamp: the stamps of map -> odom, by log time.
-        seconds: length of the recording.
-    """
+    """A robot that drives along a sine: its odometry as poses and in /tf, and map -> odom by another node and clock."""
     messages = []
     for k in range(50 * seconds):
         log = START_NS + 20 * k * MS
@@ -236,9 +362,8 @@ def driven(path: Path, tf_message: Callable[..., bytes], time_of: TimeOf, map_st
         messages.append(("/odom", log + 2 * MS, pose(time_of(log), x)))
         messages.append(("/tf", log + 3 * MS, tf_message((time_of(log), "odom", "base_link", (x, 0.0, 0.0)))))
         if k % 5 == 1:
-            messages.append(
-                ("/tf", log + 4 * MS, tf_message((map_stamp(log), "map", "odom", (0.01 * (k % 50), 0.0, 0.0))))
-            )
+            at = (0.01 * (k % 50), 0.0, 0.0)
+            messages.append(("/tf", log + 4 * MS, tf_message((map_stamp(log), "map", "odom", at))))
     return write_bag(path, {"/odom": POSE, "/tf": TF}, messages)
 
 
