@@ -13,15 +13,15 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import load_spec
 from test.bags.moving_robot import Robot, record, spec
-from test.cli.conftest import BAG, SPEC, Finished
+from test.cli.conftest import SPEC, Finished
 
 Command = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
 def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of 30 s."""
-    return record(tmp_path_factory.mktemp("moving") / "bag", Robot(seconds=30, joint_hz=250))
+    """A recording of 15 s."""
+    return record(tmp_path_factory.mktemp("moving") / "bag", Robot(seconds=15, joint_hz=250))
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,11 @@ def test_the_spec_of_a_run_log_is_that_of_the_run(robocache: Command, moving: Pa
     assert told["exit_code"] == 0
 
 
-def test_a_recording_that_determines_nothing_is_refused_with_reasons(robocache: Command, tmp_path: Path) -> None:
-    text = robocache("calibrate", BAG, "--spec", SPEC, "--write", tmp_path / "patch.yaml")
-    told = json.loads(robocache("calibrate", BAG, "--spec", SPEC, "--json").out)
+def test_a_recording_that_determines_nothing_is_refused_with_reasons(
+    robocache: Command, short: Path, tmp_path: Path
+) -> None:
+    text = robocache("calibrate", short, "--spec", SPEC, "--write", tmp_path / "patch.yaml")
+    told = json.loads(robocache("calibrate", short, "--spec", SPEC, "--json").out)
 
     assert text.code == told["exit_code"] == 1
     assert "front: latency not measured: " in text.out

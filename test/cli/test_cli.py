@@ -1,16 +1,22 @@
+"""The commands as a user calls them: text, exit codes, and one document with --json."""
+
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from robocache_ros import __version__
+from robocache_ros.json_values import plain
 from robocache_ros.spec import load_spec
 from test.cli.conftest import BAG, ROOT, SPEC, Finished
 
@@ -26,10 +32,11 @@ def test_python_dash_m_is_the_same_program() -> None:
     assert done.stdout == f"robocache_ros {__version__}\n"
 
 
-def test_help_names_every_command(robocache: Callable[..., Finished]) -> None:
+def test_help_names_every_command_and_states_the_exit_codes(robocache: Callable[..., Finished]) -> None:
     out = robocache("--help").out
     for command in ("info", "export", "report", "check", "schema", "env", "self-test", "play", "demo"):
         assert re.search(rf"\b{command}\b", out)
+    assert "Exit codes: 0 success" in out
 
 
 def test_play_passes_its_arguments_on(robocache: Callable[..., Finished]) -> None:
@@ -49,12 +56,6 @@ def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Finis
     assert "320x240 jpeg" in result.out
 
 
-def test_info_does_without_torch() -> None:
-    code = f"import sys; from robocache_ros.cli.commands import app; app(['info', {BAG!r}], standalone_mode=False)"
-    code += "; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
-
-
 def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     first = tmp_path / "first.yaml"
     assert robocache("info", BAG, "--write-spec", first).code == 0
@@ -69,33 +70,12 @@ def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Finis
     assert (tmp_path / "out" / "meta" / "info.json").exists()
 
 
-def test_the_first_spec_is_not_written_over(robocache: Callable[..., Finished], tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("mine")
-    result = robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml")
-    assert result.code == 2
-    assert "exists" in result.err
-    assert (tmp_path / "mine.yaml").read_text() == "mine"
-
-
 def test_check_shows_each_streams_slot(robocache: Callable[..., Finished]) -> None:
     result = robocache("check", SPEC)
     assert result.code == 0
     assert "48 columns" in result.out
     assert re.search(r"^ *0 to 6 +joint_position", result.out, re.MULTILINE)
     assert re.search(r"^ *23 to 29 +action \(action\)", result.out, re.MULTILINE)
-
-
-def test_check_of_a_wrong_spec_is_one_line_and_exit_2(
-    robocache: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # a long path would take the place of the choices
-    wrong = Path("wrong.yaml")
-    wrong.write_text(Path(SPEC).read_text().replace("align: slerp", "align: slurp"))
-    result = robocache("check", wrong)
-    assert result.code == 2
-    assert result.err.count("\n") == 1
-    assert "streams.ee_orientation." in result.err
-    assert "did you mean 'slerp'?" in result.err
 
 
 def test_schema_is_json(robocache: Callable[..., Finished]) -> None:
@@ -119,27 +99,9 @@ def test_export_refuses_a_folder_that_is_there(robocache: Callable[..., Finished
     assert "exists; choose another folder" in result.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("info", "/nowhere"), "/nowhere: no such recording"),
-        (("check", "/nowhere.yaml"), "cannot be read"),
-        (("export", BAG, "-s", SPEC, "-o", "/tmp/never", "-f", "zip"), "formats: 'zip' is not one of lerobot"),
-        (("report", "/nowhere", "-s", SPEC), "/nowhere: no such recording"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_2(
-    robocache: Callable[..., Finished], arguments: tuple[str, ...], expected: str
-) -> None:
-    code, _, err = robocache(*arguments)
-    assert code == 2
-    assert expected in err
-    assert err.count("\n") == 1
-
-
-def test_report_is_written_without_a_dataset(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_report_is_written_without_a_dataset(robocache: Callable[..., Finished], short: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report.html"
-    assert robocache("report", BAG, "-s", SPEC, "-o", out, "--visibility", "deployed").code == 0
+    assert robocache("report", short, "-s", SPEC, "-o", out, "--visibility", "deployed").code == 0
     assert "the samples that the robot would have received 100 ms after each tick" in " ".join(out.read_text().split())
 
 
@@ -166,21 +128,19 @@ def test_check_prints_every_error_of_a_spec(
     first, second = result.err.splitlines()
     assert ": robocache: " in first
     assert ": streams.ee_orientation." in second
+    assert "did you mean 'slerp'?" in second
     assert all(len(line) < 200 for line in result.err.splitlines())
 
 
-def test_a_first_spec_replaces_a_file_only_on_request(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_a_first_spec_replaces_a_file_only_on_request(
+    robocache: Callable[..., Finished], short: Path, tmp_path: Path
+) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
-    assert "replace it with --overwrite" in robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml").err
-    assert robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml", "--overwrite").code == 0
+    refused = robocache("info", short, "--write-spec", tmp_path / "mine.yaml")
+    assert (refused.code, "exists" in refused.err, "replace it with --overwrite" in refused.err) == (2, True, True)
+    assert (tmp_path / "mine.yaml").read_text() == "mine"
+    assert robocache("info", short, "--write-spec", tmp_path / "mine.yaml", "--overwrite").code == 0
     assert load_spec(tmp_path / "mine.yaml").streams
-
-
-def test_a_name_from_outside_cannot_forge_a_line(robocache: Callable[..., Finished]) -> None:
-    result = robocache("info", "/nowhere\n[ERROR] forged\x1b[31m")
-    assert result.code == 2
-    assert result.err.count("\n") == 1
-    assert "\x1b" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -194,16 +154,12 @@ def test_a_url_keeps_its_slashes(robocache: Callable[..., Finished], arguments: 
     assert url in result.err
 
 
-def test_help_states_the_exit_codes(robocache: Callable[..., Finished]) -> None:
-    assert "Exit codes: 0 success" in robocache("--help").out
-
-
 @pytest.mark.parametrize("command", [["info"], ["check", SPEC, "--fast"], ["export", "-s", SPEC, "--media", "none"]])
 def test_the_name_of_a_recording_cannot_act_on_the_terminal(
-    robocache: Callable[..., Finished], tmp_path: Path, command: list[str]
+    robocache: Callable[..., Finished], short: Path, tmp_path: Path, command: list[str]
 ) -> None:
     bag = tmp_path / "lift\x1b[31m\u202e\n[ERROR] forged"
-    bag.symlink_to(BAG)
+    bag.symlink_to(short)
     target = ["--out", tmp_path / "set\x1b[2J", "--jobs", "1"] if command[0] == "export" else []
     result = robocache(*command, bag, *target)
     assert result.code == 0
@@ -214,17 +170,124 @@ def test_the_name_of_a_recording_cannot_act_on_the_terminal(
 
 @pytest.mark.parametrize("command", [["info"], ["check", SPEC, "--fast"]])
 def test_json_has_the_name_of_a_recording_unchanged_and_no_control_characters(
-    robocache: Callable[..., Finished], tmp_path: Path, command: list[str]
+    robocache: Callable[..., Finished], short: Path, tmp_path: Path, command: list[str]
 ) -> None:
     name = "lift\x1b[31m\u202e\x9b\U000e0001é"
-    (tmp_path / name).symlink_to(BAG)
+    (tmp_path / name).symlink_to(short)
     result = robocache(*command, tmp_path / name, "--json")
     assert Path(json.loads(result.out)["recordings"][0]["path"]).name == name
     assert result.out.replace("\n", "").isprintable()
 
 
-def test_the_next_command_can_be_pasted_into_a_shell(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_the_next_command_can_be_pasted_into_a_shell(
+    robocache: Callable[..., Finished], short: Path, tmp_path: Path
+) -> None:
     bag, spec = tmp_path / "my lift; a", tmp_path / "first spec.yaml"
-    bag.symlink_to(BAG)
+    bag.symlink_to(short)
     command = robocache("info", bag, "--write-spec", spec).out.rpartition("next: ")[2]
     assert shlex.split(command) == ["robocache", "export", str(bag), "--spec", str(spec), "--out", "DIR"]
+
+
+def document(result: Finished, code: int = 0) -> dict[str, Any]:
+    """The document of a command; its exit code and its errors are those of the process."""
+    found: dict[str, Any] = json.loads(result.out)
+    assert (result.code, found["exit_code"], bool(found["errors"])) == (code, code, code != 0)
+    return found
+
+
+def test_info_describes_a_recording(robocache: Callable[..., Finished]) -> None:
+    result = robocache("info", BAG, "--json")
+    (recording,) = document(result)["recordings"]
+    topics = {topic["name"]: topic for topic in recording["topics"]}
+    joints = topics["/panda/joint_states"]
+    assert result.err == ""
+    assert (joints["messages"], joints["lost"], round(joints["rate_hz"], 1)) == (4437, 75, 491.6)
+    assert topics["/panda/command"]["delay_ms"] is None
+
+
+def test_info_shows_a_line_for_each_of_several_recordings(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    for name in ("lift_10", "lift_9"):
+        shutil.copytree(BAG, tmp_path / name)
+    (tmp_path / "cut.mcap").write_bytes(b"\x89MCAP0\r\n")
+    text, reported = robocache("info", tmp_path), document(robocache("info", tmp_path, "--json"), 1)
+    assert text.code == 1
+    assert "3 recordings" in text.out
+    assert text.out.index("lift_9") < text.out.index("lift_10")
+    assert "cut.mcap" in text.err
+    assert [Path(recording["path"]).name for recording in reported["recordings"]] == ["cut.mcap", "lift_9", "lift_10"]
+
+
+def test_check_states_the_spec_and_the_validity_to_expect(robocache: Callable[..., Finished]) -> None:
+    reported = document(robocache("check", SPEC, BAG, "--json"))
+    (recording,) = reported["recordings"]
+    assert reported["spec"]["rate_hz"] == 50
+    assert recording["matches"] is True
+    assert recording["expected"]["frames"] == 444
+    assert len(recording["expected"]["episodes"]) == 2
+    assert recording["streams"]["joint_position"]["validity"]["invalid"] == pytest.approx(5 / 450)
+
+
+def test_check_that_is_fast_reads_no_ticks(robocache: Callable[..., Finished]) -> None:
+    (recording,) = document(robocache("check", SPEC, BAG, "--json", "--fast"))["recordings"]
+    assert (recording["matches"], recording["expected"]) == (True, None)
+
+
+def test_check_names_what_does_not_match(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    text = Path(SPEC).read_text(encoding="utf-8")
+    wrong.write_text(text.replace("/panda/command", "/panda/comand").replace("panda_joint3", "panda_jiont3"))
+    result = robocache("check", wrong, BAG)
+    reported = document(robocache("check", wrong, BAG, "--json"), 1)
+    assert result.code == 1
+    assert "streams.action: no topic /panda/comand; did you mean '/panda/command'?" in result.err
+    assert "streams.joint_position: names: no joint panda_jiont3; did you mean 'panda_joint3'?" in result.err
+    assert reported["recordings"][0]["streams"]["gripper"]["problems"] == []
+
+
+def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished], short: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "lifts.csv"
+    manifest.write_text(f"recording,task,from,to,success\n{short},reach,,0.5,true\n{short},lift,1,2,\n")
+    options = ("-s", SPEC, "--media", "none", "--json")
+    made = document(robocache("export", "--manifest", manifest, *options, "-o", tmp_path / "set", "-j", 1))
+    assert [(each["task"], each["success"]) for each in made["recordings"]] == [("reach", True), ("lift", None)]
+    assert made["episodes"] == 2
+    assert 65 < made["frames"] == sum(each["frames"] for each in made["recordings"]) <= 75
+    reported = document(robocache("report", short, "-s", SPEC, "-o", tmp_path / "report.html", "--json"))
+    assert reported["recordings"][0]["ticks"] == 124
+    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert written.items() <= reported.items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("info", "/nowhere"), "/nowhere: no such recording"),
+        (("check", "/nowhere.yaml"), "/nowhere.yaml: cannot be read"),
+        (("export", BAG, "-o", "/tmp/never"), "--spec"),
+        (("export", BAG, "-s", SPEC, "-o", "/tmp/never", "-f", "zip"), "formats: 'zip' is not one of lerobot"),
+        (("export", BAG, "-s", SPEC, "-o", "/tmp/never", "--manifest", "x"), "named and in a manifest"),
+        (("export", "-s", SPEC, "-o", "/tmp/never"), "recordings: none given; name at least one, or give --manifest"),
+        (("report", "/nowhere", "-s", SPEC), "/nowhere: no such recording"),
+        (("info", "--nonsense"), "--nonsense"),
+        (("info", "/nowhere\n[ERROR] forged\x1b[31m"), r"/nowhere\n[ERROR] forged"),
+    ],
+)
+def test_a_mistake_is_one_line_exit_2_and_in_the_document(
+    robocache: Callable[..., Finished], arguments: tuple[str, ...], expected: str
+) -> None:
+    text, result = robocache(*arguments), robocache(*arguments, "--json")
+    assert text.code == 2
+    assert expected in text.err
+    assert text.err.count("\n") == 1 or text.err.startswith("Usage: ")
+    assert "\x1b" not in text.err
+    assert expected in " ".join(document(result, 2)["errors"])
+    assert result.err == ""
+    if arguments[0] == "export" and not text.err.startswith("Usage: "):
+        (line,) = map(json.loads, robocache(*arguments, "--log-json").err.splitlines())
+        assert (line["event"], expected in line["message"]) == ("error", True)
+
+
+def test_values_are_plain_json() -> None:
+    values = {"a": np.float64("nan"), "b": np.arange(2), "c": Path("x\udcff"), 1: (True, None)}
+    expected = {"a": None, "b": [0, 1], "c": "x\\udcff", "1": [True, None]}
+    assert json.loads(json.dumps(plain(values), allow_nan=False)) == expected

@@ -1,4 +1,4 @@
-"""The options of an export, declared once: on the command line, in the spec, and in Python."""
+"""The options of an export, declared once: on the command line, in the spec, and in Python; several datasets."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import flags_of, keys_of, read_values
 from test.cli.conftest import BAG, ROOT, SPEC, Finished
 
-SECTION = "dataset: {media: none, task: lift the cube, split_s: 2, action_offset: 1, preset: 12, formats: [lerobot]}\n"
-FLAGS = ["--media", "none", "--split", "2", "--action-offset", "1", "--preset", "12", "--format", "lerobot", "--task"]
+SECTION = "dataset: {media: none, task: lift the cube, split_s: 1, action_offset: 1, preset: 12, formats: [lerobot]}\n"
+FLAGS = ["--media", "none", "--split", "1", "--action-offset", "1", "--preset", "12", "--format", "lerobot", "--task"]
 VALUES: dict[str, tuple[Any, str]] = {  # of the fields whose type is not a number, a boolean or a choice
     "episode_topic": ("/episode", "/episode"),
     "task_topic": ("/task", "/task"),
@@ -104,41 +104,29 @@ def test_a_wrong_option_in_the_spec_is_shown_where_it_stands(tmp_path: Path) -> 
 
 
 def test_flags_the_section_and_keywords_make_the_same_dataset(
-    robocache: Callable[..., Finished], tmp_path: Path
+    robocache: Callable[..., Finished], short: Path, tmp_path: Path
 ) -> None:
     spec = tmp_path / "robot.yaml"
     spec.write_text(Path(SPEC).read_text() + SECTION)
     keep = ("--pieces", tmp_path / "pieces", "--jobs", 1, "--json")
+    options = {"formats": ["lerobot"], "media": "none", "task": "lift the cube", "split_s": 1, "action_offset": 1}
+    out = {name: tmp_path / name / "lift" for name in ("flags", "section", "keywords")}
 
-    flags_ = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "flags" / "lift", *FLAGS, "lift the cube", *keep)
-    section = robocache("export", BAG, "-s", spec, "-o", tmp_path / "section" / "lift", *keep)
-    keywords = robocache_ros.export(
-        BAG,
-        SPEC,
-        tmp_path / "keywords" / "lift",
-        formats=["lerobot"],
-        media="none",
-        task="lift the cube",
-        split_s=2,
-        action_offset=1,
-        preset="12",
-        pieces=tmp_path / "pieces",
-    )
+    flags_ = json.loads(robocache("export", short, "-s", SPEC, "-o", out["flags"], *FLAGS, "lift the cube", *keep).out)
+    section = json.loads(robocache("export", short, "-s", spec, "-o", out["section"], *keep).out)
+    keywords = robocache_ros.export(short, SPEC, out["keywords"], preset="12", pieces=tmp_path / "pieces", **options)
 
-    sums = {name: (tmp_path / name / "lift" / "SHA256SUMS").read_text() for name in ("flags", "section", "keywords")}
-    assert len(set(sums.values())) == 1
+    assert len({(folder / "SHA256SUMS").read_text() for folder in out.values()}) == 1
     reused = "1 of 1 recording was converted by an earlier export and reused"
-    assert json.loads(flags_.out)["notes"] == []
-    assert json.loads(section.out)["notes"] == [reused]
-    assert keywords.notes == (reused,)
-    assert (keywords.episodes, keywords.frames) == (6, json.loads(flags_.out)["frames"])
+    assert (flags_["notes"], section["notes"], keywords.notes) == ([], [reused], (reused,))
+    assert (keywords.episodes, keywords.frames) == (3, flags_["frames"])
 
-    other = robocache("export", BAG, "-s", spec, "-o", tmp_path / "other", "--split", 4, "--dry-run", "--json")
-    assert json.loads(other.out)["episodes"] == 4  # the flag comes first
+    other = robocache("export", short, "-s", spec, "-o", tmp_path / "other", "--split", 4, "--dry-run", "--json")
+    assert json.loads(other.out)["episodes"] == 2  # the flag comes first
     shown = robocache("check", spec)
-    assert "an export makes: split_s 2.0; action_offset 1; formats lerobot; media none; preset 12" in shown.out
-    counted = json.loads(robocache("check", spec, BAG, "--json").out)["recordings"][0]["expected"]
-    assert len(counted["episodes"]) == 6
+    assert "an export makes: split_s 1.0; action_offset 1; formats lerobot; media none; preset 12" in shown.out
+    counted = json.loads(robocache("check", spec, short, "--json").out)["recordings"][0]["expected"]
+    assert len(counted["episodes"]) == 3
 
 
 def test_the_function_has_the_options_as_keywords(tmp_path: Path) -> None:
@@ -184,13 +172,14 @@ def test_help_of_export_is_a_screen_and_a_half_in_panels() -> None:
     assert len(done.stdout.splitlines()) <= 75
 
 
-def test_the_commands_load_no_library_before_one_runs() -> None:
-    code = "import sys, robocache_ros.cli.commands; print(*(n for n in sys.argv[1:] if n in sys.modules))"
+def test_the_commands_load_no_library_before_one_runs_and_info_does_without_torch() -> None:
+    code = "import sys, robocache_ros.cli.commands as cli; print(*(n for n in sys.argv[1:] if n in sys.modules))"
+    code += f"; cli.app(['info', {BAG!r}], standalone_mode=False); assert 'torch' not in sys.modules"
     libraries = ["numpy", "torch", "yaml", "fsspec", "pyarrow", "h5py", "av", "rclpy", "robocache_ros.engine"]
     done = subprocess.run(
         [sys.executable, "-c", code, *libraries], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == []
+    assert done.stdout.splitlines()[0] == ""
 
 
 def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[..., Finished], tmp_path: Path) -> None:
@@ -228,13 +217,13 @@ def test_a_mistake_in_an_option_is_one_line(
 
 
 def test_a_recording_below_the_quality_in_the_spec_is_reported_all_the_same(
-    robocache: Callable[..., Finished], tmp_path: Path
+    robocache: Callable[..., Finished], short: Path, tmp_path: Path
 ) -> None:
     spec = tmp_path / "strict.yaml"
     spec.write_text(Path(SPEC).read_text() + "quality: {max_invalid: 0, min_frames: 10000}\n")
-    export = robocache("export", BAG, "--spec", spec, "--out", tmp_path / "out", "--media", "none")
+    export = robocache("export", short, "--spec", spec, "--out", tmp_path / "out", "--media", "none")
     assert (export.code, "above quality.max_invalid, 0.00%" in export.err) == (2, True)
-    assert robocache("report", BAG, "--spec", spec, "--out", tmp_path / "report.html").code == 0
+    assert robocache("report", short, "--spec", spec, "--out", tmp_path / "report.html").code == 0
 
 
 START_NS = 1_700_000_000_000_000_000
@@ -266,3 +255,63 @@ def test_a_yaw_in_degrees_crosses_the_wrap_and_not_the_whole_range(
     assert np.abs(apart[between]).max() < 1e-3  # the wrap, in float32
     assert low <= sample["fused"].min()
     assert sample["fused"].max() <= low + 360
+
+
+Run = Callable[..., Finished]
+
+
+@pytest.fixture
+def arm(tmp_path: Path) -> Path:
+    """A spec of one observation and the action."""
+    file = tmp_path / "arm.yaml"
+    text = Path(SPEC).read_text(encoding="utf-8")
+    kept = text[: text.index("  joint_velocity:")] + text[text.index("  action:") :]
+    file.write_text(kept, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def export(robocache: Run, short: Path, tmp_path: Path) -> Run:
+    def run(*more: object) -> Finished:
+        return robocache("export", short, "--spec", SPEC, "--out", tmp_path / "sets", "--media", "none", *more)
+
+    return run
+
+
+def test_each_spec_at_each_rate_is_a_dataset(export: Run, robocache: Run, arm: Path, tmp_path: Path) -> None:
+    reported = json.loads(export("--spec", arm, "--rate-hz", 20, "--rate-hz", 10, "--json").out)
+    names = ["panda_lift-20hz", "panda_lift-10hz", "arm-20hz", "arm-10hz"]
+    assert [dataset["dataset"] for dataset in reported["datasets"]] == names
+    assert [Path(dataset["report"]).exists() for dataset in reported["datasets"]] == [True] * 4
+    assert [round(dataset["frames"], -1) for dataset in reported["datasets"]] == [50, 20, 50, 20]
+    assert reported["exit_code"] == robocache("validate", tmp_path / "sets").code == 0
+
+
+def test_the_output_of_an_export_and_of_a_dry_run_shows_each_dataset(export: Run, arm: Path, tmp_path: Path) -> None:
+    done = export("--spec", arm, "--dry-run")
+    assert done.code == 0
+    for text in ("panda_lift-50hz:", "arm-50hz:", "2 datasets: about "):
+        assert text in done.out
+    reported = json.loads(export("--spec", arm, "--dry-run", "--json").out)
+    assert [dataset["dataset"] for dataset in reported["datasets"]] == ["panda_lift-50hz", "arm-50hz"]
+    assert not (tmp_path / "sets").exists()
+    out = export("--rate-hz", 20, "--rate-hz", 10).out
+    for name in ("panda_lift-20hz", "panda_lift-10hz"):
+        assert f"wrote {tmp_path / 'sets' / name}" in out.replace("\n", "")
+
+
+def test_one_spec_given_twice_is_one_line(export: Run) -> None:
+    done = export("--spec", SPEC)
+    assert done.code == 2
+    assert done.err == (
+        "robocache: outputs: panda_lift-50hz is the name of two datasets; name each spec and rate once, and specs of "
+        "one name differently\n"
+    )
+
+
+def test_an_error_names_the_dataset(export: Run, arm: Path) -> None:
+    arm.write_text(arm.read_text(encoding="utf-8").replace("/panda/joint_states", "/panda/joints"), encoding="utf-8")
+    done = export("--spec", arm)
+    assert done.code == 2
+    assert done.err.startswith("robocache: arm-50hz: ")
+    assert "has no topic /panda/joints" in done.err

@@ -88,11 +88,11 @@ Run = Callable[..., Finished]
 
 
 @pytest.fixture
-def shard(robocache: Run, tmp_path: Path) -> Run:
+def shard(robocache: Run, short: Path, tmp_path: Path) -> Run:
     """Runs a shard of two recordings."""
     manifest = tmp_path / "lifts.csv"
-    (tmp_path / "other").symlink_to(BAG)
-    manifest.write_text(f"recording,from,to\n{BAG},0,2\nother,2,4\n")
+    (tmp_path / "other").symlink_to(short)
+    manifest.write_text(f"recording,from,to\n{short},0,1\nother,1,2\n")
 
     def run(which: str, *more: object) -> Finished:
         reported = ("--manifest", manifest, "-s", SPEC, "-o", tmp_path / "set", "--media", "none", "--jobs", 1)
@@ -115,18 +115,9 @@ def test_shards_say_how_far_the_export_is(shard: Run, tmp_path: Path) -> None:
 
 def test_a_shard_prints_one_document(shard: Run) -> None:
     reported = json.loads(shard("0/2", "--json").out)
-    assert {
-        name: reported[name] for name in ("exit_code", "shard", "own", "converted", "failed", "total", "written")
-    } == {
-        "exit_code": 0,
-        "shard": "0/2",
-        "own": 1,
-        "converted": 1,
-        "failed": 0,
-        "total": 2,
-        "written": "waiting",
-    }
-    assert json.loads(shard("1/2", "--json").out)["episodes"] == 2
+    expected = {"exit_code": 0, "shard": "0/2", "own": 1, "converted": 1, "failed": 0, "total": 2, "written": "waiting"}
+    assert expected.items() <= reported.items()
+    assert json.loads(shard("1/2", "--json").out)["episodes"] >= 2
 
 
 def test_a_shard_that_leaves_out_a_recording_ends_with_1(shard: Run, tmp_path: Path) -> None:
@@ -140,27 +131,21 @@ def test_a_shard_that_leaves_out_a_recording_ends_with_1(shard: Run, tmp_path: P
     assert "not in the dataset: " in reported[2].out
 
 
-@pytest.mark.parametrize(
-    ("which", "more", "reason"),
-    [
+def test_a_shard_that_cannot_be_is_one_line(shard: Run, robocache: Run, tmp_path: Path) -> None:
+    for which, more, reason in (
         ("2/2", (), "shard: 2/2 does not exist; the shards of 2 are 0/2 to 1/2"),
         ("0/2", ("--dry-run",), "--shard: not with --dry-run"),
-    ],
-)
-def test_a_shard_that_cannot_be_is_one_line(shard: Run, which: str, more: tuple[str, ...], reason: str) -> None:
-    reported = shard(which, *more)
-    assert (reported.code, reported.out, len(reported.err.splitlines())) == (2, "", 1)
-    assert reason in reported.err
-
-
-def test_a_shard_needs_a_folder_of_pieces(robocache: Run, tmp_path: Path) -> None:
+    ):
+        reported = shard(which, *more)
+        assert (reported.code, reported.out, len(reported.err.splitlines())) == (2, "", 1)
+        assert reason in reported.err
     reported = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "set", "--shard", "0/2")
     assert (reported.code, reported.out) == (2, "")
     assert "add --pieces DIR" in reported.err
 
 
-def test_a_shard_says_that_recordings_of_others_failed(shard: Run, tmp_path: Path) -> None:
-    (tmp_path / "lifts.csv").write_text(f"recording\n{BAG}\ndamaged.mcap\n")
+def test_a_shard_says_that_recordings_of_others_failed(shard: Run, short: Path, tmp_path: Path) -> None:
+    (tmp_path / "lifts.csv").write_text(f"recording\n{short}\ndamaged.mcap\n")
     (tmp_path / "damaged.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(100))
     reported = shard("1/2")
     assert (reported.code, reported.out) == (2, "")

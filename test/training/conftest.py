@@ -44,11 +44,15 @@ def line_loader(batch_size: int = 8, **options: Any) -> TimelineLoader:
     return TimelineLoader(Line(), batch_size, **{"shuffle": True, "seed": 3, "drop_last": True, **options})
 
 
-@pytest.fixture
-def info() -> DataInfo:
+def known_data() -> DataInfo:
     """What is known of `Line`."""
     scale = {"mean": [0.0, 0.0], "std": [1.0, 1.0]}
     return DataInfo({"position": 1, "square": 1}, 2, {}, {"proprio": scale, "actions": scale}, 50)
+
+
+@pytest.fixture
+def info() -> DataInfo:
+    return known_data()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,12 +87,9 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
 @pytest.fixture(scope="session")
 def panda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Panda recording, exported without its images."""
-    out = tmp_path_factory.mktemp("panda") / "dataset"
-    spec = load_spec(ROOT / "config" / "panda_lift.yaml")
-    export(
-        [ROOT / "test" / "data" / "panda_lift"],
-        spec,
-        out,
-        DatasetOptions(task="lift", media="none"),
-    )
-    return out
+
+    def make(folder: Path) -> Path:
+        spec, bag = load_spec(ROOT / "config" / "panda_lift.yaml"), ROOT / "test" / "data" / "panda_lift"
+        return export([bag], spec, folder / "dataset", DatasetOptions(task="lift", media="none")).out
+
+    return once(tmp_path_factory, "panda_without_images", make)

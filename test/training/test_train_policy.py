@@ -30,6 +30,14 @@ def train() -> Any:
     return runpy.run_path(str(EXAMPLE))["main"]
 
 
+@pytest.fixture(scope="module")
+def first_step(train: Any, panda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a run of one step."""
+    out = tmp_path_factory.mktemp("first_step")
+    train([str(panda), f"--out={out}", *SMALL, "--steps=1"])
+    return out / "checkpoint.pt"
+
+
 def test_the_loss_falls_on_the_panda_recording(
     train: Any, panda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,16 +91,14 @@ def stop_after(steps: int) -> Any:
 
 
 def test_a_run_that_is_resumed_at_its_end_makes_no_step(
-    train: Any, panda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Any, panda: Path, first_step: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = (str(panda), f"--out={tmp_path}", *SMALL, "--steps=1")
-    train(arguments)
-    before = (tmp_path / "checkpoint.pt").stat().st_mtime_ns
+    before = first_step.stat().st_mtime_ns
 
-    train([*arguments, "--resume"])
+    train([str(panda), f"--out={first_step.parent}", *SMALL, "--steps=1", "--resume"])
 
-    assert capsys.readouterr().out.count(f"{tmp_path / 'checkpoint.pt'}: step 1 of 1\n") == 2
-    assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns == before
+    assert f"{first_step}: step 1 of 1\n" in capsys.readouterr().out
+    assert first_step.stat().st_mtime_ns == before
 
 
 def test_a_run_that_is_resumed_has_its_arguments_and_names_those_that_change(
@@ -125,31 +131,28 @@ def test_on_a_cpu_the_default_policy_is_a_small_one_and_named(
     assert "policy: " not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "value"), [("steps", "many"), ("policy", "gpt"), ("bf16", 1), ("split", 2)])
-def test_an_argument_of_a_checkpoint_that_is_not_one_is_named(
-    train: Any, panda: Path, tmp_path: Path, name: str, value: object
+@pytest.mark.parametrize(
+    ("options", "stored", "message"),
+    [
+        ([], {"steps": "many"}, r"checkpoint\.pt: argument steps is many; give another checkpoint$"),
+        ([], {"policy": "gpt"}, r"checkpoint\.pt: argument policy is gpt; give another checkpoint$"),
+        ([], {"bf16": 1}, r"checkpoint\.pt: argument bf16 is 1; give another checkpoint$"),
+        ([], {"split": 2}, r"checkpoint\.pt: argument split is 2; give another checkpoint$"),
+        (["--seed=3"], {}, r"use the same arguments$"),
+        (["--batch-size=8"], {}, r"use the same arguments$"),
+        (["--n-obs=3"], {}, r"use the same arguments$"),
+        (["--rate-hz=25"], {}, r"use the same arguments$"),
+    ],
+)
+def test_arguments_that_make_it_another_run_and_damaged_ones_are_refused(
+    train: Any, panda: Path, first_step: Path, tmp_path: Path, options: list[str], stored: dict[str, Any], message: str
 ) -> None:
-    path = tmp_path / "checkpoint.pt"
-    train([str(panda), f"--out={tmp_path}", *SMALL, "--steps=1"])
-    content = torch.load(path, weights_only=True)
-    content["arguments"][name] = value
-    torch.save(content, path)
+    content = torch.load(first_step, weights_only=True)
+    content["arguments"] |= stored
+    torch.save(content, tmp_path / "checkpoint.pt")
 
-    with pytest.raises(RoboCacheError, match=rf"checkpoint\.pt: argument {name} is {value}; give another checkpoint$"):
-        train([str(panda), f"--out={tmp_path}", "--resume"])
-
-
-@pytest.mark.parametrize("option", ["--seed=3", "--batch-size=8", "--n-obs=3", "--rate-hz=25"])
-def test_an_argument_that_makes_it_another_run_is_refused(train: Any, panda: Path, tmp_path: Path, option: str) -> None:
-    train([str(panda), f"--out={tmp_path}", *SMALL, "--steps=1"])
-
-    with pytest.raises(RoboCacheError, match=r"use the same arguments$"):
-        train([str(panda), f"--out={tmp_path}", "--resume", option])
-
-
-def test_vision_of_a_dataset_without_images_is_refused(train: Any, panda: Path, tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match="vision: the dataset has no images; leave --vision out"):
-        train([str(panda), f"--out={tmp_path}", *SMALL, "--vision", "--steps=1"])
+    with pytest.raises(RoboCacheError, match=message):
+        train([str(panda), f"--out={tmp_path}", "--resume", *options])
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_its_checkpoint(
@@ -181,10 +184,11 @@ def test_two_processes_train_one_policy(panda: Path, tmp_path: Path) -> None:
 
 
 def test_a_users_mistake_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    train: Any, panda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(RoboCacheError, match="vision: the dataset has no images; leave --vision out"):
+        train([str(panda), f"--out={tmp_path}", *SMALL, "--vision", "--steps=1"])
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(tmp_path), f"--out={tmp_path / 'run'}"])
-
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(EXAMPLE), run_name="__main__")
 

@@ -68,12 +68,9 @@ def test_an_observation_is_the_newest_ticks_in_the_order_of_the_training(policy:
     assert valid.tolist() == [[[1, 1], [1, 1]]]
 
 
-def test_a_frame_without_a_stream_is_refused(policy: TrainedPolicy) -> None:
+def test_a_frame_without_a_stream_or_of_a_short_window_is_refused(policy: TrainedPolicy) -> None:
     with pytest.raises(RoboCacheError, match=r"^gripper: the frame has no such stream of 1 columns"):
         policy.observation(frame(gripper=torch.zeros(3, 2)))
-
-
-def test_a_short_window_is_refused(policy: TrainedPolicy) -> None:
     with pytest.raises(RoboCacheError, match=r"^horizon: 1 ticks in a frame; set horizon: 2 in the spec$"):
         policy.observation(frame(1))
 
@@ -89,19 +86,14 @@ def test_images_are_converted_as_in_training() -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_an_observation_that_is_not_finite_is_refused(policy: TrainedPolicy, value: float) -> None:
+def test_an_observation_or_actions_that_are_not_finite_are_refused(policy: TrainedPolicy, value: float) -> None:
     proprio = torch.zeros(1, 2, 3)
     proprio[0, 1, 2] = value
 
     with pytest.raises(RoboCacheError, match=r"^proprio: a value is infinite or not a number; stop"):
         policy.act(proprio)
-
     assert policy.act(proprio, torch.tensor([[[1, 1], [1, 0]]])).isfinite().all()  # where nothing was measured
-
-
-def test_actions_that_are_not_finite_are_not_returned(policy: TrainedPolicy) -> None:
-    policy.policy.head.bias.data[0] = torch.nan
-
+    policy.policy.head.bias.data[0] = value
     with pytest.raises(RoboCacheError, match=r"^actions: a value is infinite or not a number; stop"):
         policy.act(torch.zeros(1, 2, 3))
 
@@ -113,11 +105,9 @@ def test_an_observation_of_another_shape_is_not_broadcast(policy: TrainedPolicy,
 
 
 def test_a_policy_of_other_columns_than_its_data_is_refused() -> None:
+    statistics = {**INFO.statistics, "proprio": {"mean": [0], "std": [1]}}
     with pytest.raises(RoboCacheError, match=r"^policy: 3 columns of proprio, the data has 1; "):
-        TrainedPolicy(
-            make_policy(CONFIG),
-            replace(INFO, streams={"gripper": 1}, statistics={**INFO.statistics, "proprio": {"mean": [0], "std": [1]}}),
-        )
+        TrainedPolicy(make_policy(CONFIG), replace(INFO, streams={"gripper": 1}, statistics=statistics))
 
 
 CAMERAS = replace(INFO, cameras={"vision": 2}, images={"vision": ["front", "wrist"]})

@@ -122,24 +122,31 @@ def test_a_format_is_found_by_its_files(file: str, kind: str, tmp_path: Path) ->
     assert format_of(tmp_path) == kind
 
 
-def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match="not a dataset of lerobot, rlds, calvin, robomimic"):
-        open_for_training(tmp_path, window=Window())
-
-
-def test_the_folder_of_several_formats_names_them(tmp_path: Path) -> None:
-    for file in ("lerobot21/meta/info.json", "rlds/lift/1.0.0/dataset_info.json"):
-        (tmp_path / file).parent.mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("place", "files", "given", "message"),
+    [
+        (".", [], {}, "not a dataset of lerobot, rlds, calvin, robomimic"),
+        ("lift", [], {}, "lift: does not exist; give the folder of a dataset"),
+        ("lift.hdf5", [], {}, "lift.hdf5: does not exist; give the folder of a dataset"),
+        (
+            ".",
+            ["lerobot21/meta/info.json", "rlds/lift/1.0.0/dataset_info.json"],
+            {},
+            "has folders of several formats, rlds, lerobot21; give one of them",
+        ),
+        (".", [], {"file_format": "zarr"}, "format: 'zarr' is not one of"),
+        (".", [], {"file_format": "robomimic"}, "0 hdf5 files, not 1"),
+        (".", ["0.hdf5", "1.hdf5"], {"file_format": "robomimic"}, "2 hdf5 files, not 1"),
+    ],
+)
+def test_a_folder_that_is_not_one_dataset_is_refused(
+    tmp_path: Path, place: str, files: list[str], given: dict[str, str], message: str
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-
-    with pytest.raises(RoboCacheError, match="has folders of several formats, rlds, lerobot21; give one of them"):
-        format_of(tmp_path)
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    for name in ("lift", "lift.hdf5"):
-        with pytest.raises(RoboCacheError, match=f"{name}: does not exist; give the folder of a dataset"):
-            open_for_training(tmp_path / name, window=Window())
+    with pytest.raises(RoboCacheError, match=message):
+        open_for_training(tmp_path / place, **given, window=Window())
 
 
 def test_a_split_is_that_of_the_format(tmp_path: Path, reach: Reach) -> None:
@@ -160,20 +167,6 @@ def test_trajectories_of_ones_own_are_trained_on(tmp_path: Path) -> None:
     info = data_info(open_for_training(tmp_path / "own.hdf5", file_format="hdf5", window=Window(1, 2)))
 
     assert (info.streams, info.actions) == ({"joints": 3}, 2)
-
-
-def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match="format: 'zarr' is not one of"):
-        open_for_training(tmp_path, file_format="zarr", window=Window())
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_robomimic_folder_has_one_file(count: int, tmp_path: Path) -> None:
-    for number in range(count):
-        (tmp_path / f"{number}.hdf5").touch()
-
-    with pytest.raises(RoboCacheError, match=f"{count} hdf5 files, not 1"):
-        open_for_training(tmp_path, file_format="robomimic", window=Window())
 
 
 class Pictures(Episodes):

@@ -61,11 +61,7 @@ def untrained(reach: Reach, data: tuple[DataInfo, TimelineLoader]) -> NDArray[np
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", STEPS)
 def test_a_trained_policy_reaches_the_goal_and_an_untrained_one_does_not(
-    preset: str,
-    data: tuple[DataInfo, TimelineLoader],
-    untrained: NDArray[np.float64],
-    reach: Reach,
-    tmp_path: Path,
+    preset: str, data: tuple[DataInfo, TimelineLoader], untrained: NDArray[np.float64], reach: Reach, tmp_path: Path
 ) -> None:
     info, loader = data
     options = TrainingOptions(steps=STEPS[preset], learning_rate=2e-3, warmup=20, average=0.98)
