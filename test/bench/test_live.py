@@ -125,10 +125,7 @@ def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
     [
         (["--seconds", "0"], "seconds: 0 is not in 0..3600"),
         (["--via", "pigeon"], "via: 'pigeon' is not one of auto, message, ring"),
-        (
-            ["--camera-hz", "0", "--cloud-hz", "0", "--joints-hz", "0", "--imu-hz", "0", "--pose-hz", "0"],
-            "all are 0",
-        ),
+        (["--camera-hz", "0", "--cloud-hz", "0", "--joints-hz", "0", "--imu-hz", "0", "--pose-hz", "0"], "all are 0"),
     ],
 )
 def test_impossible_measurement_is_refused(arguments: list[str], message: str) -> None:

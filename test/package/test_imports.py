@@ -206,7 +206,7 @@ def test_filters_without_message_filters_say_where_it_comes_from() -> None:
 
 # What opens files that an export itself has written.
 WRITERS = {
-    *("dataset_folder.py", "pictures.py", "pieces.py", "recording.py", "video.py", "delta/log.py", "lerobot/write.py"),
+    *("dataset_folder.py", "pictures.py", "pieces.py", "recording.py", "video.py", "delta/log.py", "lerobot/write.py")
 }
 
 

@@ -41,42 +41,36 @@ def limits(outputs: Outputs, key: str) -> list[float]:
     return [round(float(value), 5) for value in values]
 
 
-def test_limits_are_those_of_the_joints_and_a_continuous_joint_has_none() -> None:
-    outputs = outputs_of({})
-
-    assert limits(outputs, "lower") == [-1.5, 0, -INFINITE]
-    assert limits(outputs, "upper") == [1.5, 0.4, INFINITE]
-    assert limits(outputs, "max_step") == [INFINITE] * 3
+NARROW = {"lower": [-2, 0.1, -3], "upper": 1, "max_step": 0.03, "max_speed": 0.5}
+DEGREES = {"names": ["pan"], "unit": "deg", "offset": [10]}
 
 
-def test_the_narrower_of_the_urdf_and_the_spec_holds() -> None:
-    outputs = outputs_of({"lower": [-2, 0.1, -3], "upper": 1, "max_step": 0.03, "max_speed": 0.5})
+@pytest.mark.parametrize(
+    ("output", "stream", "lower", "upper", "max_step"),
+    [
+        pytest.param({}, {}, [-1.5, 0, -INFINITE], [1.5, 0.4, INFINITE], [INFINITE] * 3, id="a continuous joint"),
+        # The narrower holds; half of the velocity limit, in 20 ms.
+        pytest.param(NARROW, {}, [-1.5, 0.1, -3], [1, 0.4, 1], [0.02, 0.005, 0.03], id="the spec's and the URDF's"),
+        pytest.param({}, DEGREES, [-95.94367], [75.94367], [INFINITE], id="85.94 deg less 10"),
+        pytest.param(
+            {"accept_no_timeout": True}, {"field": "velocity"}, [-2, -0.5, -4], [2, 0.5, 4], None, id="velocities"
+        ),
+    ],
+)
+def test_limits_are_those_of_the_joints_in_the_unit_of_the_stream_or_the_narrower_of_the_spec(
+    output: dict[str, Any], stream: dict[str, Any], lower: list[float], upper: list[float], max_step: list[float] | None
+) -> None:
+    outputs = outputs_of(output, **stream)
 
-    assert limits(outputs, "lower") == [-1.5, 0.1, -3]
-    assert limits(outputs, "upper") == [1, 0.4, 1]
-    assert limits(outputs, "max_step") == [0.02, 0.005, 0.03]  # half of the velocity limit, in 20 ms
-
-
-def test_limits_have_the_unit_and_the_offset_of_the_stream() -> None:
-    outputs = outputs_of({}, names=["pan"], unit="deg", offset=[10])
-
-    assert limits(outputs, "lower") == [-95.94367]  # -85.94 deg less 10
-    assert limits(outputs, "upper") == [75.94367]
-
-
-def test_velocities_are_limited_by_those_of_the_joints() -> None:
-    outputs = outputs_of({"accept_no_timeout": True}, field="velocity")
-
-    assert limits(outputs, "lower") == [-2, -0.5, -4]
-    assert limits(outputs, "upper") == [2, 0.5, 4]
+    assert (limits(outputs, "lower"), limits(outputs, "upper")) == (lower, upper)
+    assert max_step is None or limits(outputs, "max_step") == max_step
 
 
 def test_other_outputs_keep_their_limits() -> None:
-    streams = {
-        name: {"topic": f"/{name}", "type": "std_msgs/msg/Float64", "align": "hold", "role": "action"}
-        for name in ("arm", "gripper")
-    }
-    spec = load_spec({"robocache": 1, "streams": streams})
+    stream = {"type": "std_msgs/msg/Float64", "align": "hold", "role": "action"}
+    spec = load_spec(
+        {"robocache": 1, "streams": {name: {"topic": f"/{name}", **stream} for name in ("arm", "gripper")}}
+    )
     run = RunOptions(outputs={"arm": {"urdf": "a.urdf", "names": ["pan"]}, "gripper": {"upper": 7}})
 
     outputs = Outputs(spec, run, {"a.urdf": ROBOT})
@@ -142,19 +136,14 @@ def test_what_is_not_a_safe_urdf_is_refused(text: str, words: str) -> None:
     assert len(str(refused.value)) < 200
 
 
-def test_a_urdf_above_the_limit_of_its_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint_limits, "MAX_BYTES", 100)
-
-    with pytest.raises(RoboCacheError, match="larger than"):
-        read_joints(ROBOT, "arm.urdf")
-
-
-def test_an_output_whose_urdf_was_not_read_is_refused() -> None:
+def test_a_urdf_that_was_not_read_or_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = {"topic": "/command", "type": "sensor_msgs/msg/JointState", "names": NAMES, "role": "action"}
     spec = load_spec({"robocache": 1, "streams": {"action": raw}})
-
     with pytest.raises(RoboCacheError, match="/robot_description was not read"):
         Outputs(spec, RunOptions(outputs={"action": {"urdf": "/robot_description"}}))
+    monkeypatch.setattr(joint_limits, "MAX_BYTES", 100)
+    with pytest.raises(RoboCacheError, match="larger than"):
+        read_joints(ROBOT, "arm.urdf")
 
 
 def test_files_are_found_beside_the_spec(tmp_path: Any) -> None:

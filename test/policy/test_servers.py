@@ -205,22 +205,19 @@ def test_a_plan_is_the_rows_of_the_answer(server: Server) -> None:
 
 
 def test_openpi_gets_every_vector_and_image_and_the_prompt(openpi: Server) -> None:
+    grey = frame()
+    grey.tensors["front"] = IMAGE[:1]
     with opened(openpi.url) as policy:
-        policy.plan(frame(), 7)
-    (request,) = openpi.requests
+        for given in (frame(), grey):
+            policy.plan(given, 7)
+    request, of_grey = openpi.requests
     assert set(request) == {"observation/joints", "observation/gripper", "observation/front", "prompt"}
     assert request["prompt"] == "lift the cube"
     joints, image = request["observation/joints"], request["observation/front"]
     assert (joints.dtype, joints.tolist()) == (np.float32, [0.25, 0.5, 1])
     assert (image.dtype, image.tolist()) == (np.uint8, IMAGE.permute(1, 2, 0).tolist())
-
-
-def test_a_grey_image_has_three_channels_as_in_a_dataset(openpi: Server) -> None:
-    grey = frame()
-    grey.tensors["front"] = IMAGE[:1]
-    with opened(openpi.url) as policy:
-        policy.plan(grey, 7)
-    assert openpi.requests[0]["observation/front"].tolist() == IMAGE[[0, 0, 0]].permute(1, 2, 0).tolist()
+    # It has three channels, as in a dataset.
+    assert of_grey["observation/front"].tolist() == IMAGE[[0, 0, 0]].permute(1, 2, 0).tolist()
 
 
 def test_openpi_gets_the_keys_of_the_spec(openpi: Server) -> None:
@@ -236,14 +233,20 @@ def test_openpi_gets_the_keys_of_the_spec(openpi: Server) -> None:
     assert request["grid"].shape == (2, 2, 2)
 
 
-def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions(gr00t: Server) -> None:
+def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everything(gr00t: Server) -> None:
     def settings(*keys: str) -> dict[str, Any]:
         return {"__ModalityConfig_class__": True, "as_json": {"modality_keys": list(keys), "delta_indices": [0]}}
 
-    gr00t.settings = {"video": settings("front"), "state": settings("joints"), "language": settings("said", "meant")}
-    with opened(gr00t.url) as policy:
-        policy.plan(frame(), 7)
-    data = gr00t.requests[0]["data"]
+    for wanted in (
+        {},
+        {"video": settings("front"), "state": settings("joints"), "language": settings("said", "meant")},
+    ):
+        gr00t.settings = wanted
+        with opened(gr00t.url) as policy:
+            policy.plan(frame(), 7)
+    anything, data = (request["data"] for request in gr00t.requests)
+    assert set(anything["observation"]["state"]) == {"joints", "gripper"}
+    assert set(anything["observation"]["language"]) == {"annotation.human.action.task_description"}
     assert data["options"] is None
     observation = data["observation"]
     assert {modality: set(values) for modality, values in observation.items()} == {
@@ -254,14 +257,6 @@ def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions(gr00t: Server) 
     assert (observation["video"]["front"].shape, observation["video"]["front"].dtype) == ((1, 1, 4, 6, 3), np.uint8)
     assert observation["state"]["joints"].tolist() == [[[0.25, 0.5, 1]]]
     assert observation["language"]["said"] == [["lift the cube"]]
-
-
-def test_gr00t_that_asks_for_nothing_gets_every_vector_and_image(gr00t: Server) -> None:
-    with opened(gr00t.url) as policy:
-        policy.plan(frame(), 7)
-    observation = gr00t.requests[0]["data"]["observation"]
-    assert set(observation["state"]) == {"joints", "gripper"}
-    assert set(observation["language"]) == {"annotation.human.action.task_description"}
 
 
 def test_gr00t_gets_the_keys_of_the_spec(gr00t: Server) -> None:

@@ -111,11 +111,7 @@ def test_the_message_about_a_damaged_record_names_the_file_and_the_record(tmp_pa
 @pytest.mark.parametrize(
     ("name", "values", "problem"),
     [
-        (
-            "steps/state",
-            np.arange(5, dtype=np.float32),
-            "record 0: steps/state: cannot reshape",
-        ),
+        ("steps/state", np.arange(5, dtype=np.float32), "record 0: steps/state: cannot reshape"),
         ("steps/state", BytesList([b"x"]), "record 0: steps/state: 1 strings, not numbers"),
         ("steps/text", np.arange(3), "record 0: steps/text: 3 numbers, not bytes"),
         ("steps/points/ragged_row_lengths_0", np.array([4, -1, 0]), "steps/points: the lengths of its rows"),

@@ -1,8 +1,10 @@
-"""Checkpoints of LeRobot, read without LeRobot."""
+"""Checkpoints of LeRobot, read without LeRobot, also one that it has written."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.lerobot_config import read_lerobot_config
+from test.export.readers.environments import ROOT, program, reads
 from test.policy.doctor.conftest import Diagnosis
 from test.policy.doctor.lerobot_files import STD, save
 from test.policy.doctor.robot import Mistakes, record
@@ -135,19 +138,19 @@ def test_the_dataset_of_the_training_gives_its_rate_and_its_columns(
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    "damage",
     [
-        (lambda data: data[:40], "not a safetensors file of statistics"),
-        (lambda data: b"\xff" * 8 + data, "not a safetensors file of statistics"),
-        (lambda data: data[:-8], "not a safetensors file of statistics"),
-        (lambda data: data.replace(b'"shape": [11]', b'"shape": [99]'), "not a safetensors file of statistics"),
+        lambda data: data[:40],
+        lambda data: b"\xff" * 8 + data,
+        lambda data: data[:-8],
+        lambda data: data.replace(b'"shape": [11]', b'"shape": [99]'),
     ],
 )
-def test_damaged_statistics_are_refused(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
+def test_damaged_statistics_are_refused(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
     file = save(tmp_path / "act") / "pre_normalizer.safetensors"
     file.write_bytes(damage(file.read_bytes()))
 
-    with pytest.raises(RoboCacheError, match=message):
+    with pytest.raises(RoboCacheError, match="not a safetensors file of statistics"):
         read_lerobot_config(tmp_path / "act")
 
 
@@ -157,8 +160,22 @@ def test_a_damaged_config_is_refused(config: dict[str, Any], tmp_path: Path) -> 
         read_lerobot_config(save(tmp_path / "act", config))
 
 
-def test_the_folder_above_a_checkpoint_names_it(tmp_path: Path) -> None:
-    save(tmp_path / "pretrained_model")
+@reads("lerobot")
+def test_a_checkpoint_of_lerobot_is_read(
+    doctor: Callable[..., Diagnosis], checkpoint: Path, spec_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    script = ROOT / "test" / "export" / "readers" / "lerobot" / "save_policy.py"
+    command = [str(program("lerobot")), str(script), str(checkpoint.parent / "dataset"), str(tmp_path / "act")]
+    variables = {"PATH": os.defpath, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    wanted = json.loads(done.stdout.splitlines()[-1])
 
-    with pytest.raises(RoboCacheError, match="not the policy; give its folder pretrained_model"):
-        read_lerobot_config(tmp_path)
+    config = read_lerobot_config(tmp_path / "act")
+    found = doctor(tmp_path / "act", "--spec", spec_file(), "--bag", record(tmp_path / "bag", 9))
+
+    assert (config.type, config.horizon, config.action, config.cameras) == ("act", 30, 4, ("front",))
+    for name in ("observation.state", "observation.images.front", "action"):
+        for key in ("mean", "std"):
+            assert config.statistics[name][key] == pytest.approx(wanted[name][key], rel=1e-6)
+    assert (found.code, found.of("error", "warning")) == (0, [])
