@@ -84,7 +84,7 @@ def test_a_recording_that_determines_nothing_is_refused_with_reasons(
     robocache: Command, short: Path, tmp_path: Path
 ) -> None:
     text = robocache("calibrate", short, "--spec", SPEC, "--write", tmp_path / "patch.yaml")
-    told = json.loads(robocache("calibrate", short, "--spec", SPEC, "--json").out)
+    told = json.loads(robocache("calibrate", BAG, "--spec", SPEC, "--json").out)
 
     assert text.code == told["exit_code"] == 1
     assert "front: latency not measured: " in text.out

@@ -64,6 +64,8 @@ def test_a_fast_export_prints_no_line_and_a_slow_one_few() -> None:
         clock.seconds += EVERY_S / 100
         shown(event)
     assert 10 <= len(lines) <= 21
+    shown(events()[6])
+    assert lines[-1].endswith("; merging them into lerobot")
 
 
 def test_the_log_has_an_object_for_each_event() -> None:
