@@ -13,7 +13,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import load_spec
 from test.bags.moving_robot import Robot, record, spec
-from test.cli.conftest import SPEC, Finished
+from test.cli.conftest import BAG, SPEC, Finished
 
 Command = Callable[..., Finished]
 
