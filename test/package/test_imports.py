@@ -1,8 +1,10 @@
-"""What importing the package costs, and the one direction in which its parts import each other."""
+"""What importing the package costs, in which direction its parts import each other, and that input runs no code."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import os
 import re
 import subprocess
 import sys
@@ -10,10 +12,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.registry import load_format
+from test import forked
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
@@ -43,20 +48,15 @@ ORDER: tuple[tuple[str, ...], ...] = (
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 ROS = {
     *("rclpy", "rosidl_runtime_py", "message_filters", "launch", "launch_ros", "builtin_interfaces", "std_msgs"),
-    "std_srvs",
-    *(
-        "sensor_msgs",
-        "geometry_msgs",
-        "diagnostic_msgs",
-        "lifecycle_msgs",
-        "rosgraph_msgs",
-        "std_srvs",
-        "rcl_interfaces",
-        "std_srvs",
-        "tf2_msgs",
-    ),
+    *("std_srvs", "sensor_msgs", "geometry_msgs", "diagnostic_msgs", "lifecycle_msgs", "rosgraph_msgs"),
+    *("rcl_interfaces", "tf2_msgs"),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def tree_of(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"))
 
 
 def part(module: Path) -> str:
@@ -84,7 +84,7 @@ def imports(module: Path) -> tuple[str, ...]:
 
 def _imports(module: Path) -> Iterator[str]:
     here = ("robocache_ros", *module.relative_to(PACKAGE).with_suffix("").parts)
-    tree = ast.parse(module.read_text(encoding="utf-8"))
+    tree = tree_of(module)
     typing_only = {
         part
         for node in tree.body
@@ -194,14 +194,13 @@ print(*sorted(new - set(sys.stdlib_module_names) - {"robocache_ros"}))
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
-def test_filters_without_message_filters_say_where_it_comes_from() -> None:
-    code = "import sys; sys.modules['message_filters'] = None; import robocache_ros.filters"
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
-
-    assert done.stderr.splitlines()[-1].startswith(
-        "robocache_ros.errors.RoboCacheError: robocache_ros.filters: message_filters is not installed; source a ROS 2"
-    )
+def test_filters_without_message_filters_say_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("robocache_ros.filters")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "message_filters", None)
+    wanted = r"^robocache_ros\.filters: message_filters is not installed; source a ROS 2"
+    with pytest.raises(RoboCacheError, match=wanted):
+        importlib.import_module("robocache_ros.filters")
 
 
 # What opens files that an export itself has written.
@@ -223,7 +222,7 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_only() -> N
     calls = {
         f"{module.name}: {ast.unparse(node)}"
         for module in [*(PACKAGE / "datasets").rglob("*.py"), *modules]
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(module))
         if isinstance(node, ast.Call) and opens.search(ast.unparse(node.func)) and not others.search(ast.unparse(node))
     }
 
@@ -232,20 +231,87 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_only() -> N
 
 
 @given(st.text(), st.integers(8, 200))
+@example("/camera/front größe", 100)
+@example("a\n[ERROR] b\x1b[31m", 100)
+@example("a" * 100 + "b" * 10**6, 21)
 def test_text_from_outside_is_printable_and_bounded(text: str, limit: int) -> None:
     shown = printable(text, limit)
 
+    known = {"/camera/front größe": "/camera/front größe", "a\n[ERROR] b\x1b[31m": "a\\n[ERROR] b\\x1b[31m"}
+    known["a" * 100 + "b" * 10**6] = "a" * 10 + "…" + "b" * 10  # its beginning and its end
     assert shown.isprintable()
     assert len(shown) <= limit
+    assert limit not in (21, 100) or text not in known or shown == known[text]
 
 
-def test_short_plain_text_is_shown_as_it_is() -> None:
-    assert printable("/camera/front größe") == "/camera/front größe"
+BUILTINS = {"__import__", "eval", "exec", "compile"}
+RUNS_CODE = {"import_module", "__import__", "eval", "exec", "compile", "format_map", "loads", "unsafe_load"}
+# Calls whose argument is not a constant: file, call, and why no input reaches it.
+KNOWN = {
+    ("alignments/__init__.py", "import_module"): "the package's own files",
+    ("reductions/__init__.py", "import_module"): "the package's own files",
+    ("datasets/loader/worker.py", "loads"): "the dataset, which the parent process sends",
+    ("extras.py", "import_module"): "callers name libraries by constants; see the test below",
+    ("lazy_names.py", "import_module"): "names of tables of packages, see `_HOMES` in their `__init__.py`",
+    ("formats/registry.py", "import_module"): "values of a table in the same file",
+    ("cli/commands.py", "import_module"): "constants of the commands in the same file",
+    ("programs.py", "import_module"): "the console scripts of the package",
+    ("policy/policies/function.py", "import_module"): "the function that the user names on the command line",
+    ("decode/definitions.py", "import_module"): "packages that an installed message class names as its fields'",
+    ("nodes/middleware.py", "import_module"): "a package that matches ROS's names; see the test below",
+}
 
 
-def test_a_line_break_cannot_forge_a_line() -> None:
-    assert printable("a\n[ERROR] b\x1b[31m") == "a\\n[ERROR] b\\x1b[31m"
+def calls(names: set[str]) -> Iterator[tuple[str, str, ast.Call]]:
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Call):
+                called = node.func
+                name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+                of = called.value.id if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else ""
+                if isinstance(called, ast.Attribute) and name in BUILTINS and of != "builtins":
+                    continue  # a method, such as that of a module of torch
+                if name in names and of not in ("re", "json", "torch"):
+                    yield str(module.relative_to(PACKAGE)), name, node
 
 
-def test_long_text_keeps_its_beginning_and_its_end() -> None:
-    assert printable("a" * 100 + "b" * 10**6, 21) == "a" * 10 + "…" + "b" * 10
+def test_nothing_runs_code_by_a_name_that_is_not_a_constant() -> None:
+    found = {
+        (file, name)
+        for file, name, call in calls(RUNS_CODE)
+        if not (call.args and all(isinstance(argument, ast.Constant) for argument in call.args))
+    }
+    assert found <= KNOWN.keys()
+
+
+def test_libraries_are_requested_by_constants() -> None:
+    names = [ast.unparse(call.args[0]) for file, _, call in calls({"need"}) if file != "extras.py"]
+    assert names
+    assert {name for name in names if not name.startswith(("'", '"'))} <= {"library"}
+
+
+@pytest.mark.parametrize("name", ["evil", "evil:Writer", "os:system", "", "../lerobot"])
+def test_a_format_that_is_not_in_the_table_is_refused(name: str) -> None:
+    with pytest.raises(RoboCacheError, match=r"^formats: "):
+        load_format(name)
+
+
+EVIL = "raise SystemExit('the module ran')"
+IMPORT = (
+    "from robocache_ros.nodes.middleware import load_message_class as load; import sys;"
+    "print([load(name) for name in sys.argv[1:]])"
+)
+
+
+@pytest.mark.ros
+def test_message_types_of_a_recording_do_not_import_what_is_next_to_it(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "evil_msgs").mkdir()
+    (tmp_path / "evil_msgs" / "__init__.py").write_text(EVIL)
+    names = ["evil/msg/A", "evil_msgs/msg/A", "evil", "", "a/b/c/d", "os.path/msg/A", "../evil/msg/A", "evil\n/msg/A"]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, "-c", IMPORT, *names, "std_msgs/msg/String"]
+    done = forked.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("None") == len(names)
+    assert "std_msgs.msg" in done.stdout

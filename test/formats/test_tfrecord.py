@@ -1,0 +1,378 @@
+"""TFRecord files: their framing, tf.train.Example, and datasets of TFDS."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.rlds.read import TfdsDataset
+from robocache_ros.formats.rlds.tfrecord import (
+    FRAME_BYTES,
+    BytesList,
+    Feature,
+    RecordWriter,
+    encode_example,
+    packed,
+    parse_example,
+    read_records,
+    unpacked,
+)
+
+RECORDS = [b"first", b"", b"third" * 300_000]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    writer = RecordWriter(tmp_path / "records")
+    for record in RECORDS:
+        writer.write(len(record), [record[:3], record[3:]])
+    writer.close()
+    return writer.path
+
+
+def changed(path: Path, change: Callable[[bytearray], object]) -> Path:
+    data = bytearray(path.read_bytes())
+    change(data)
+    path.write_bytes(data)
+    return path
+
+
+def flip(at: int) -> Callable[[bytearray], object]:
+    return lambda data: data.__setitem__(at, data[at] ^ 1)
+
+
+def test_records_are_read_as_they_were_written_and_cost_16_bytes_more_than_their_data(written: Path) -> None:
+    assert list(read_records(written)) == RECORDS
+    assert written.stat().st_size == sum(map(len, RECORDS)) + FRAME_BYTES * len(RECORDS)
+    written.write_bytes(gzip.compress(written.read_bytes()))  # which its first bytes tell
+    assert list(read_records(written)) == RECORDS
+    written.write_bytes(b"")
+    assert list(read_records(written)) == []
+
+
+# The first bytes of a file that TensorFlow wrote: bridge_dataset of Open X-Embodiment.
+def test_a_length_is_written_as_tensorflow_writes_it(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "records")
+    writer.write(138818, [bytes(138818)])
+    writer.close()
+    assert writer.path.read_bytes()[:12] == bytes.fromhex("421e02000000000071db8513")
+
+
+def test_a_record_that_is_shorter_than_announced_is_not_written_silently(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "records")
+    with pytest.raises(ValueError, match="record 0 has 2 bytes, not 3"):
+        writer.write(3, [b"ab"])
+    writer.close()
+
+
+def test_a_length_that_begins_like_gzip_is_a_length(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "records")
+    writer.write(0x8B1F, [bytes(0x8B1F)])
+    writer.close()
+    assert list(read_records(writer.path)) == [bytes(0x8B1F)]
+
+
+@pytest.mark.parametrize(
+    ("at", "problem"),
+    [
+        (0, "record 0: its length is damaged"),
+        (9, "record 0: its length is damaged"),
+        (14, "record 0: its checksum"),
+        (-1, "record 2: its checksum"),
+    ],
+)
+def test_damage_is_named_with_its_record(written: Path, at: int, problem: str) -> None:
+    with pytest.raises(RoboCacheError, match=problem):
+        list(read_records(changed(written, flip(at))))
+
+
+@pytest.mark.parametrize("left_out", [1, 4, 10, 1_000_000, 1_500_004, 1_500_008])
+def test_a_file_that_is_cut_off_is_named(written: Path, left_out: int) -> None:
+    with pytest.raises(RoboCacheError, match=r"record 2: .*get the file again"):
+        list(read_records(changed(written, lambda data: data.__delitem__(slice(-left_out, None)))))
+
+
+@pytest.mark.parametrize("damage", [flip(40), lambda data: data.__delitem__(slice(-30, None))])
+def test_damaged_gzip_data_is_named(written: Path, damage: Callable[[bytearray], object]) -> None:
+    written.write_bytes(gzip.compress(written.read_bytes()))
+    with pytest.raises(RoboCacheError, match=r"record \d: .*get the file again"):
+        list(read_records(changed(written, damage)))
+
+
+def test_a_record_above_the_limit_is_refused_before_it_is_read(written: Path) -> None:
+    with pytest.raises(RoboCacheError, match="record 2: 1,500,000 bytes; at most 10 are read"):
+        list(read_records(written, limit=10))
+
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+# features { feature { key: "a" value { int64_list { value: 1 value: 300 } } } }
+ENCODED = bytes.fromhex("0a0e0a0c0a0161" + "12071a050a0301ac02")
+
+
+def encoded(features: dict[str, Feature]) -> bytes:
+    nbytes, chunks = encode_example(features)
+    record = b"".join(chunks)
+    assert len(record) == nbytes
+    return record
+
+
+def plain(values: Any) -> list[Any]:
+    return [bytes(value) for value in values] if isinstance(values, list) else values.tolist()
+
+
+def test_features_are_encoded_as_protobuf_does_in_the_order_of_their_names() -> None:
+    floats, texts = np.array([[1.0], [-2.0]], np.float32), BytesList([b"xy", b""])
+    assert encoded({"a": np.array([1, 300])}) == ENCODED
+    assert encoded({"a": floats}) == bytes.fromhex("0a130a110a0161120c120a0a080000803f000000c0")
+    assert encoded({"a": texts}) == bytes.fromhex("0a0f0a0d0a016112080a060a0278790a00")
+    assert encoded({"b": floats, "a": texts}) == encoded({"a": texts, "b": floats})
+
+
+def test_numbers_that_are_not_packed_are_read() -> None:
+    ints = bytes.fromhex("0a100a0e0a016112091a07080108ac020807")
+    floats = bytes.fromhex("0a130a110a0161120c120a0d0000803f0d000000c0")
+    assert plain(parse_example(ints)["a"]) == [1, 300, 7]
+    assert plain(parse_example(floats)["a"]) == [1.0, -2.0]
+
+
+@given(st.lists(INT64, max_size=40))
+def test_every_int64_is_read_as_it_was_written(values: list[int]) -> None:
+    assert unpacked(memoryview(packed(np.array(values, np.int64)))).tolist() == values
+
+
+@settings(max_examples=30)
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.lists(INT64, max_size=9) | st.lists(st.floats(width=32, allow_nan=False), min_size=1)
+    )
+)
+def test_features_are_read_as_they_were_written(features: dict[str, list[Any]]) -> None:
+    arrays: dict[str, Feature] = {
+        name: np.array(v, np.float32 if v and isinstance(v[0], float) else np.int64) for name, v in features.items()
+    }
+    assert {name: plain(v) for name, v in parse_example(encoded(arrays)).items()} == {
+        name: plain(v) for name, v in arrays.items()
+    }
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_an_example_or_refused(record: bytes) -> None:
+    with suppress(RoboCacheError):
+        parse_example(record)
+
+
+@given(st.integers(1, 100), st.integers(0, 255))
+def test_a_damaged_example_is_an_example_or_refused(at: int, byte: int) -> None:
+    record = bytearray(encoded({"a": np.arange(9), "b": np.ones(4, np.float32), "c": BytesList([b"xy", b"z"])}))
+    record[at % len(record)] = byte
+    with suppress(RoboCacheError):
+        parse_example(bytes(record))
+
+
+def test_what_is_not_an_example_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match=r"record: not a tf.train.Example \(a field is cut off\); check how"):
+        parse_example(ENCODED[:-1])
+
+
+def test_a_real_dataset_is_written_again_with_the_same_values() -> None:
+    folder = os.environ.get("ROBOCACHE_RECORDINGS")
+    if not folder:
+        pytest.skip("ROBOCACHE_RECORDINGS is not set")
+    (shard,) = Path(folder).glob("rlds_bridge/*/*/*.tfrecord*")
+    records = list(read_records(shard))
+    assert len(records) == 25
+    for record in records:
+        features = parse_example(record)
+        written: dict[str, Feature] = {
+            name: BytesList([bytes(value) for value in values]) if isinstance(values, list) else values
+            for name, values in features.items()
+        }
+        again = encoded(written)
+        assert len(again) == len(record)
+        assert {n: plain(v) for n, v in parse_example(again).items()} == {n: plain(v) for n, v in features.items()}
+
+
+STEPS = 3
+GRIDS = np.arange(STEPS * 4, dtype="<u2").reshape(STEPS, 2, 2)
+
+
+def tensor(dtype: str, *shape: int, encoding: str = "none") -> dict[str, Any]:
+    return {"tensor": {"shape": {"dimensions": [str(n) for n in shape]}, "dtype": dtype, "encoding": encoding}}
+
+
+def sequence(feature: dict[str, Any], length: int = -1) -> dict[str, Any]:
+    return {"sequence": {"feature": feature, "length": str(length)}}
+
+
+def group(**features: Any) -> dict[str, Any]:
+    return {"featuresDict": {"features": features}}
+
+
+FEATURES = group(
+    steps=sequence(
+        group(
+            state=tensor("float64", 2),
+            first=tensor("bool"),
+            grid=tensor("uint16", 2, 2, encoding="zlib"),
+            text={"text": {}},
+            image={"image": {"encodingFormat": "png"}},
+            points=sequence(tensor("float32", 3)),
+            pair=sequence(tensor("int32"), 2),
+        )
+    ),
+    id=tensor("uint64"),
+    label={"classLabel": {"numClasses": "4"}},
+    name={"text": {}},
+)
+
+
+def record() -> dict[str, Feature]:
+    return {
+        "steps/state": np.arange(2 * STEPS, dtype=np.float32),
+        "steps/first": np.array([1, 0, 0]),
+        "steps/grid": BytesList([zlib.compress(grid) for grid in GRIDS]),
+        "steps/text": BytesList(["größer".encode()] * STEPS),
+        "steps/image": BytesList([b"file"] * STEPS),
+        "steps/points/ragged_flat_values": np.arange(9, dtype=np.float32),
+        "steps/points/ragged_row_lengths_0": np.array([2, 0, 1]),
+        "steps/pair": np.arange(2 * STEPS),
+        "id": np.array([-1]),
+        "label": np.array([3]),
+        "name": BytesList([b"one"]),
+    }
+
+
+def dataset_of(folder: Path, *shards: list[dict[str, Feature]], **changes: Any) -> Path:
+    """A dataset with the records of each file; changes are those of its split."""
+    for index, records in enumerate(shards):
+        writer = RecordWriter(folder / f"demo-train.tfrecord-{index:05d}-of-{len(shards):05d}")
+        for features in records:
+            writer.write(*encode_example(features))
+        writer.close()
+    split = {"name": "train", "shardLengths": [str(len(records)) for records in shards], **changes}
+    (folder / "dataset_info.json").write_text(json.dumps({"name": "demo", "version": "1.0.0", "splits": [split]}))
+    (folder / "features.json").write_text(json.dumps(FEATURES))
+    return folder
+
+
+def test_each_kind_of_feature_has_its_values(tmp_path: Path) -> None:
+    (found,) = TfdsDataset(dataset_of(tmp_path, [record()])).episodes("train")
+    assert found["steps/state"].dtype == np.float64
+    assert found["steps/state"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert found["steps/first"].tolist() == [True, False, False]
+    assert np.array_equal(np.stack(list(found["steps/grid"])), GRIDS)
+    assert found["steps/text"] == ["größer"] * STEPS
+    assert found["steps/image"] == [b"file"] * STEPS
+    assert [points.tolist() for points in found["steps/points"]] == [[[0, 1, 2], [3, 4, 5]], [], [[6, 7, 8]]]
+    assert found["steps/pair"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert (found["id"].tolist(), found["label"].tolist(), found["name"]) == (2**64 - 1, 3, "one")
+
+
+def test_records_come_in_the_order_of_the_files(tmp_path: Path) -> None:
+    records = [{**record(), "label": np.array([k])} for k in range(4)]
+    dataset_of(tmp_path, records[:1], records[1:], filepathTemplate="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
+    assert [int(found["label"]) for found in TfdsDataset(tmp_path).episodes("train")] == [0, 1, 2, 3]
+
+
+def test_files_in_gzip_are_read(tmp_path: Path) -> None:
+    (file,) = TfdsDataset(dataset_of(tmp_path, [record()])).splits["train"].files
+    file.write_bytes(gzip.compress(file.read_bytes()))
+    assert len(list(TfdsDataset(tmp_path).episodes("train"))) == 1
+
+
+def test_the_message_about_a_damaged_record_names_the_file_and_the_record(tmp_path: Path) -> None:
+    (file,) = TfdsDataset(dataset_of(tmp_path, [record(), record()])).splits["train"].files
+    file.write_bytes(file.read_bytes()[:-6] + b"xxxxxx")
+    with pytest.raises(RoboCacheError, match=r"demo-train.tfrecord-00000-of-00001: record 1: its checksum is wrong"):
+        list(TfdsDataset(tmp_path).episodes("train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "problem"),
+    [
+        ("steps/state", np.arange(5, dtype=np.float32), "record 0: steps/state: cannot reshape"),
+        ("steps/state", BytesList([b"x"]), "record 0: steps/state: 1 strings, not numbers"),
+        ("steps/text", np.arange(3), "record 0: steps/text: 3 numbers, not bytes"),
+        ("steps/points/ragged_row_lengths_0", np.array([4, -1, 0]), "steps/points: the lengths of its rows"),
+    ],
+)
+def test_values_that_do_not_match_their_feature_are_named(
+    tmp_path: Path, name: str, values: Feature, problem: str
+) -> None:
+    dataset_of(tmp_path, [{**record(), name: values}])
+    with pytest.raises(RoboCacheError, match=problem):
+        list(TfdsDataset(tmp_path).episodes("train"))
+
+
+def test_a_feature_that_a_record_lacks_is_named(tmp_path: Path) -> None:
+    dataset_of(tmp_path, [{name: values for name, values in record().items() if name != "label"}])
+    with pytest.raises(RoboCacheError, match="record 0: label: not in the record"):
+        list(TfdsDataset(tmp_path).episodes("train"))
+
+
+def test_an_array_never_takes_more_memory_than_its_shape_says(tmp_path: Path) -> None:
+    bomb = BytesList([zlib.compress(bytes(1 << 24))] * STEPS)
+    (found,) = TfdsDataset(dataset_of(tmp_path, [{**record(), "steps/grid": bomb}])).episodes("train")
+    with pytest.raises(ValueError, match="steps/grid: step 1: 9 bytes, not 8"):
+        found["steps/grid"][1]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    dataset_of(tmp_path, [record()], shardLengths=["1", "1"])
+    with pytest.raises(RoboCacheError, match="00000-of-00002: not there, but a file of split train"):
+        list(TfdsDataset(tmp_path).episodes("train"))
+
+
+def test_a_file_with_too_few_records_is_named(tmp_path: Path) -> None:
+    dataset_of(tmp_path, [record()], shardLengths=["2"])
+    with pytest.raises(RoboCacheError, match="1 records, not 2; get the file again"):
+        list(TfdsDataset(tmp_path).episodes("train"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"filepathTemplate": "../{DATASET}"}, "a file is not in the folder"),
+        ({"filepathTemplate": "{SECRET}"}, "dataset_info.json is malformed"),
+        ({"shardLengths": ["x"]}, "dataset_info.json is malformed"),
+        ({"shardLengths": ["1"] * 100_001}, "more than 100,000 files"),
+    ],
+)
+def test_a_malformed_dataset_info_is_refused(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RoboCacheError, match=problem):
+        TfdsDataset(dataset_of(tmp_path, [record()], **changes))
+
+
+@pytest.mark.parametrize(
+    ("features", "problem"),
+    [
+        ("[]", "features.json: not a JSON object"),
+        ("{", "features.json: not JSON"),
+        ('{"featuresDict": {"features": {"a": {"audio": {}}}}}', "a: features of type . are not read"),
+        ('{"featuresDict": {"features": {"a": {"tensor": {"shape": {}, "dtype": "complex"}}}}}', "a: malformed"),
+        ('{"featuresDict": 3}', "features.json: malformed"),
+        ('{"sequence": {"feature": ' * 40 + "{}" + "}}" * 40, "not a feature of TFDS"),
+    ],
+)
+def test_a_malformed_features_file_is_refused(tmp_path: Path, features: str, problem: str) -> None:
+    dataset_of(tmp_path, [record()])
+    (tmp_path / "features.json").write_text(features)
+    with pytest.raises(RoboCacheError, match=problem):
+        TfdsDataset(tmp_path)
+
+
+def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="cannot be read; give the folder of a TFDS dataset"):
+        TfdsDataset(tmp_path)
