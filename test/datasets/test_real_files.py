@@ -103,14 +103,15 @@ def test_every_value_of_robomimic(real: Path, demo: int) -> None:
     assert np.array_equal(sample["rewards"], rewards.astype(np.float32))
 
 
-def test_every_value_and_pixel_of_so101(real: Path) -> None:
+@pytest.mark.parametrize("episodes", [1, pytest.param(None, marks=pytest.mark.slow)], ids=["first", "all"])
+def test_every_value_and_pixel_of_so101(real: Path, episodes: int | None) -> None:
     dataset = LeRobotTimelineDataset(real / SO101, target_hz=30)
     rows = parquet.read_table(real / SO101 / "data/chunk-000/file-000.parquet").to_pydict()
-    episodes = np.array(rows["episode_index"])
+    owners = np.array(rows["episode_index"])
     with av.open(str(real / SO101 / "videos/observation.images.wrist/chunk-000/file-000.mp4")) as video:
         frames = video.decode(video.streams.video[0])  # all episodes, one after the other
-        for index in range(len(dataset)):
-            sample, mine = dataset[index], np.flatnonzero(episodes == index)
+        for index in range(episodes or len(dataset)):
+            sample, mine = dataset[index], np.flatnonzero(owners == index)
             for key, name in (("proprio", "observation.state"), ("actions", "action")):
                 assert np.array_equal(sample[key], np.array([rows[name][row] for row in mine], np.float32))
             assert len(sample["vision"]) == len(mine)
