@@ -55,17 +55,12 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-PLACES = ["src/arm_msgs/msg", "src/arm/arm_msgs/msg", "install/arm_msgs/share/arm_msgs/msg", "arm_msgs/msg"]
-
-
-@pytest.fixture(params=PLACES)
-def packages(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder with the definitions; for the last one the package itself."""
-    folder = tmp_path / request.param
-    folder.mkdir(parents=True)
+def packages(folder: Path, place: str) -> Path:
+    """A folder with the definitions, somewhere in it or, for the last place, in the package itself."""
+    (folder / place).mkdir(parents=True)
     for name, text in TEXTS.items():
-        (folder / f"{name.rpartition('/')[2]}.msg").write_text(text)
-    return tmp_path / request.param.partition("/")[0]
+        (folder / place / f"{name.rpartition('/')[2]}.msg").write_text(text)
+    return folder / place.partition("/")[0]
 
 
 @pytest.fixture
@@ -97,17 +92,20 @@ def test_the_error_for_a_type_without_definition_names_the_option(
 
 
 def test_definitions_from_a_folder_give_a_first_spec_and_a_dataset(
-    robocache: Callable[..., Finished], recording: Path, packages: Path, spec: Path, tmp_path: Path
+    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
 ) -> None:
     first = tmp_path / "first.yaml"
-    reported = robocache("info", recording, "--msg-path", packages, "--write-spec", first)
+    for number, place in enumerate(("src/arm/arm_msgs/msg", "install/arm_msgs/share/arm_msgs/msg", "arm_msgs/msg")):
+        found = packages(tmp_path / str(number), place)
+        assert robocache("check", spec, recording, "--msg-path", found).code == 0
+    source = packages(tmp_path, "src/arm_msgs/msg")
+    reported = robocache("info", recording, "--msg-path", source, "--write-spec", first)
     assert "arm_msgs/msg/State: not defined in the recording; read with" in reported.out
-    assert shlex.split(reported.out)[-2:] == ["--msg-path", str(packages)]
+    assert shlex.split(reported.out)[-2:] == ["--msg-path", str(source)]
     assert "/state" in {stream.topic for stream in load_spec(first).streams}
-    assert robocache("check", spec, recording, "--msg-path", packages).code == 0
 
     out = tmp_path / "out"
-    assert robocache("export", recording, "-s", spec, "--out", out, "--msg-path", packages).code == 0
+    assert robocache("export", recording, "-s", spec, "--out", out, "--msg-path", source).code == 0
     values = exported(out)
     assert len(values) > 90
     assert np.array_equal(values, (np.arange(len(values)) / 50).astype(np.float32))
