@@ -265,7 +265,7 @@ def test_one_flipped_bit_of_an_observation_names_its_stream_and_column(log: Path
     assert found.different == {"observations": 1}
 
 
-def test_one_flipped_bit_of_a_command_is_that_command(log: Path, tmp_path: Path) -> None:
+def test_one_flipped_bit_of_a_command_a_plan_or_the_metadata_is_named(log: Path, tmp_path: Path) -> None:
     _, step, _ = executed(log)
     row = step.arrays["row"].tobytes()
     head = f'"tick": {step.facts["tick"]}, "state"'.encode()
@@ -275,6 +275,14 @@ def test_one_flipped_bit_of_a_command_is_that_command(log: Path, tmp_path: Path)
     assert found.first is not None
     assert (found.first.tick, found.first.column) == (step.facts["tick"], "action.0")
     assert found.different == {"commands": 1}
+
+    plan = next(event for event in RunReader(log).events() if event.name == "plan")
+    head = b'"event": "plan", "facts": {"tick": %d' % plan.facts["tick"]
+    found = altered(log, tmp_path / "run.mcap", lambda content: content.index(head) + len(head) - 1)
+    assert found.first is not None
+    assert (found.first.tick, found.first.stream) == (plan.facts["tick"] ^ 1, "the plan")
+    with pytest.raises(RoboCacheError, match="its metadata are damaged"):
+        altered(log, tmp_path / "run.mcap", lambda content: content.index(b'"streams"'))
 
 
 def test_another_policy_is_named_by_the_first_plan_that_differs(log: Path, code: Path) -> None:
@@ -318,7 +326,7 @@ def test_damage_anywhere_is_at_most_a_users_error(wave: str, tmp_path: Path) -> 
     play(path, wave, 3, outputs_of(blend="none"), ticks=90)
     complete = path.read_bytes()
     assert verify(path, policy=wave).plans > 2
-    for seed in range(20):
+    for seed in range(60):
         random_, content = random.Random(seed), bytearray(complete)
         for _ in range(3):
             content[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
