@@ -21,7 +21,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.policy.replay import cut, verify
 from robocache_ros.recorder.run_log import RunReader
-from test.nodes.rig import ROOT
+from test.nodes.rig import PATIENCE_S, ROOT
 
 CODE = """
 import time
@@ -98,7 +98,7 @@ def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> Non
 
     def more(count: int, what: str) -> None:
         before = len(sent)
-        wait(lambda: len(sent) > before + count or program.poll() is not None, what)
+        wait(lambda: len(sent) > before + count or program.poll() is not None, what, PATIENCE_S + count)
         assert program.poll() is None, (rig.tmp_path / "run.log").read_text()
 
     try:
