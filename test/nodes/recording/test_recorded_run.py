@@ -153,6 +153,7 @@ def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig: Any, wait: Callabl
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_long_run_of_a_policy_under_load_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any]) -> None:
     path = rig.tmp_path / "run.mcap"
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
