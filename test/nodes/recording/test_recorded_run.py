@@ -111,7 +111,7 @@ def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> Non
         rig.call(Trigger, "/policy_runner/arm", Trigger.Request())
         more(commands, "commands after arming")
         program.send_signal(signal.SIGINT)
-        assert program.wait(60) == 0, (rig.tmp_path / "run.log").read_text()
+        assert program.wait(120) == 0, (rig.tmp_path / "run.log").read_text()
     finally:
         program.kill()
         program.wait()

@@ -349,7 +349,7 @@ def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(
         else:
             program.stdin.write(b"jump\ns\nq\n")
             program.stdin.close()
-        assert program.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
+        assert program.wait(120) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
     finally:
         program.kill()
         program.communicate()
