@@ -41,7 +41,7 @@ class TrajectoryController:
     """
 
     def __init__(self, generation: str, start: np.ndarray) -> None:
-        self._generation = generation
+        self.generation = generation
         self._times: np.ndarray = np.array([-(2**62)])
         self._points = start[None].astype(np.float64)
         self._next: tuple[int, np.ndarray, np.ndarray] | None = None
@@ -54,12 +54,12 @@ class TrajectoryController:
         assert (np.diff(offsets) > 0).all()
         assert all(not len(p.velocities) for p in message.points)
         assert len(offsets) >= 2
-        if begin_ns < now_ns and self._generation == "spliced" and now_ns < self._times[-1]:
+        if begin_ns < now_ns and self.generation == "spliced" and now_ns < self._times[-1]:
             begin_ns = now_ns
         times = begin_ns + np.array(offsets)
         points = np.array([p.positions for p in message.points])
         assert times[-1] > now_ns, "rejected: the trajectory has ended"
-        if self._generation == "at once":
+        if self.generation == "at once":
             here = self.command(now_ns)
             self._times, self._points = np.append(now_ns, times), np.vstack([here, points])
         else:

@@ -88,6 +88,7 @@ class Robot:
         self.runner = Runner(self.outputs, self.worker)
         self.tick = START
         self.delay = delay
+        self.latency_ms = options.get("action_latency_ms", 0)
         self._due: int | None = None
 
     @property
@@ -388,21 +389,38 @@ def oracle_row(sent: list[tuple[int, Chunk]], tick: int, now: int, blend: str) -
     return row
 
 
+def drive(
+    robot: Robot, chunks: list[tuple[int, Chunk]], first: int, count: int, latency_ns: int = 0
+) -> Iterator[tuple[Step, int, list[bytes]]]:
+    """Run ticks in which chunks arrive; yields each step, its time, and its messages."""
+    for robot.tick in range(first, first + count):
+        for arrival, chunk in chunks:
+            if arrival == robot.tick:
+                robot.runner.add(chunk)
+        now_ns = robot.now_ns - latency_ns
+        for step in robot.runner.advance(now_ns):
+            yield step, now_ns, [data for _, data in robot.runner.messages(step, now_ns)]
+
+
+def without_policy(output: dict[str, Any] | None = None, **options: Any) -> Robot:
+    """A robot whose chunks come from a test."""
+    robot = Robot(output, coast_ticks=50, **options)
+    robot.runner = Runner(robot.outputs)
+    return robot
+
+
+TRAJECTORY = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
+
+
 @pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
 def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(blend: str) -> None:
     for seed in range(5):
         sent, ticks = traffic(seed)
-        robot = Robot(blend=blend, coast_ticks=50)
-        robot.runner = Runner(robot.outputs)
         controller = ForwardController()
-        for tick in range(START, START + ticks):
-            for arrival, chunk in sent:
-                if arrival == tick:
-                    robot.runner.add(chunk)
-            step = robot.step(frame=None)
-            for _, data in robot.runner.messages(step, robot.now_ns):
+        for step, _, messages in drive(without_policy(blend=blend), sent, START, ticks):
+            for data in messages:
                 controller.receive(data)
-            row = oracle_row(sent, tick, tick, blend)
+            row = oracle_row(sent, step.tick, step.tick, blend)
             assert (row is None) == (step.command is None)
             if row is not None:
                 assert step.row.tobytes() == row.tobytes()
@@ -416,23 +434,10 @@ def test_after_the_clock_has_gone_back_the_commands_are_those_of_the_oracle_for_
 ) -> None:
     (sent, ticks), (again, _) = traffic(7), traffic(8)
     again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
-    robot = Robot(blend=blend, coast_ticks=50)
-    robot.runner = Runner(robot.outputs)
-    controller = ForwardController()
+    robot = without_policy(blend=blend)
 
     def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> list[Step]:
-        found = []
-        robot.tick = first
-        for tick in range(first, first + count):
-            for arrival, chunk in chunks:
-                if arrival == tick:
-                    robot.runner.add(chunk)
-            for step in robot.runner.advance(robot.now_ns):
-                found.append(step)
-                for _, data in robot.runner.messages(step, robot.now_ns):
-                    controller.receive(data)
-            robot.tick += 1
-        return found
+        return [step for step, _, _ in drive(robot, chunks, first, count)]
 
     before = run(sent, START, 60)
     stopped = run([], START + 60 - back, 5)  # the first call notes the jump
@@ -483,34 +488,36 @@ def test_the_step_at_a_seam_is_that_of_the_plan_and_the_share_of_its_distance_to
             assert seam_step(one, other) <= larger + 1e-6
 
 
+def executed(
+    robot: Robot, controller: TrajectoryController, chunks: list[tuple[int, Chunk]], first: int, count: int, blend: str
+) -> int:
+    """Compare what a controller executes with the oracle, to the bit; returns for how many ticks."""
+    latency_ns = round(robot.latency_ms * 1e6)
+    sends: list[int] = []  # the ticks at which trajectories were sent; the first row of each is that of the third tick
+    compared = 0
+    for step, now_ns, messages in drive(robot, chunks, first, count, latency_ns):
+        for data in messages:
+            controller.receive(data, now_ns)
+            sends.append(step.tick)
+        begun = [each for each in sends if each + 3 <= step.tick]
+        # `at once` has dropped the one before, and is on a ramp.
+        is_ramp = controller.generation == "at once" and sends and step.tick < sends[-1] + 3
+        row = oracle_row(chunks, step.tick, begun[-1], blend) if begun and not is_ramp else None
+        if row is not None:
+            assert controller.command(now_ns).tobytes() == row.astype(np.float64).tobytes()
+            compared += 1
+    return compared
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
 @pytest.mark.parametrize("latency_ms", [0, 60])
 def test_a_trajectory_controller_of_each_generation_executes_the_rows_of_the_oracle_to_the_bit(
     generation: str, blend: str, latency_ms: float
 ) -> None:
-    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
     sent, ticks = traffic(1)
-    robot = Robot(output, blend=blend, coast_ticks=50, action_latency_ms=latency_ms)
-    robot.runner = Runner(robot.outputs)
-    controller = TrajectoryController(generation, np.zeros(2))
-    sends: list[int] = []  # the ticks at which trajectories were sent; the first row of each is that of the third tick
-    compared = 0
-    for tick in range(START, START + ticks):
-        for arrival, chunk in sent:
-            if arrival == tick:
-                robot.runner.add(chunk)
-        now_ns = tick_grid.tick_ns(tick, RATE_HZ) - round(latency_ms * 1e6)
-        (step,) = robot.runner.advance(now_ns)
-        for _, data in robot.runner.messages(step, now_ns):
-            controller.receive(data, now_ns)
-            sends.append(tick)
-        begun = [each for each in sends if each + 3 <= tick]
-        is_ramp = generation == "at once" and sends and tick < sends[-1] + 3  # it has dropped the one before
-        row = oracle_row(sent, tick, begun[-1], blend) if begun and not is_ramp else None
-        if row is not None:
-            assert controller.command(now_ns).tobytes() == row.astype(np.float64).tobytes()
-            compared += 1
+    robot = without_policy(TRAJECTORY, blend=blend, action_latency_ms=latency_ms)
+    compared = executed(robot, TrajectoryController(generation, np.zeros(2)), sent, START, ticks, blend)
     assert compared > (30 if generation == "at once" else 150)
 
 
@@ -522,49 +529,33 @@ def test_after_the_clock_has_gone_back_a_trajectory_controller_executes_the_rows
 ) -> None:
     (sent, ticks), (again, _) = traffic(7), traffic(8)
     again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
-    robot = Robot({"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}, blend=blend, coast_ticks=50)
-    robot.runner = Runner(robot.outputs)
+    robot = without_policy(TRAJECTORY, blend=blend)
     controller = TrajectoryController(generation, np.zeros(2))
-    sends: list[int] = []
 
-    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> Iterator[int]:
-        """Run ticks; yields each after its messages."""
-        for robot.tick in range(first, first + count):
-            for arrival, chunk in chunks:
-                if arrival == robot.tick:
-                    robot.runner.add(chunk)
-            for step in robot.runner.advance(robot.now_ns):
-                for _, data in robot.runner.messages(step, robot.now_ns):
-                    controller.receive(data, robot.now_ns)
-                    sends.append(step.tick)
-            yield robot.tick
+    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> list[int]:
+        """The ticks at which trajectories were sent."""
+        sends = []
+        for step, now_ns, messages in drive(robot, chunks, first, count):
+            for data in messages:
+                controller.receive(data, now_ns)
+                sends.append(step.tick)
+        return sends
 
-    before = [*run(sent, START, 60)]
-    assert before
-    assert sends
+    assert run(sent, START, 60)
     going = controller.command(robot.now_ns)
-    sends.clear()
-    assert [*run([], START + 60 - back, 8)]
-    assert sends == [START + 61 - back]  # a trajectory that holds, in place of those of the time before
+    # A trajectory that holds is sent, in place of those of the time before.
+    assert run([], START + 60 - back, 8) == [START + 61 - back]
     held = controller.command(robot.now_ns)
     assert np.abs(held - going).max() < 0.5
     robot.runner.arm()
     first = START + 68 - back
     since = [each for each in again if each[0] >= first]
-    sends.clear()
-    compared = 0
-    for tick in run(again, first, ticks - 73):
-        begun = [each for each in sends if each + 3 <= tick]
-        is_ramp = generation == "at once" and sends and tick < sends[-1] + 3
-        row = oracle_row(since, tick, begun[-1], blend) if begun and not is_ramp else None
-        if row is not None:
-            assert controller.command(robot.now_ns).tobytes() == row.astype(np.float64).tobytes()
-            compared += 1
+    compared = executed(robot, controller, since, first, ticks - 73, blend)
     assert compared > (20 if generation == "at once" else 100)
 
 
 def test_trajectories_are_sent_at_once_after_a_clock_that_went_back_while_the_run_was_stopped() -> None:
-    robot = Robot({"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]})
+    robot = Robot(TRAJECTORY)
     sends = []
     for index in range(40):
         if index == 10:
@@ -586,8 +577,7 @@ def test_trajectories_are_sent_at_once_after_a_clock_that_went_back_while_the_ru
 def test_the_ramp_of_a_trajectory_controller_that_drops_the_one_before_is_near_the_row_of_each_tick(
     latency_ms: float,
 ) -> None:
-    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
-    robot = Robot(output, delay=7, f=lambda tick: float(np.sin(0.1 * tick)), action_latency_ms=latency_ms)
+    robot = Robot(TRAJECTORY, delay=7, f=lambda tick: float(np.sin(0.1 * tick)), action_latency_ms=latency_ms)
     controller = TrajectoryController("at once", np.full(2, np.sin(0.1 * (START + 7))))
     sent = 0
     for _ in range(100):
@@ -604,8 +594,7 @@ def test_the_ramp_of_a_trajectory_controller_that_drops_the_one_before_is_near_t
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_trajectory_controller_holds_after_a_stop_where_it_was_going(generation: str) -> None:
-    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
-    robot = Robot(output)
+    robot = Robot(TRAJECTORY)
     controller = TrajectoryController(generation, np.full(2, float(START)))
     trace = []
     for index in range(40):
@@ -621,8 +610,7 @@ def test_a_trajectory_controller_holds_after_a_stop_where_it_was_going(generatio
 
 
 def test_trajectories_are_sent_no_more_often_than_a_controller_that_waits_for_their_stamps_begins_them() -> None:
-    output = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]}
-    robot = Robot(output, replan_every=1)
+    robot = Robot(TRAJECTORY, replan_every=1)
     sent = [robot.tick for _ in range(20) if robot.runner.messages(robot.step(), 0)]
     assert np.diff(sent).min() >= 3
 
