@@ -60,6 +60,7 @@ def test_a_fast_export_prints_no_line_and_a_slow_one_few() -> None:
     for event in events():
         shown(event)
     assert lines == []
+    shown = Lines(lines.append, clock)
     for event in events()[:2] * 1000:
         clock.seconds += EVERY_S / 100
         shown(event)

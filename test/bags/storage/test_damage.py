@@ -194,15 +194,14 @@ def test_damage_between_chunks_is_stated(tmp_path: Path) -> None:
     assert any("bytes between its chunks are damaged and were not read" in note for note in notes)
 
 
-def test_each_page_of_an_sqlite_recording_that_is_damaged_is_refused(
-    make_bag: Callable[..., Path], tmp_path: Path
-) -> None:
-    data = next(make_bag(storage="sqlite3").glob("*.db3")).read_bytes()
+def test_each_page_of_an_sqlite_recording_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(400)]
+    data = next(write_bag(tmp_path / "bag", ARM, messages, storage="sqlite3").glob("*.db3")).read_bytes()
     pages = range(4096, len(data), 4096)
     refused = []
     for page in pages:
         try:
-            assert len(read(tmp_path / "c.db3", data[:page] + b"\xff" * 100 + data[page + 100 :])[0]) == 140
+            assert len(read(tmp_path / "c.db3", data[:page] + b"\xff" * 100 + data[page + 100 :])[0]) == 400
         except RoboCacheError as error:
             refused.append("c.db3: cannot be read, it is damaged or truncated" in str(error))
     assert all(refused)
