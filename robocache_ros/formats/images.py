@@ -28,8 +28,8 @@ from robocache_ros.decode.images import (
 from robocache_ros.decode.payloads import IMAGE_LIMITS, DecodeError, ImagePayload
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats.read import DatasetError, Stream, Values, check_image_bytes, refusing
+from robocache_ros.processes import cached_until_fork
 from robocache_ros.storage.paths import AnyPath, keep_for
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_container
 
