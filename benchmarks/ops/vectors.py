@@ -127,12 +127,12 @@ def naive_kernel() -> Any:
     return _naive[0]
 
 
-def host_us(call: Callable[[], Any], calls: int = 200, rounds: int = 15) -> float:
+def host_us(call: Callable[[], Any]) -> float:
     """Median microseconds of Python's side of one call, with the GPU keeping up."""
+    calls, times = 200, []
     for _ in range(calls):
         call()
-    times = []
-    for _ in range(rounds):
+    for _ in range(15):
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(calls):

@@ -247,14 +247,13 @@ class EpisodeRecorder(ManagedNode):
     """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`.
 
     Args:
-        name: the node's name, before remapping.
         kwargs: arguments of rclpy's LifecycleNode.
     """
 
-    def __init__(self, name: str = "episode_recorder", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         self._spec: FusionSpec | None = None
         self._receiver: _Receiver | None = None  # while the node is active
-        super().__init__(name, PARAMETERS, CHANGEABLE, **kwargs)
+        super().__init__("episode_recorder", PARAMETERS, CHANGEABLE, **kwargs)
         self._folder: RecordingsFolder | None = None
         self._session: dict[str, str] = {}
         self._classes: dict[str, type[Any]] = {}
