@@ -214,8 +214,10 @@ def _trainer(preset: str, sources: Sources, size: Size, device: torch.device, op
 
 def _policy(window: Window, preset: str) -> Policy:
     torch.manual_seed(0)
-    sizes = {"proprio": COLUMNS, "actions": ACTIONS, "n_obs": window.n_obs, "horizon": window.horizon}
-    return make_policy(PolicyConfig(**sizes, **PRESETS[preset]))
+    config = PolicyConfig(
+        proprio=COLUMNS, actions=ACTIONS, n_obs=window.n_obs, horizon=window.horizon, **PRESETS[preset]
+    )
+    return make_policy(config)
 
 
 def _ready(loader: TimelineLoader) -> list[dict[str, Tensor]]:
