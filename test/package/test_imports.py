@@ -234,6 +234,7 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_only() -> N
 @example("/camera/front größe", 100)
 @example("a\n[ERROR] b\x1b[31m", 100)
 @example("a" * 100 + "b" * 10**6, 21)
+@example("a" * 101, 100)
 def test_text_from_outside_is_printable_and_bounded(text: str, limit: int) -> None:
     shown = printable(text, limit)
 
