@@ -276,15 +276,14 @@ def test_a_mistake_is_one_line_exit_2_and_in_the_document(
     robocache: Callable[..., Finished], arguments: tuple[str, ...], expected: str
 ) -> None:
     text, result = robocache(*arguments), robocache(*arguments, "--json")
-    assert text.code == 2
-    assert expected in text.err
-    assert text.err.count("\n") == 1 or text.err.startswith("Usage: ")
-    assert "\x1b" not in text.err
     assert expected in " ".join(document(result, 2)["errors"])
-    assert result.err == ""
-    if arguments[0] == "export" and not text.err.startswith("Usage: "):
-        (line,) = map(json.loads, robocache(*arguments, "--log-json").err.splitlines())
-        assert (line["event"], expected in line["message"]) == ("error", True)
+    assert (text.code, result.err) == (2, "")
+    if "Usage: " not in text.err:  # which typer prints, perhaps in colour
+        assert expected in text.err
+        assert (text.err.count("\n"), "\x1b" in text.err) == (1, False)
+        if arguments[0] == "export":
+            (line,) = map(json.loads, robocache(*arguments, "--log-json").err.splitlines())
+            assert (line["event"], expected in line["message"]) == ("error", True)
 
 
 def test_values_are_plain_json() -> None:
