@@ -37,7 +37,9 @@ def _robot(rig: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_robot")
-def test_lines_start_and_end_episodes_and_topics_are_remapped(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
+def test_lines_start_and_end_episodes_and_topics_are_remapped(
+    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
     out = rig.tmp_path / "recordings"
     log = rig.tmp_path / "log"
     command = [sys.executable, "-m", "robocache_ros", "record", "--spec", rig.write(joint_spec), "--out", out]
