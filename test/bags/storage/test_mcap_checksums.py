@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,24 @@ def test_an_altered_message_is_detected(tmp_path: Path) -> None:
     file = path / "bag.mcap"
     add_checksums(file)
     file.write_bytes(file.read_bytes().replace(b"abc7", b"abX7", 1))
+    with Bag(path) as bag:
+        assert list(bag.messages()) == []
+        assert any("1 of 1 chunks are damaged" in note for note in bag.notes)
+
+
+@pytest.mark.parametrize("count", [30, 3000])  # of messages in the chunk: few are read in another way than many
+@pytest.mark.parametrize("altered", ["index", "message"])
+def test_a_chunk_without_checksum_is_damaged_if_a_message_differs_from_its_index(
+    tmp_path: Path, count: int, altered: str
+) -> None:
+    messages = [("/text", 10**9 + k, b"\0\1\0\0" + b"\5\0\0\0" + b"abcd\0") for k in range(count)]
+    path = write_bag(tmp_path / "bag", TYPES, messages)
+    file, wanted = path / "bag.mcap", struct.pack("<Q", 10**9 + count // 2)
+    with Bag(path) as bag:
+        assert len(list(bag.messages())) == count
+    content = file.read_bytes()
+    at = content.index(wanted) if altered == "message" else content.rindex(wanted)
+    file.write_bytes(content[:at] + struct.pack("<Q", 10**9 + count) + content[at + 8 :])
     with Bag(path) as bag:
         assert list(bag.messages()) == []
         assert any("1 of 1 chunks are damaged" in note for note in bag.notes)
