@@ -778,11 +778,11 @@ class McapFile:
         if isinstance(found, Messages):
             named = np.zeros(1 << 16, bool)
             named[list(names)] = True
-            mine = named[found.channels]
-            chosen = np.flatnonzero(mine & (found.logs_ns >= low) & (found.logs_ns < high))
+            selected = named[found.channels]
+            chosen = np.flatnonzero(selected & (found.logs_ns >= low) & (found.logs_ns < high))
             columns = [column[chosen] for column in found]
             sizes = columns[3] - columns[2]
-            count, large_bytes = int(mine.sum()), int(sizes[sizes >= LARGE_BYTES].sum())
+            count, large_bytes = int(selected.sum()), int(sizes[sizes >= LARGE_BYTES].sum())
             rows = zip(*(column.tolist() for column in columns), strict=True)
         else:
             mine = [row for row in found if row[0] in names]
