@@ -4,7 +4,8 @@
 
 Every number is the CPU time, user and system, of a process tree, and the minimum of some runs. The versions and their
 peers take turns, so that other programs of the machine slow all of them down alike; wall time says nothing there. Use
-`python -m benchmarks.export` on a machine without other load. Writes export_cpu.json and export_cpu.md.
+`python -m benchmarks.export` on a machine without other load. Writes export_cpu.json and export_cpu.md; with `--part
+reading`, only that is measured, and written to export_cpu_reading.json and .md.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from robocache_ros.formats.registry import WRITERS
 from robocache_ros.programs import HelpFormatter
 
 ENCODERS, ROSBAGS = "encoders alone", "rosbags"
+PARTS = ("exports", "formats", "reading", "commands")
 HELP, INFO, ALL = "robocache --help", "robocache info", "all in one pass"
 SHARES = {"lerobot": ["lerobot"], ALL: list(WRITERS)}  # exports whose parts are measured
 
@@ -137,6 +139,14 @@ def as_markdown(result: dict[str, Any]) -> str:
             ratio = f"{of[names[-1]] / slowest:.2f} x the slowest format alone"
         rows.append(f"| {what} | {' | '.join(f'{of[name]:.3f}' for name in names)} | {of.get(peer, '')} | {ratio} |")
     of_parts = result.get("shares", {})
+    of_part = f" --part {result['part']}" if result.get("part") else ""
+    shares = [
+        "",
+        "## Parts of an export with h264, one process, CPU seconds",
+        "",
+        f"| | {' | '.join(of_parts)} |",
+        f"|---|{'---|' * len(of_parts)}",
+    ]
     first = of_parts.get("lerobot", {})
     share_rows = [
         f"| {part} | {' | '.join(f'{found.get(part, 0):.2f}' for found in of_parts.values())} |"
@@ -146,7 +156,7 @@ def as_markdown(result: dict[str, Any]) -> str:
         [
             "# CPU seconds of exports, of reading and of commands",
             "",
-            f"`python -m benchmarks.export.cpu` on {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
+            f"`python -m benchmarks.export.cpu{of_part}` on {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
             f"{on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the process tree, "
             f"the minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of two 640x480 rgb8 "
             "cameras at 30 Hz with joints at 500 Hz; the formats with h264. `robocache info`: a recording of "
@@ -156,11 +166,7 @@ def as_markdown(result: dict[str, Any]) -> str:
             f"| | {' | '.join(names)} | peer | {names[-1]} |",
             f"|---|{'---|' * len(names)}---|---|",
             *rows,
-            "",
-            "## Parts of an export with h264, one process, CPU seconds",
-            "",
-            f"| | {' | '.join(of_parts)} |",
-            f"|---|{'---|' * len(of_parts)}",
+            *(shares if of_parts else ()),
             *share_rows,
             "",
         ]
@@ -169,14 +175,16 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def write(result: dict[str, Any], out: Path) -> None:
     """Write the files of the result."""
-    replace(out / "export_cpu.json", json.dumps(result, indent=2) + "\n")
-    replace(out / "export_cpu.md", as_markdown(result))
+    name = f"export_cpu_{result['part']}" if result.get("part") else "export_cpu"
+    replace(out / f"{name}.json", json.dumps(result, indent=2) + "\n")
+    replace(out / f"{name}.md", as_markdown(result))
 
 
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=PLACE", help="A checkout, or a commit.")
+    parser.add_argument("--part", choices=PARTS, help="Measure only this; all parts without it.")
     parser.add_argument("--rounds", type=int, default=2, help="Runs, of which the minimum counts.")
     parser.add_argument("--seconds", type=float, default=10, help="Length of the recording with cameras.")
     parser.add_argument("--minutes", type=float, default=15, help="Length of the recording for info.")
@@ -190,6 +198,9 @@ def main() -> None:
         of = Measurements(folder, trees)
         cameras = recordings.write(folder / "cameras", given.seconds, 2)
         measure = parts(folder, of, cameras, given.seconds, given.minutes)
+        if given.part:
+            measure = [part for part in measure if part.__name__ == given.part]
+            result["part"] = given.part
         result |= {"info_minutes": given.minutes, "info_bytes": sum(f.stat().st_size for f in folder.glob("long/*"))}
         for number in range(given.rounds):
             for part in measure:
@@ -197,7 +208,7 @@ def main() -> None:
                 part()
             result |= {"rounds": number + 1, "cpu_seconds": of.seconds}
             write(result, given.out)
-        for name, formats in SHARES.items():
+        for name, formats in SHARES.items() if not given.part else ():
             options = {"formats": formats, "codec": "h264"}
             wanted = {"bags": [str(cameras)], "spec": recordings.spec(2), "options": options}
             result.setdefault("shares", {})[name] = of.shares(wanted)
