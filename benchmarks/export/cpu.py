@@ -140,6 +140,11 @@ def as_markdown(result: dict[str, Any]) -> str:
         rows.append(f"| {what} | {' | '.join(f'{of[name]:.3f}' for name in names)} | {of.get(peer, '')} | {ratio} |")
     of_parts = result.get("shares", {})
     of_part = f" --part {result['part']}" if result.get("part") else ""
+    info = (
+        f"`robocache info`: a recording of {result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, "
+        "1060 messages a second. "
+    )
+    info = info if INFO in result["cpu_seconds"] else ""
     shares = [
         "",
         "## Parts of an export with h264, one process, CPU seconds",
@@ -156,12 +161,11 @@ def as_markdown(result: dict[str, Any]) -> str:
         [
             "# CPU seconds of exports, of reading and of commands",
             "",
-            f"`python -m benchmarks.export.cpu{of_part}` on {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
-            f"{on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the process tree, "
-            f"the minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of two 640x480 rgb8 "
-            "cameras at 30 Hz with joints at 500 Hz; the formats with h264. `robocache info`: a recording of "
-            f"{result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, 1060 messages a second. "
-            "Imports are not counted, except those of commands.",
+            f"`python -m benchmarks.export.cpu{of_part}` on {on['cores']} cores of an {on['cpu']}, Python "
+            f"{on['python']}, {on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the "
+            f"process tree, the minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of "
+            "two 640x480 rgb8 cameras at 30 Hz with joints at 500 Hz; the formats with h264. Reading: half as long, "
+            f"with one camera. {info}Imports are not counted, except those of commands.",
             "",
             f"| | {' | '.join(names)} | peer | {names[-1]} |",
             f"|---|{'---|' * len(names)}---|---|",
