@@ -10,10 +10,8 @@ reading`, only that is measured, and written to export_cpu_reading.json and .md.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -26,10 +24,9 @@ from typing import Any
 from benchmarks import recordings
 from benchmarks.export import memory
 from benchmarks.export.parts import CASES, COMPRESSIONS, JOBS
-from benchmarks.report import RESULTS, ROOT, machine, replace, tell
+from benchmarks.report import ROOT, argument_parser, children_seconds, machine, tell, write_results
 from robocache_ros.bags.write import write_bag
 from robocache_ros.formats.registry import WRITERS
-from robocache_ros.programs import HelpFormatter
 
 ENCODERS, ROSBAGS = "encoders alone", "rosbags"
 PARTS = ("exports", "formats", "reading", "commands")
@@ -66,10 +63,10 @@ class Measurements:
     def command(self, what: str, *arguments: str) -> None:
         """Run a command of robocache in each version, with the start of Python and imports."""
         for name, tree in self._trees.items():
-            before = _of_children()
+            before = children_seconds()
             command = [sys.executable, "-m", "robocache_ros", *arguments]
             subprocess.run(command, check=True, capture_output=True, env=_environment(tree), cwd=tree)
-            self._keep(what, name, _of_children() - before)
+            self._keep(what, name, children_seconds() - before)
 
     def _run(self, tree: Path, kind: str, wanted: dict[str, Any]) -> dict[str, Any]:
         out = self._folder / "set"
@@ -86,11 +83,6 @@ class Measurements:
 
 def _environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
-
-
-def _of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def parts(folder: Path, of: Measurements, cameras: Path, seconds: float, minutes: float) -> list[Callable[[], None]]:
@@ -177,22 +169,14 @@ def as_markdown(result: dict[str, Any]) -> str:
     )
 
 
-def write(result: dict[str, Any], out: Path) -> None:
-    """Write the files of the result."""
-    name = f"export_cpu_{result['part']}" if result.get("part") else "export_cpu"
-    replace(out / f"{name}.json", json.dumps(result, indent=2) + "\n")
-    replace(out / f"{name}.md", as_markdown(result))
-
-
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=PLACE", help="A checkout, or a commit.")
     parser.add_argument("--part", choices=PARTS, help="Measure only this; all parts without it.")
     parser.add_argument("--rounds", type=int, default=2, help="Runs, of which the minimum counts.")
     parser.add_argument("--seconds", type=float, default=10, help="Length of the recording with cameras.")
     parser.add_argument("--minutes", type=float, default=15, help="Length of the recording for info.")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
     given = parser.parse_args()
     places = dict(tree.split("=", 1) for tree in given.tree) or {"now": str(ROOT)}
     with tempfile.TemporaryDirectory(prefix="robocache-cpu-") as scratch, ExitStack() as worktrees:
@@ -202,6 +186,7 @@ def main() -> None:
         of = Measurements(folder, trees)
         cameras = recordings.write(folder / "cameras", given.seconds, 2)
         measure = parts(folder, of, cameras, given.seconds, given.minutes)
+        name_of_result = f"export_cpu_{given.part}" if given.part else "export_cpu"
         if given.part:
             measure = [part for part in measure if part.__name__ == given.part]
             result["part"] = given.part
@@ -211,12 +196,12 @@ def main() -> None:
                 tell(f"round {number + 1}: {part.__name__}")
                 part()
             result |= {"rounds": number + 1, "cpu_seconds": of.seconds}
-            write(result, given.out)
+            write_results(given.out, name_of_result, result, as_markdown(result))
         for name, formats in SHARES.items() if not given.part else ():
             options = {"formats": formats, "codec": "h264"}
             wanted = {"bags": [str(cameras)], "spec": recordings.spec(2), "options": options}
             result.setdefault("shares", {})[name] = of.shares(wanted)
-        write(result, given.out)
+        write_results(given.out, name_of_result, result, as_markdown(result))
     print(as_markdown(result))
 
 
