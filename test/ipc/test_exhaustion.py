@@ -99,12 +99,7 @@ def test_consumers_leave_the_node_descriptors(make_writer, path, eventually):
         connection.close()
 
 
-def test_server_without_descriptors_accepts_again_when_there_are_some(
-    make_writer,
-    path,
-    eventually,
-    caplog,
-):
+def test_server_without_descriptors_accepts_again_when_there_are_some(make_writer, path, eventually, caplog):
     writer = make_writer(FIELDS)
     waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with descriptors_left(0):

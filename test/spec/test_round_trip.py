@@ -48,9 +48,7 @@ GRID = st.fixed_dictionaries(
         "size_m": numbers(0, 1e4, True) | st.lists(numbers(0, 1e4, True), min_size=3, max_size=3),
         "shape": st.lists(st.integers(1, 64), min_size=3, max_size=3),
     },
-    optional={
-        "extrinsic": TRIPLES.map(lambda t: {"translation_m": t, "rotation_xyzw": [0, 0.6, 0, -0.8]}),
-    },
+    optional={"extrinsic": TRIPLES.map(lambda t: {"translation_m": t, "rotation_xyzw": [0, 0.6, 0, -0.8]})},
 )
 
 

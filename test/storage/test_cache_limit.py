@@ -16,8 +16,7 @@ def limit_of(**options):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0", 0), ("1000", 1000), ("16GB", 16 * 10**9), ("1.5 GiB", 3 << 29), ("2TB", 2 * 10**12)],
+    ("text", "expected"), [("0", 0), ("1000", 1000), ("16GB", 16 * 10**9), ("1.5 GiB", 3 << 29), ("2TB", 2 * 10**12)]
 )
 def test_a_size_is_a_number_and_a_unit(text, expected):
     assert cache_bytes_of(text, "--cache-bytes") == expected

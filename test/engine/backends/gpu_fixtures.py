@@ -78,12 +78,7 @@ def emulated(monkeypatch, host_tick):
         return contextlib.nullcontext()
 
     idle = SimpleNamespace(
-        wait_stream=nothing,
-        record=nothing,
-        query=lambda: True,
-        synchronize=nothing,
-        wait_event=nothing,
-        cuda_stream=0,
+        wait_stream=nothing, record=nothing, query=lambda: True, synchronize=nothing, wait_event=nothing, cuda_stream=0
     )
     processors = SimpleNamespace(multi_processor_count=8)
     pinned = lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8)  # noqa: E731
