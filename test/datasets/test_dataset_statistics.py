@@ -142,7 +142,7 @@ def test_an_ended_process_leaves_none_running(tmp_path: Path, number: signal.Sig
         assert started.stdout
         reading = [int(started.stdout.readline()) for _ in range(3)]
         (os.killpg if number == signal.SIGINT else os.kill)(started.pid, number)
-        _, errors = started.communicate(timeout=60)  # the end of the output: none of the processes has it open
+        _, errors = started.communicate(timeout=120)  # the end of the output: none of the processes has it open
     if number == signal.SIGINT:
         assert (started.returncode, errors) == (130, "")
         for pid in reading:

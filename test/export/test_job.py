@@ -58,7 +58,7 @@ def test_a_later_recording_without_a_topic_is_noticed_first(bags: list[Path], sp
     assert seen == []
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(200)
 def test_a_pipe_is_refused_and_not_read(spec: FusionSpec, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.mcap")
     with pytest.raises(RoboCacheError, match=r"pipe\.mcap: not a regular file"):

@@ -182,7 +182,7 @@ def test_a_signal_leaves_the_pieces_and_says_how_to_go_on(
 def test_a_signal_before_the_first_piece_leaves_nothing(recordings: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "set"
     with started(recordings, out, "none", 2, "os.kill(os.getpid(), signal.SIGINT)") as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     assert process.returncode not in (0, None)
     assert not out.exists() or PieceStore(out / OWN_PIECES).count()
 

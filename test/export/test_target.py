@@ -199,7 +199,7 @@ def process(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> s
 def killed(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> None:
     """An export that is killed where it kills itself."""
     running = process(out, *more, prepare=prepare, inside=inside)
-    running.communicate(timeout=60)
+    running.communicate(timeout=120)
     assert running.returncode == -signal.SIGKILL
 
 

@@ -301,7 +301,7 @@ def run(count: int, workers: int = 2) -> dict[str, Any]:
     ):
         results = pool.imap_unordered(_work, cases(count))
         for _ in range(count):
-            case, outcome, text = results.next(timeout=60)  # a worker that hangs in C ends the run
+            case, outcome, text = results.next(timeout=120)  # a worker that hangs in C ends the run
             table[case.variant][outcome] += 1
             noted += outcome == "identical" and bool(text)
             if outcome in BAD and len(failures) < 20:

@@ -32,7 +32,7 @@ JOINT_SPEC: dict[str, Any] = {
         },
     },
 }  # fmt: skip
-PATIENCE_S = 60.0  # for a condition that holds at once on an idle machine
+PATIENCE_S = 120.0  # for a condition that holds at once on an idle machine
 
 
 def until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S) -> Any:

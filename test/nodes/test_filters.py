@@ -284,10 +284,10 @@ def test_a_busy_executor_gets_the_newest_frames(rig: Rig, driver: Driver, fused:
     def slow(frame: Any) -> None:
         ticks.append(frame.tick_ns)
         blocked.set()
-        go_on.wait(60)
+        go_on.wait(120)
 
     made.registerCallback(slow)
-    assert blocked.wait(60)
+    assert blocked.wait(120)
     until(lambda: made.overtaken >= 3, "dropped frames")
     go_on.set()
 

@@ -153,7 +153,7 @@ def test_failed_autostart_logs_the_commands_to_start_the_node(rig: Any, capfd: p
 def test_failed_autostart_ends_a_node_that_exits_on_errors(rig: Any) -> None:
     process = rig.start({"robocache": 1, "streams": {}}, autostart=True, exit_on_error=True)
 
-    assert process.popen.wait(60) == 1
+    assert process.popen.wait(120) == 1
     assert process.log.read_text().count("[ERROR]") == 1
     assert "streams: " in process.log.read_text()
     assert "ros2 lifecycle" not in process.log.read_text()
@@ -178,7 +178,7 @@ def test_signal_ends_an_active_node_cleanly(rig: Any, joint_spec: dict[str, Any]
 
     process.popen.send_signal(number)
 
-    assert process.popen.wait(60) == 0
+    assert process.popen.wait(120) == 0
     assert "Traceback" not in process.log.read_text()
 
 

@@ -36,7 +36,7 @@ def test_invalid_parameter_ends_the_node_with_one_line(
 ) -> None:
     process = rig.start(joint_spec, **given)
 
-    assert process.popen.wait(60) == 1
+    assert process.popen.wait(120) == 1
     log = process.log.read_text()
     assert expected in log
     assert "Traceback" not in log
@@ -128,7 +128,7 @@ def test_argument_that_is_no_ros_argument_is_refused() -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "robocache_ros.nodes.fusion_node", *arguments]
-    return forked.run(command, preload=forked.NODE, capture_output=True, text=True, timeout=60, check=False)
+    return forked.run(command, preload=forked.NODE, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

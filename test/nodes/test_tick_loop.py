@@ -57,7 +57,7 @@ def published_at_ns(tick_ns: int, delay_ns: int | None, lead_ns: int) -> tuple[i
     stats = Stats(1)
     loop = TickLoop(OneTick(tick_ns), publish, failed, stats, delay_ns, lead_ns)
     loop.start()
-    assert out.wait(60)
+    assert out.wait(120)
     loop.stop()
     return sent[0], stats
 

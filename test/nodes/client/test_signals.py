@@ -92,7 +92,7 @@ def test_signal_ends_a_loop_that_waits(run: Callable[..., Any], script: str, num
     process = run(IMPORTS + script)
     process.send_signal(number)
 
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert output.endswith("ended\n")
     assert process.returncode == 0
 
@@ -105,7 +105,7 @@ def test_signal_ends_a_loop_that_gets_frames(
     process = run(IMPORTS + f"options = {{'transport': {transport!r}}}\n" + LOOP, "frame", "fusion_node")
     process.send_signal(number)
 
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert output.endswith("ended\n")
     assert process.returncode == 0
 
@@ -139,7 +139,7 @@ def test_signal_handler_of_the_user_is_called(run: Callable[..., Any], script: s
     process = run(IMPORTS + script + LOOP)
     process.send_signal(number)
 
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 7
 
 
@@ -172,7 +172,7 @@ def test_signal_after_a_loop_has_its_former_effect(
     process = run(IMPORTS + script)
     process.send_signal(number)
 
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == ending
 
 

@@ -22,7 +22,7 @@ class SlowLogger:
     def __getattr__(self, level: str) -> Callable[[str], None]:
         def log(text: str) -> None:
             self.entered.set()
-            assert self.may_go_on.wait(60)
+            assert self.may_go_on.wait(120)
             self.lines.append((level, text))
 
         return log
@@ -49,7 +49,7 @@ def emit(handler: RosHandler, *texts: str, level: int = logging.INFO) -> None:
 def fill(handler: RosHandler, logger: SlowLogger, dropped: int) -> None:
     """One line is being logged, the queue is full, and some more lines come."""
     emit(handler, "the first")
-    assert logger.entered.wait(60)
+    assert logger.entered.wait(120)
     emit(handler, *(f"line {i}" for i in range(WAITING + dropped)))
 
 

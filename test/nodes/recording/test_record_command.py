@@ -72,7 +72,7 @@ def test_lines_start_and_end_episodes(rig: Any, wait: Callable[..., Any], joint_
         say("f")
         wait(lambda: files("episode_000003.mcap"), "its end")
         say("q")
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(120) == 0, log.read_text()
     finally:
         process.send_signal(signal.SIGKILL)
         process.stdin.close()

@@ -21,7 +21,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.policy.replay import cut, verify
 from robocache_ros.recorder.run_log import RunReader
-from test.nodes.rig import ROOT
+from test.nodes.rig import PATIENCE_S, ROOT
 
 CODE = """
 import time
@@ -98,7 +98,7 @@ def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> Non
 
     def more(count: int, what: str) -> None:
         before = len(sent)
-        wait(lambda: len(sent) > before + count or program.poll() is not None, what)
+        wait(lambda: len(sent) > before + count or program.poll() is not None, what, PATIENCE_S + count)
         assert program.poll() is None, (rig.tmp_path / "run.log").read_text()
 
     try:
@@ -111,7 +111,7 @@ def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> Non
         rig.call(Trigger, "/policy_runner/arm", Trigger.Request())
         more(commands, "commands after arming")
         program.send_signal(signal.SIGINT)
-        assert program.wait(60) == 0, (rig.tmp_path / "run.log").read_text()
+        assert program.wait(120) == 0, (rig.tmp_path / "run.log").read_text()
     finally:
         program.kill()
         program.wait()
@@ -153,6 +153,7 @@ def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig: Any, wait: Callabl
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_long_run_of_a_policy_under_load_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any]) -> None:
     path = rig.tmp_path / "run.mcap"
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]

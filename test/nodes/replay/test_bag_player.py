@@ -142,7 +142,7 @@ def test_signal_ends_a_replay_cleanly(
 
         player.send_signal(number)
 
-        assert player.wait(60) == 0
+        assert player.wait(120) == 0
     finally:
         player.kill()
     assert "Traceback" not in log.read_text()
@@ -231,7 +231,7 @@ def test_parameters_of_the_player_answer_during_a_replay(rig: Any, tmp_path: Pat
         assert "use_sim_time" in answer.result.names
     finally:
         player.send_signal(signal.SIGINT)
-        assert player.wait(60) == 0
+        assert player.wait(120) == 0
 
 
 def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig: Any, wait: Callable[..., Any]) -> None:
@@ -249,4 +249,4 @@ def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig: A
         wait(lambda: len(poses), "a pose under its new name")
     finally:
         player.send_signal(signal.SIGINT)
-        player.wait(60)
+        player.wait(120)

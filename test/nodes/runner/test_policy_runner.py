@@ -306,6 +306,27 @@ def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: P
             assert tick - int(row[5]) in sent
 
 
+def test_steps_follow_the_sim_clock_while_the_executor_of_the_node_is_busy(rig: Rig, spec: Path) -> None:
+    from rclpy.parameter import Parameter
+    from std_msgs.msg import Float32MultiArray
+
+    from robocache_ros.nodes.frame_messages import read_fused
+    from robocache_ros.nodes.policy_runner import PolicyRunner
+
+    values = {"spec": str(spec), "use_sim_time": True}
+    overrides = [Parameter(name, value=value) for name, value in values.items()]
+    node = PolicyRunner(context=rig.context, parameter_overrides=overrides)  # no executor runs its callbacks
+    rig._nodes.append(node)
+    assert node.autostart()
+    executed = rig.listen(Float32MultiArray, "/policy_runner/executed")
+    clock = rig.clock()
+    for _ in range(3):
+        clock.step()
+        newest_ns = clock.now_ns
+        clock.until(lambda ns=newest_ns: len(executed) and read_fused(executed.newest)[0] == ns, "the step of a tick")
+    assert abs(node.get_clock().now().nanoseconds - clock.now_ns) <= 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, 0])
 def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(
     rig: Rig, spec: Path, tmp_path: Path, number: int
@@ -328,7 +349,7 @@ def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(
         else:
             program.stdin.write(b"jump\ns\nq\n")
             program.stdin.close()
-        assert program.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
+        assert program.wait(120) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
     finally:
         program.kill()
         program.communicate()
