@@ -157,15 +157,17 @@ def test_no_tick_is_skipped_however_seldom_it_advances():
     assert np.diff(advance(engine, 5000).ticks_ns).tolist() == [20 * MS] * 249
 
 
-def test_a_clock_that_jumps_back_drops_all_samples_and_starts_anew():
+@pytest.mark.parametrize("sample_first", [False, True])
+def test_a_clock_that_jumps_back_drops_all_samples_and_starts_anew(sample_first):
     engine = FusionEngine(spec(v=STAMPED, w=STAMPED))
     advance(engine, 10_000)
     push(engine, "v", 10_000, 10_000, 1.0)
-    push(engine, "w", 0, 0, 4.0)  # of the new clock, before its first tick is requested
+    if sample_first:  # of the new clock, before its first tick is requested
+        push(engine, "w", 0, 0, 4.0)
     assert len(advance(engine, 0)) == 0
     frames = advance(engine, 20)
     assert frames.ticks_ns.tolist() == [T0]
-    assert (frames.valid.tolist(), frames.fused.tolist()) == ([[0, 1]], [[0.0, 4.0]])
+    assert (frames.valid.tolist(), frames.fused.tolist()) == ([[0, int(sample_first)]], [[0.0, 4.0 * sample_first]])
     assert engine.clock_jumps == 1
 
 
