@@ -39,7 +39,7 @@ COLUMNS = sum(stream.width for stream in STREAMS if stream.role == "observation"
 ACTIONS = 7
 
 
-def write_episodes(path: Path, count: int, seconds: tuple[float, float] = (5.5, 9.0), seed: int = 0) -> int:
+def write_episodes(path: Path, count: int, seed: int = 0) -> int:
     """Write episodes of random length; stamps have jitter. Returns the size of the file in bytes.
 
     The action is a function of the observations, so that a policy can learn it.
@@ -48,7 +48,7 @@ def write_episodes(path: Path, count: int, seconds: tuple[float, float] = (5.5, 
     random = np.random.default_rng(seed)
     with h5py.File(path, "w") as file:
         for episode in range(count):
-            length_s = random.uniform(*seconds)
+            length_s = random.uniform(5.5, 9.0)
             phases = random.uniform(0, 6, 300)
             group = file.create_group(f"episode_{episode}")
             for stream in STREAMS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import shutil
@@ -18,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import recordings as camera_recording
-from benchmarks.report import RESULTS, machine
+from benchmarks.report import argument_parser, machine, write_results
 from robocache_ros.exporter.executors import RayTasks, Resources, Task, ray_session
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
@@ -26,7 +25,6 @@ from robocache_ros.exporter.pieces import Outcome, Plan, make_pieces
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Ended, Event, Merging, Progress, Started
 from robocache_ros.extras import need
-from robocache_ros.programs import HelpFormatter
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 
@@ -347,15 +345,6 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
     plt.close(figure)
 
 
-# What an export with Ray costs beside its conversions, and how it scales; a model of up to 256 workers.
-#
-#     python -m benchmarks.fleet [--episodes 10000] [--out benchmarks/results] [--image docs/images]
-#
-# Measures, on this machine: the driver with episodes of nothing, and exports of short recordings by 1, 2 and 4 workers.
-# A model of these times is compared with the exports, and extended to machines that read from a bucket. Writes
-# fleet.json and fleet.md, and fleet.png.
-
-
 WORKERS = (1, 2, 4)
 MODELLED = tuple(range(1, 257))
 RECORDINGS = 10_000  # of the model
@@ -406,16 +395,14 @@ def main() -> None:
     result["model"] = [
         _modelled(f"recordings of {seconds:g} s", each) for seconds, each in ((given.seconds, bucket), (LONG_S, longer))
     ]
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "fleet.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     text = report(result)
-    (given.out / "fleet.md").write_text(text, encoding="utf-8")
+    write_results(given.out, "fleet", result, text)
     draw(result, given.image / "fleet.png")
     print(text)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--episodes", type=int, default=10_000, help="Episodes of nothing.")
     parser.add_argument("--recordings", type=int, default=16, help="Recordings that are exported.")
     parser.add_argument("--seconds", type=float, default=2.0, help="Length of each.")
@@ -424,7 +411,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--worker-mb-s", type=float, default=90.0, help="Of the model: bandwidth of a worker.")
     parser.add_argument("--bucket-gb-s", type=float, default=12.5, help="Of the model: bandwidth of the bucket.")
     parser.add_argument("--start-s", type=float, default=60.0, help="Of the model: until machines have started.")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the results.")
     parser.add_argument("--image", type=Path, default=Path("docs/images"), help="Folder of the plot.")
     return parser.parse_args()
 

@@ -13,7 +13,6 @@ own:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,12 +23,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import replace
+from benchmarks.report import argument_parser, replace
 from robocache_ros.bench.live import environment, machine
 from robocache_ros.bench.processes import GO, READY, STOP, Family
-from robocache_ros.programs import HelpFormatter
 
-RESULTS = Path("benchmarks/results")
 MODULE = "benchmarks.ingest_cost"
 WARM_UP_S = 2.0
 
@@ -97,9 +94,8 @@ def table(rows: list[dict[str, Any]], about: dict[str, Any], seconds: float) -> 
 
 def main() -> None:
     """Measure every way, print the table and write ingest.json and ingest.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=15.0, help="Seconds of each way.")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the results.")
     given = parser.parse_args()
     from benchmarks.ingest_receiver import WAYS
 

@@ -81,16 +81,6 @@ def _messages(source: EpisodeSource, index: int) -> Iterator[tuple[str, int, byt
         yield topic, int(stamp_ns), data
 
 
-# Writes one synthetic dataset of streams from 30 to 333 Hz and of variable length, in several formats.
-#
-# hdf5        the streams as they are, with their stamps, as Hdf5Trajectories reads them
-# robomimic, rlds, lerobot and the other formats of `robocache export`: the same at 50 Hz, exported from recordings
-# calvin      the same at 30 Hz, the rate of CALVIN, without the features, which it has no place for, annotated in
-# pieces
-#             of at most 64 steps, as CALVIN is
-# bridge      a TFDS dataset that you have, such as Bridge, in the form of hdf5
-
-
 EXPORTED = tuple(name for name in WRITERS if name not in ("mcap", "delta"))
 SETS = ("hdf5", "calvin", *EXPORTED)
 DEFAULT = ("hdf5", "rlds", "calvin", "robomimic", "lerobot")

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.report import replace, system, tell
+from benchmarks.report import argument_parser, system, tell, write_results
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bench.live import environment
-from robocache_ros.programs import HelpFormatter
+from robocache_ros.bench.live import cpu_s, environment
 from robocache_ros.recorder.episodes import read_episode
 from robocache_ros.sim.simulation import joint_state_cdr
 
@@ -99,18 +98,13 @@ def measure(seconds: float, *, reliable: bool, folder: Path) -> dict[str, Any]:
         [sys.executable, "-m", "benchmarks.recorder", "--publish", str(seconds + WAIT_S), *["--reliable"] * reliable],
         env=env,
     )
-    command = [
-        sys.executable,
-        "-m",
-        "robocache_ros",
-        "record",
-        "--spec",
-        str(spec),
-        "--out",
-        str(folder / "recordings"),
-    ]
+    record = ["record", "--spec", str(spec), "--out", str(folder / "recordings")]
     recorder = subprocess.Popen(
-        command, env=env, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "robocache_ros", *record],
+        env=env,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
     )
     assert recorder.stdin
     part = folder / "recordings" / "episode_000001.mcap.part"
@@ -119,9 +113,10 @@ def measure(seconds: float, *, reliable: bool, folder: Path) -> dict[str, Any]:
         recorder.stdin.write(b"start\n")
         recorder.stdin.flush()
         time.sleep(0.5)
-    began, cpu = time.monotonic(), cpu_s(recorder.pid)
+    stat = Path(f"/proc/{recorder.pid}/stat")
+    began, cpu = time.monotonic(), cpu_s(stat)
     time.sleep(seconds)
-    cpu, seconds = cpu_s(recorder.pid) - cpu, time.monotonic() - began
+    cpu, seconds = cpu_s(stat) - cpu, time.monotonic() - began
     recorder.stdin.write(b"success\nquit\n")
     recorder.stdin.close()
     recorder.wait(WAIT_S)
@@ -151,12 +146,6 @@ def measure(seconds: float, *, reliable: bool, folder: Path) -> dict[str, Any]:
     }
 
 
-def cpu_s(pid: int) -> float:
-    """Return the processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def page(results: dict[str, Any]) -> str:
     """Return the results as a Markdown page."""
     about = results["system"]
@@ -182,8 +171,7 @@ def page(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure both reliabilities of publishers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="Folder of the results.")
+    parser = argument_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="Length of each episode.")
     parser.add_argument("--publish", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--reliable", action="store_true", help=argparse.SUPPRESS)
@@ -196,8 +184,7 @@ def main() -> None:
         tell(f"recording for {given.seconds:g} s from {'reliable' if reliable else 'best effort'} publishers")
         with tempfile.TemporaryDirectory() as folder:
             results["runs"].append(measure(given.seconds, reliable=reliable, folder=Path(folder)))
-    replace(given.out / "recorder.json", json.dumps(results, indent=1) + "\n")
-    replace(given.out / "recorder.md", page(results))
+    write_results(given.out, "recorder", results, page(results))
     print(page(results))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
 import platform
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -18,13 +20,29 @@ from typing import Any
 
 import torch
 
-# What every benchmark does on its way: it says what it measures, and its files are complete at any time.
+from robocache_ros.programs import HelpFormatter
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path("benchmarks/results")  # in a checkout of the repository
 
 
 def tell(text: str) -> None:
     """Print a line about the progress, with the time."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the arguments of a benchmark: the option --out, to which it adds its own."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=HelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the results.")
+    return parser
+
+
+def write_results(folder: Path, name: str, results: Mapping[str, Any], page: str) -> None:
+    """Replace `name`.json and `name`.md in a folder."""
+    replace(folder / f"{name}.json", json.dumps(results, indent=1) + "\n")
+    replace(folder / f"{name}.md", page)
 
 
 def replace(path: Path, text: str) -> None:
@@ -45,10 +63,9 @@ BUSY_CORES = 0.5  # load of other processes above which a measurement counts as 
 
 def system() -> dict[str, Any]:
     """Return what the machine is: processor, memory, GPUs, versions and date."""
-    names = re.findall(r"model name\s*:\s*(.+)", _text("/proc/cpuinfo"))
     memory = re.search(r"MemTotal:\s*(\d+)", _text("/proc/meminfo"))
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
         "gpus": gpus(),
@@ -93,11 +110,22 @@ def disturbances(before: Mapping[str, Any], seconds: float, own_cpu_s: float, al
     return found
 
 
+def children_seconds() -> float:
+    """Return the processor time of the processes that this one has started, and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def busy_seconds() -> float:
     """Return the processor time of all processes since the machine started."""
     first = _text("/proc/stat").partition("\n")[0].split()[1:]
     user, nice, kernel, _idle, _wait, *interrupts = (int(ticks) for ticks in first[:8])
     return (user + nice + kernel + sum(interrupts[:2])) / os.sysconf("SC_CLK_TCK")
+
+
+def _processor() -> str:
+    names = re.findall(r"model name\s*:\s*(.+)", _text("/proc/cpuinfo"))
+    return names[0] if names else platform.processor()
 
 
 def _version(package: str) -> str | None:
@@ -128,15 +156,10 @@ def _nvidia_smi(query: str, fields: Sequence[str]) -> list[list[str]]:
 # The machine of a measurement, and commands that print what they measured.
 
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = Path("benchmarks/results")  # in a checkout of the repository
-
-
 def machine() -> dict[str, Any]:
     """The machine of the measurement, and its load before."""
-    names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": _processor(),
         "cores": os.cpu_count(),
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),

@@ -15,7 +15,7 @@ import torch
 from benchmarks.episodes import write_episodes
 from benchmarks.processes import ProcessEndedError, end_on_sigterm, lines_of
 from benchmarks.published import SCALING_NOTE
-from benchmarks.report import replace, tell
+from benchmarks.report import tell, write_results
 from benchmarks.training.measured import machine
 from robocache_ros.programs import HelpFormatter
 from robocache_ros.training.throughput import table
@@ -80,8 +80,7 @@ def _write(folder: Path, record: dict[str, Any], there: int) -> None:
     lines += ["", table(record["rows"]), ""]
     lines += [f"{count} processes: not measured, {reason}.\n" for count, reason in record["failed"].items()]
     lines += [f"{count} processes: not measured, needs {count} GPUs.\n" for count in COUNTS if count > there]
-    replace(folder / "scaling.json", json.dumps(record, indent=1) + "\n")
-    replace(folder / "scaling.md", "\n".join(lines))
+    write_results(folder, "scaling", record, "\n".join(lines))
 
 
 if __name__ == "__main__":

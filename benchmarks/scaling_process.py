@@ -80,9 +80,6 @@ def _core(cpu: int) -> tuple[int, int, int]:
     return package, core, cpu
 
 
-# One of the processes of the benchmark of scaling; the first one prints a line of JSON per figure. Run by torchrun.
-
-
 MODES = ("weak", "strong")
 TRAINING = "training"
 GRAPH: dict[str, Any] = {"cuda_graph": True}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,58 +13,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import activity, busy_seconds, disturbances, replace, system
+from benchmarks.report import activity, busy_seconds, children_seconds, disturbances, system, write_results
 from robocache_ros.errors import RoboCacheError, printable
 
 # The parts of the suite: a command each, which measures one thing and writes its results into a folder.
 
 
-def _has_gpu() -> bool:
+def _has_gpus(count: int) -> bool:
     import torch  # here, because the list of commands does without it
 
-    return torch.cuda.is_available()
+    return torch.cuda.device_count() >= count
 
 
-def _has_gpus() -> bool:
-    import torch
-
-    return torch.cuda.device_count() > 1
-
-
-def _has_cupy() -> bool:
-    return importlib.util.find_spec("cupy") is not None
-
-
-def _has_rclpy() -> bool:
-    return importlib.util.find_spec("rclpy") is not None
-
-
-def _has_datasets() -> bool:
-    return all(importlib.util.find_spec(module) is not None for module in ("h5py", "PIL"))
-
-
-def _has_jpeg() -> bool:
-    return importlib.util.find_spec("simplejpeg") is not None
-
-
-def _has_recordings() -> bool:
-    return importlib.util.find_spec("rosbags") is not None
-
-
-def _has_plots() -> bool:
-    return importlib.util.find_spec("matplotlib") is not None
+def _has(*modules: str) -> Callable[[], bool]:
+    return lambda: all(importlib.util.find_spec(module) is not None for module in modules)
 
 
 # What a part needs -> whether this machine has it, and how to get it.
 NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
-    "GPU": (_has_gpu, "a CUDA device that torch finds"),
-    "GPUs": (_has_gpus, "two CUDA devices that torch finds"),
-    "CuPy": (_has_cupy, "CuPy: pip install 'robocache_ros[cuda13]', or [cuda12] for an older driver"),
-    "ROS": (_has_rclpy, "rclpy: source a ROS 2 installation, or pip install 'robocache_ros[ros]'"),
-    "datasets": (_has_datasets, "pip install 'robocache_ros[datasets]'"),
-    "jpeg": (_has_jpeg, "pip install 'robocache_ros[datasets]', for simplejpeg"),
-    "recordings": (_has_recordings, "pip install 'robocache_ros[export]'"),
-    "plots": (_has_plots, "matplotlib: pip install 'robocache_ros[export]'"),
+    "GPU": (lambda: _has_gpus(1), "a CUDA device that torch finds"),
+    "GPUs": (lambda: _has_gpus(2), "two CUDA devices that torch finds"),
+    "CuPy": (_has("cupy"), "CuPy: pip install 'robocache_ros[cuda13]', or [cuda12] for an older driver"),
+    "ROS": (_has("rclpy"), "rclpy: source a ROS 2 installation, or pip install 'robocache_ros[ros]'"),
+    "datasets": (_has("h5py", "PIL"), "pip install 'robocache_ros[datasets]'"),
+    "jpeg": (_has("simplejpeg"), "pip install 'robocache_ros[datasets]', for simplejpeg"),
+    "recordings": (_has("rosbags"), "pip install 'robocache_ros[export]'"),
+    "plots": (_has("matplotlib"), "matplotlib: pip install 'robocache_ros[export]'"),
 }
 
 
@@ -262,8 +234,7 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
             outcome["seconds"] = round(time.monotonic() - part_begun, 1)
             result["parts"][name] = outcome
             result["seconds"] = round(time.monotonic() - started, 1)
-            replace(out / "suite.json", json.dumps(result, indent=1) + "\n")
-            replace(out / "suite.md", as_markdown(result, out))
+            write_results(out, "suite", result, as_markdown(result, out))
         reason = f": {outcome['reason']}" if outcome["reason"] else ""
         tell(f"{time.strftime('%H:%M:%S')} {name}: {outcome['state']}{reason} ({outcome['seconds']:.0f} s)")
     return sum(outcome["state"] == "failed" for outcome in result["parts"].values())
@@ -284,7 +255,7 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     if not_run is not None:
         return _outcome("not run", not_run, part.limit_s)
     out.mkdir(parents=True, exist_ok=True)
-    before, started, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
+    before, started, busy, own = activity(), time.monotonic(), busy_seconds(), children_seconds()
     log = out / OUTPUT
     program = (PROGRAM, name, *part.command, *part.in_suite, "--out", str(out))
     reason, late = _failure(program, log, limit_s)
@@ -294,7 +265,7 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
         drawn, _ = _failure(["benchmarks.plots", "--results", str(out), "--out", str(out)], log, PLOT_S)
         reason, late = reason or drawn, late and not drawn
     seconds = time.monotonic() - started
-    disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
+    disturbed = disturbances(before, seconds, children_seconds() - own, busy_seconds() - busy)
     state = "measured" if reason is None else "cut short" if late and limit_s < part.limit_s else "failed"
     if part.plots and not drawable():  # what was measured is not lost
         reason = f"{reason}; no plot, which needs {how}" if reason else f"no plot, which needs {how}"
@@ -334,11 +305,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def as_markdown(result: dict[str, Any], out: Path) -> str:

@@ -8,21 +8,17 @@ same Subscribers. Writes synchronizers.json and synchronizers.md. Needs ROS with
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import multiprocessing
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.report import replace, system, tell
+from benchmarks.report import argument_parser, system, tell, write_results
 
-RESULTS = Path(__file__).parent / "results"
 JOINTS_HZ, IMAGES_HZ = 100.0, 30.0
 SLOP_S, QUEUE = 0.02, 10
 FIRST_S = 1.0  # not counted: while publishers and subscribers find each other
@@ -195,16 +191,14 @@ def _cell(facts: Mapping[str, Any], key: str) -> str:
 
 def main() -> None:
     """Measure every case, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each case")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     rows = []
     for case in CASES:
         tell(case.name)
         rows.append(measure(case, given.seconds) | {"given": asdict(case)})
     document = {"seconds": given.seconds, "slop_s": SLOP_S, "queue_size": QUEUE, "system": system(), "rows": rows}
-    replace(given.out / "synchronizers.json", json.dumps(document, indent=1) + "\n")
     facts = document["system"]
     head = (
         f"# FusedFilter beside ApproximateTimeSynchronizer\n\nJoints at {JOINTS_HZ:g} Hz and images at {IMAGES_HZ:g} "
@@ -212,7 +206,7 @@ def main() -> None:
         f"Hz with delay_ms 120.\nThe joint moves as sin(pi t), up to 3.1 mrad in 1 ms. {facts['cores']} cores, Python "
         f"{facts['python']}, {facts['date']}. Made by `python -m benchmarks.synchronizers`.\n\n"
     )
-    replace(given.out / "synchronizers.md", head + table(rows) + "\n")
+    write_results(given.out, "synchronizers", document, head + table(rows) + "\n")
     print(table(rows))
 
 

@@ -17,8 +17,6 @@ Needs 3 GB in the temporary folder. Writes export.json and export.md.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
@@ -27,9 +25,8 @@ from typing import Any
 
 from benchmarks.export import parts
 from benchmarks.export.parts import Peers, commands
-from benchmarks.report import RESULTS, ROOT, machine, replace, tell
+from benchmarks.report import ROOT, argument_parser, machine, tell, write_results
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.programs import HelpFormatter
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -148,30 +145,12 @@ TEXTS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 }
 
 
-# Measures exports of recordings to datasets; with all parts it takes about six minutes on two cores.
-#
-#     python -m benchmarks.export --forge /path/to/venv/bin/python [--part peers --part reading …]
-#
-# peers     a recording with two cameras and one of joints: an export, forge-robotics 0.2.0, and the encoders alone
-# reading   all messages of a recording, for each compression, beside `rosbags`
-# jobs      short recordings with one process and with two
-# formats   each format alone, and all in one pass
-# devices   an export with the CPU and with a GPU; only if it is named
-# commands  `robocache info` and `robocache export` as processes, and the quality of the video
-#
-# forge is left out unless --forge or ROBOCACHE_FORGE_PYTHON names the Python of an environment with
-# `pip install "forge-robotics[lerobot,mcap,video]==0.2.0"`. Times do not include the start of Python and imports,
-# except
-# those of processes. Peers run in turn; ratios are medians over the rounds. CPU seconds depend less on other load.
-# Needs 3 GB in the temporary folder. Writes export.json and export.md.
-
-
 PARTS = ("peers", "reading", "jobs", "formats", "commands")
 
 
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--forge", default=os.environ.get("ROBOCACHE_FORGE_PYTHON"), help="Python that has forge.")
     parser.add_argument("--part", action="append", choices=(*PARTS, "devices"), help="Measure this part.")
     parser.add_argument("--rounds", type=int, default=2, help="Runs of each peer and of each command.")
@@ -181,7 +160,6 @@ def main() -> None:
         "--bag", type=Path, default=ROOT / "test" / "data" / "panda_lift", help="For the commands and devices."
     )
     parser.add_argument("--spec", type=Path, default=ROOT / "config" / "panda_lift.yaml", help="For the commands.")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
     given = parser.parse_args()
     if {"commands", "devices"} & set(given.part or PARTS) and not given.bag.exists():
         raise RoboCacheError(
@@ -207,8 +185,7 @@ def main() -> None:
         tell(part)
         with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
             result[part] = measure[part](Path(folder))
-        replace(given.out / "export.json", json.dumps(result, indent=2) + "\n")
-        replace(given.out / "export.md", as_markdown(result))
+        write_results(given.out, "export", result, as_markdown(result))
     print(as_markdown(result))
 
 

@@ -9,10 +9,8 @@ peers take turns, so that other programs of the machine slow all of them down al
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -25,10 +23,9 @@ from typing import Any
 from benchmarks import recordings
 from benchmarks.export import memory
 from benchmarks.export.parts import CASES, COMPRESSIONS, JOBS
-from benchmarks.report import RESULTS, ROOT, machine, replace, tell
+from benchmarks.report import ROOT, argument_parser, children_seconds, machine, tell, write_results
 from robocache_ros.bags.write import write_bag
 from robocache_ros.formats.registry import WRITERS
-from robocache_ros.programs import HelpFormatter
 
 ENCODERS, ROSBAGS = "encoders alone", "rosbags"
 HELP, INFO, ALL = "robocache --help", "robocache info", "all in one pass"
@@ -64,10 +61,10 @@ class Measurements:
     def command(self, what: str, *arguments: str) -> None:
         """Run a command of robocache in each version, with the start of Python and imports."""
         for name, tree in self._trees.items():
-            before = _of_children()
+            before = children_seconds()
             command = [sys.executable, "-m", "robocache_ros", *arguments]
             subprocess.run(command, check=True, capture_output=True, env=_environment(tree), cwd=tree)
-            self._keep(what, name, _of_children() - before)
+            self._keep(what, name, children_seconds() - before)
 
     def _run(self, tree: Path, kind: str, wanted: dict[str, Any]) -> dict[str, Any]:
         out = self._folder / "set"
@@ -84,11 +81,6 @@ class Measurements:
 
 def _environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
-
-
-def _of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def parts(folder: Path, of: Measurements, cameras: Path, seconds: float, minutes: float) -> list[Callable[[], None]]:
@@ -167,20 +159,13 @@ def as_markdown(result: dict[str, Any]) -> str:
     )
 
 
-def write(result: dict[str, Any], out: Path) -> None:
-    """Write the files of the result."""
-    replace(out / "export_cpu.json", json.dumps(result, indent=2) + "\n")
-    replace(out / "export_cpu.md", as_markdown(result))
-
-
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=PLACE", help="A checkout, or a commit.")
     parser.add_argument("--rounds", type=int, default=2, help="Runs, of which the minimum counts.")
     parser.add_argument("--seconds", type=float, default=10, help="Length of the recording with cameras.")
     parser.add_argument("--minutes", type=float, default=15, help="Length of the recording for info.")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
     given = parser.parse_args()
     places = dict(tree.split("=", 1) for tree in given.tree) or {"now": str(ROOT)}
     with tempfile.TemporaryDirectory(prefix="robocache-cpu-") as scratch, ExitStack() as worktrees:
@@ -196,12 +181,12 @@ def main() -> None:
                 tell(f"round {number + 1}: {part.__name__}")
                 part()
             result |= {"rounds": number + 1, "cpu_seconds": of.seconds}
-            write(result, given.out)
+            write_results(given.out, "export_cpu", result, as_markdown(result))
         for name, formats in SHARES.items():
             options = {"formats": formats, "codec": "h264"}
             wanted = {"bags": [str(cameras)], "spec": recordings.spec(2), "options": options}
             result.setdefault("shares", {})[name] = of.shares(wanted)
-        write(result, given.out)
+        write_results(given.out, "export_cpu", result, as_markdown(result))
     print(as_markdown(result))
 
 

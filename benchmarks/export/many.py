@@ -7,7 +7,6 @@ Each recording has two seconds of joints and of one camera. Writes export_many.j
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -17,18 +16,16 @@ from typing import Any
 
 from benchmarks import recordings
 from benchmarks.export.memory import TORCH, measured
-from benchmarks.report import RESULTS, ROOT, machine
-from robocache_ros.programs import HelpFormatter
+from benchmarks.report import ROOT, argument_parser, machine, write_results
 
 SECONDS = 2
 
 
 def main() -> None:
     """Measure each count and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 500])
     parser.add_argument("--media", default="none", choices=("none", "image", "video"))
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
     given = parser.parse_args()
     result: dict[str, Any] = {"machine": machine(), "media": given.media, "counts": {}}
     with tempfile.TemporaryDirectory(prefix="robocache-many-") as scratch:
@@ -40,22 +37,11 @@ def main() -> None:
         result["torch"] = measured([sys.executable, "-c", TORCH], ROOT)["peak_anonymous_mb"]
         for count in given.counts:
             export = ["export", *map(str, bags[:count]), "--spec", str(folder / "spec.yaml"), "--media", given.media]
-            command = [
-                sys.executable,
-                "-m",
-                "robocache_ros",
-                *export,
-                "--out",
-                str(folder / f"set{count}"),
-                "--jobs",
-                "1",
-            ]
-            result["counts"][count] = measured(command, ROOT)
+            export += ["--out", str(folder / f"set{count}"), "--jobs", "1"]
+            result["counts"][count] = measured([sys.executable, "-m", "robocache_ros", *export], ROOT)
             shutil.rmtree(folder / f"set{count}")
     text = report(result)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "export_many.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    (given.out / "export_many.md").write_text(text, encoding="utf-8")
+    write_results(given.out, "export_many", result, text)
     print(text)
 
 

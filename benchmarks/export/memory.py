@@ -27,12 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import machine
+from benchmarks.report import RESULTS, machine, write_results
 from robocache_ros.bags.write import write_bag
 from robocache_ros.extras import need
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
 TORCH = "import torch"
 LEAST_FREE_KB = 2 << 20  # with less memory left on the machine, a measurement ends
 START_NS = 1_760_000_000_000_000_000
@@ -109,8 +108,7 @@ def main() -> None:
             command = [sys.executable, "-m", "robocache_ros", *export, "--media", options.media]
             result["measured"][name] = measured(command, tree)
     text = report(result)
-    (RESULTS / "export_memory.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    (RESULTS / "export_memory.md").write_text(text, encoding="utf-8")
+    write_results(RESULTS, "export_memory", result, text)
     print(text)
 
 

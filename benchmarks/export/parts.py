@@ -23,7 +23,6 @@ from robocache_ros.formats.registry import known_formats
 
 
 SCRIPTS = Path(__file__).parent
-FORGE_VERSION = "0.2.0"
 # Name -> settings of the encoder. Names of codecs: ours, and FFmpeg's for forge.
 CASES = {
     "x264 veryfast g2": {"codec": "h264", "name": "libx264", "crf": 23, "preset": "veryfast", "gop": 2},
@@ -160,17 +159,17 @@ def processes(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     return {"recordings": count, "seconds_each": seconds, **found, "times_faster": round(ratio, 2)}
 
 
-def one_pass(folder: Path, seconds: float, codec: str = "h264") -> dict[str, Any]:
+def one_pass(folder: Path, seconds: float) -> dict[str, Any]:
     """Seconds of each format alone, and of all formats in one pass, with the same codec and two jobs."""
     bag = recordings.write(folder / "formats", seconds, 2)
     alone = {}
     for name in known_formats():
-        done = _exported([bag], 2, folder / f"alone-{name}", {"formats": [name], "codec": codec}, JOBS)
+        done = _exported([bag], 2, folder / f"alone-{name}", {"formats": [name], "codec": "h264"}, JOBS)
         alone[name] = {key: round(done[key], 2) for key in ("seconds", "cpu_seconds")}
-    done = _exported([bag], 2, folder / "together", {"formats": list(known_formats()), "codec": codec}, JOBS)
+    done = _exported([bag], 2, folder / "together", {"formats": list(known_formats()), "codec": "h264"}, JOBS)
     return {
         "recording_s": seconds,
-        "codec": codec,
+        "codec": "h264",
         "alone": alone,
         "together": {key: round(done[key], 2) for key in ("seconds", "cpu_seconds")},
         "times_the_slowest": _times_the_largest("seconds", done, alone),

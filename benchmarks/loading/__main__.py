@@ -14,7 +14,6 @@ ROBOCACHE_LEROBOT_PYTHON, ROBOCACHE_TENSORFLOW_PYTHON: an environment with `pip 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -24,8 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.loading import datasets
-from benchmarks.report import RESULTS, json_of, machine, middle, replace, tell
-from robocache_ros.programs import HelpFormatter
+from benchmarks.report import argument_parser, json_of, machine, middle, tell, write_results
 
 BOUND, NESTED = "bound: ", "nested loop"
 
@@ -75,21 +73,6 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 
 def _is_peer(name: str, kind: str) -> bool:
     return not name.startswith(("ours", BOUND)) and (name == NESTED) == (kind == NESTED)
-
-
-# Measures the loader beside the loaders that others use, on two cores in about five minutes.
-#
-#     python -m benchmarks.loading [--robomimic PYTHON] [--lerobot PYTHON] [--tensorflow PYTHON]
-#
-# robomimic        low-dimensional windows, batches of 100, beside robomimic 0.3.0
-# rlds             episodes of 100 steps with jpeg images of 256x256, beside tf.data
-# lerobot          windows with two cameras of 224x224 as AV1 video, in random order, beside lerobot 0.4.4
-# lerobot_numbers  the same without images
-#
-# The data is synthetic. A peer is left out unless its Python is given, or named by ROBOCACHE_ROBOMIMIC_PYTHON,
-# ROBOCACHE_LEROBOT_PYTHON, ROBOCACHE_TENSORFLOW_PYTHON: an environment with `pip install robomimic==0.3.0`,
-# `lerobot==0.4.4 torchcodec`, `tensorflow-cpu`. Needs 600 MB in the temporary folder. Writes loading.json and
-# loading.md.
 
 
 SCRIPTS = Path(__file__).parent
@@ -148,13 +131,12 @@ PEERS = ("robomimic", "lerobot", "tensorflow")
 
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argument_parser(__doc__)
     for peer in PEERS:
         default = os.environ.get(f"ROBOCACHE_{peer.upper()}_PYTHON")
         parser.add_argument(f"--{peer}", default=default, help=f"Python that has {peer}.")
     parser.add_argument("--case", action="append", choices=tuple(CASES), help="Measure this dataset; default: all.")
     parser.add_argument("--rounds", type=int, default=3, help="Runs of each form.")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
     given = parser.parse_args()
     pythons = {peer: getattr(given, peer) for peer in PEERS}
     result: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "cases": {}}
@@ -168,8 +150,7 @@ def main() -> None:
             rounds = [_round(name, paths[name], pythons[case.peer]) for _ in range(given.rounds)]
             about = {"title": case.title, "note": case.note, "unit": case.unit}
             result["cases"][name] = {**about, **summary(rounds, case.wanted)}
-            replace(given.out / "loading.json", json.dumps(result, indent=2) + "\n")
-            replace(given.out / "loading.md", as_markdown(result))
+            write_results(given.out, "loading", result, as_markdown(result))
     print(as_markdown(result))
 
 

@@ -19,7 +19,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 
 OBSERVATIONS = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10}
 RLDS_STEPS, RLDS_SIZE = 100, 256
-VIDEO_SIZE, VIDEO_HZ, EPISODE_S = 224, 30, 8.0
+VIDEO_SIZE, EPISODE_S = 224, 8.0
 
 
 def robomimic(path: Path, demos: int = 200) -> Path:
@@ -64,12 +64,12 @@ def rlds(folder: Path, episodes: int = 48, shards: int = 4) -> Path:
     return folder
 
 
-def lerobot(folder: Path, seconds: float = 48, cameras: int = 2) -> Path:
+def lerobot(folder: Path, seconds: float = 48) -> Path:
     """Write a LeRobot v3.0 dataset with videos of 224x224 at 30 Hz, and without what only this project adds."""
-    bag = recordings.write(folder / "recording", seconds, cameras, size=VIDEO_SIZE)
+    bag = recordings.write(folder / "recording", seconds, 2, size=VIDEO_SIZE)
     options = DatasetOptions(formats=("lerobot",), split_s=EPISODE_S)
     out = folder / "dataset"
-    export([bag], load_spec(recordings.spec(cameras)), out, options)
+    export([bag], load_spec(recordings.spec(2)), out, options)
     _leave_out_additions(out)
     return out
 

@@ -5,9 +5,7 @@ python -m benchmarks.loading.on_gpu --out benchmarks/results
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import os
 import statistics
 import sys
@@ -30,12 +28,11 @@ from benchmarks.loading.trajectories import (
     write_trajectories,
 )
 from benchmarks.ops import device_time
-from benchmarks.report import replace
+from benchmarks.report import argument_parser, write_results
 from robocache_ros.datasets import Hdf5Trajectories, LoaderOptions, TimelineDataset, TimelineLoader
 from robocache_ros.extras import need
 from robocache_ros.ops import Fused, Stream, fuse, resample_from_host, resample_trajectories
 from robocache_ros.ops.image.nvjpeg import JpegBatchDecoder
-from robocache_ros.programs import HelpFormatter
 
 Row = dict[str, Any]
 
@@ -54,7 +51,6 @@ def write(rows: list[Row], folder: Path) -> None:
     about = {**device_time.machine(), "cores": str(os.cpu_count())}
     streams = ", ".join(f"{name} {width} columns at {hz} Hz" for name, (hz, width) in STREAMS.items())
     text = {"machine": about, "method": method, "trajectories": f"{SECONDS} s: {streams}", "rows": rows}
-    replace(folder / "loading_on_gpu.json", json.dumps(text, indent=1) + "\n")
     lines = [
         "# The loader on a GPU",
         "",
@@ -69,12 +65,7 @@ def write(rows: list[Row], folder: Path) -> None:
             f"{key} {value}" for key, value in each.items() if key not in ("what", "measured", "unit", "target")
         )
         lines.append(f"| {each['what']} | {each['measured']:,.2f} {each['unit']} | {each['target']} | {rest} |")
-    replace(folder / "loading_on_gpu.md", "\n".join(lines) + "\n")
-
-
-# The loader on a GPU, against DataLoaders that align with NumPy in their workers.
-#
-# python -m benchmarks.loading.on_gpu --out benchmarks/results
+    write_results(folder, "loading_on_gpu", text, "\n".join(lines) + "\n")
 
 
 MILLION = 1_000_000
@@ -234,8 +225,7 @@ def jpeg(at_least_s: float) -> Iterator[Row]:
 
 def main() -> None:
     """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
+    parser = argument_parser(__doc__)
     parser.add_argument("--count", type=int, default=5000, help="Trajectories of the file.")
     parser.add_argument("--part", choices=PARTS, action="append", help="Measure this part only; may be repeated.")
     parser.add_argument("--seconds", type=float, default=2.0, help="At least so long for each rate, in whole epochs.")

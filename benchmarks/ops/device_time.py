@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +14,7 @@ import torch
 
 from benchmarks import published
 from benchmarks.processes import end_on_sigterm
-from benchmarks.report import replace
-
-RESULTS = Path("benchmarks/results")  # in a checkout of the repository
+from benchmarks.report import RESULTS, write_results
 
 
 def device_us(calls: Sequence[Callable[[], Any]], at_least: int = 24, replays: int = 25) -> float:
@@ -53,11 +50,12 @@ def timer() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def copy_rate(size: int = 1 << 31) -> float:
-    """Bytes read and written per second by a plain copy of `size` bytes on a stream.
+def copy_rate() -> float:
+    """Bytes read and written per second by a plain copy of 2 GiB on a stream.
 
     Not in a CUDA graph: there the driver copies at two thirds of the rate.
     """
+    size = 1 << 31
     source = torch.randint(0, 1 << 30, (size // 4,), dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
     times: list[float] = []
@@ -125,7 +123,6 @@ def write(
     rows = [{**row, **published.columns(row.get("workload", ""))} for row in rows]
     extra = {**extra, **published.notes([row.get("workload", "") for row in rows])}
     record = {"machine": about, "method": method, **extra, "rows": rows}
-    replace(folder / f"{name}.json", json.dumps(record, indent=1) + "\n")
     heads = list(dict.fromkeys(key for row in rows for key in row))
     lines = [f"# {title}", "", ", ".join(about.values()) + f". Microseconds; {method}.", ""]
     lines += [f"{key}: {value}" for key, value in extra.items() if not isinstance(value, list | dict)]
@@ -134,5 +131,5 @@ def write(
         cells = (row.get(head, "") for head in heads)
         lines.append("| " + " | ".join(f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells) + " |")
     text = "\n".join(lines) + "\n"
-    replace(folder / f"{name}.md", text)
+    write_results(folder, name, record, text)
     print(text)

@@ -8,7 +8,6 @@ of 16 MiB that stays in the L2 cache, and an empty kernel.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -20,9 +19,9 @@ import torch
 from benchmarks.ops import device_time
 from benchmarks.ops.spatial import GRID, random_points
 from benchmarks.ops.vectors import FUSED, cases
+from benchmarks.report import argument_parser
 from robocache_ros import ops
 from robocache_ros.extras import need
-from robocache_ros.programs import HelpFormatter
 
 L2_BYTES = 16 << 20  # of a copy that stays in the L2 cache
 BATCHES = (1, 16, 256, 2048, 16384)
@@ -97,8 +96,7 @@ def draw(rows: Sequence[Row], limits: dict[str, float], title: str, file: Path) 
 
 def main() -> None:
     """Measure, and write roofline.json, roofline.md and roofline.png."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
+    parser = argument_parser(__doc__)
     given = parser.parse_args()
     torch.manual_seed(0)
     limits = ceilings()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,9 +14,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from benchmarks.ops import device_time
+from benchmarks.report import argument_parser
 from robocache_ros import ops
 from robocache_ros.extras import need
-from robocache_ros.programs import HelpFormatter
 
 LOW, SIZE, SIDE = -16.0, 0.25, 128
 CELLS = SIDE**3
@@ -262,8 +261,7 @@ def curves() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write spatial.json and spatial.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
+    parser = argument_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="Leave the scaling curves out.")
     arguments = parser.parse_args()
     torch.manual_seed(0)

@@ -10,12 +10,10 @@ upload of the plan to the last kernel, without the gaps of the host.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +21,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.ops import device_time
+from benchmarks.report import argument_parser
 from robocache_ros.decode import CloudPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine
-from robocache_ros.programs import HelpFormatter
 from robocache_ros.spec import IMAGENET, FusionSpec, load_spec
 
 MS = 1_000_000
@@ -179,8 +177,7 @@ def measure_engine(robot: Robot, ticks: int, normalized: bool) -> tuple[list[dic
 
 def main() -> None:
     """Measure and write tick.json and tick.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
+    parser = argument_parser(__doc__)
     parser.add_argument("--ticks", type=int, default=400, help="Ticks of each measurement.")
     arguments = parser.parse_args()
     torch.manual_seed(0)

@@ -5,7 +5,6 @@ python -m benchmarks.ops.vectors --out benchmarks/results
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +15,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.ops import device_time
+from benchmarks.report import argument_parser
 from robocache_ros.extras import need
 from robocache_ros.ops import Fused, Stream, fuse, resample_trajectories
 from robocache_ros.ops.resample.cpu import select_stream
-from robocache_ros.programs import HelpFormatter
 
 SECOND = 1_000_000_000
 ROTATED = 192 << 20  # bytes of inputs and outputs that rotate, three times the L2 cache
@@ -128,12 +127,12 @@ def naive_kernel() -> Any:
     return _naive[0]
 
 
-def host_us(call: Callable[[], Any], calls: int = 200, rounds: int = 15) -> float:
+def host_us(call: Callable[[], Any]) -> float:
     """Median microseconds of Python's side of one call, with the GPU keeping up."""
+    calls, times = 200, []
     for _ in range(calls):
         call()
-    times = []
-    for _ in range(rounds):
+    for _ in range(15):
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
@@ -196,8 +195,7 @@ def curves(dtype: torch.dtype, every: int = 1) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print the table and write vectors.json and vectors.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
+    parser = argument_parser(__doc__)
     parser.add_argument("--no-peers", action="store_true", help="Measure this package only.")
     parser.add_argument("--quick", action="store_true", help="Leave out float16, and every other size of the curves.")
     parser.add_argument("--no-curves", action="store_true", help="Leave the scaling curves out.")

@@ -9,10 +9,8 @@ behind work that keeps the GPU busy until all of it is queued: from the upload o
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,8 @@ import torch
 
 from benchmarks.ops import device_time
 from benchmarks.ops.tick import MS, T0, device_us, row
+from benchmarks.report import argument_parser
 from robocache_ros.engine import FusionEngine
-from robocache_ros.programs import HelpFormatter
 from robocache_ros.spec import load_spec
 
 SAMPLES, COLUMNS = 20, 32
@@ -63,8 +61,7 @@ class Robot:
 
 def main() -> None:
     """Measure and write windows.json and windows.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
-    parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
+    parser = argument_parser(__doc__)
     parser.add_argument("--ticks", type=int, default=1000, help="Ticks of each measurement.")
     arguments = parser.parse_args()
     robots = {name: Robot(keys) for name, keys in MEASURED.items()}

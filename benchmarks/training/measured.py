@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import replace
+from benchmarks.report import write_results
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.monitoring import DataWaitMeter, GPUUtilization, GPUUtilizationMonitor
 from robocache_ros.training.trainer import Trainer
@@ -162,9 +161,8 @@ def machine() -> dict[str, Any]:
 
 def write(folder: Path, name: str, title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Replace `name`.json and `name`.md in a folder."""
-    text = json.dumps({**record, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
-    replace(folder / f"{name}.json", text)
-    replace(folder / f"{name}.md", as_markdown(title, record, rows))
+    results = {**record, "rows": [asdict(row) for row in rows]}
+    write_results(folder, name, results, as_markdown(title, record, rows))
 
 
 def as_markdown(title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> str:

@@ -28,7 +28,7 @@ from benchmarks.report import tell
 from benchmarks.training.measured import Row, Run, Size, Sources, train_for, wait_for
 from robocache_ros import Stream, fuse
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
-from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.make_policy import Policy, make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.trainer import WARM_UP, GraphedStep, Trainer
 from robocache_ros.training.training_options import TrainingOptions
@@ -207,16 +207,17 @@ def _peers(
 
 
 def _trainer(preset: str, sources: Sources, size: Size, device: torch.device, options: Mapping[str, bool]) -> Trainer:
+    policy = _policy(TRANSFORMER_WINDOW, "tiny" if size.tiny else preset)
+    how = {} if size.tiny else {**options, "bf16": True}
+    return Trainer(policy, sources, TrainingOptions(average=0.0, clip_norm=0.0, **how), device)
+
+
+def _policy(window: Window, preset: str) -> Policy:
     torch.manual_seed(0)
     config = PolicyConfig(
-        proprio=COLUMNS,
-        actions=ACTIONS,
-        n_obs=TRANSFORMER_WINDOW.n_obs,
-        horizon=TRANSFORMER_WINDOW.horizon,
-        **PRESETS["tiny" if size.tiny else preset],
+        proprio=COLUMNS, actions=ACTIONS, n_obs=window.n_obs, horizon=window.horizon, **PRESETS[preset]
     )
-    how = {} if size.tiny else {**options, "bf16": True}
-    return Trainer(make_policy(config), sources, TrainingOptions(average=0.0, clip_norm=0.0, **how), device)
+    return make_policy(config)
 
 
 def _ready(loader: TimelineLoader) -> list[dict[str, Tensor]]:
@@ -360,25 +361,12 @@ def _chosen(sources: Sources, name: str, make: Callable[[], Any]) -> Iterator[No
 
 
 def _diffusion_trainer(size: Size, device: torch.device) -> tuple[Trainer, Sources]:
-    torch.manual_seed(0)
-    config = PolicyConfig(
-        proprio=COLUMNS,
-        actions=ACTIONS,
-        n_obs=DIFFUSION_WINDOW.n_obs,
-        horizon=DIFFUSION_WINDOW.horizon,
-        **PRESETS["diffusion-tiny" if size.tiny else "diffusion"],
-    )
+    policy = _policy(DIFFUSION_WINDOW, "diffusion-tiny" if size.tiny else "diffusion")
     sources = Sources()
     # A small policy is bound by its launches, whatever the source of its batches: all of them have a graph.
     graph = device.type == "cuda" and not size.tiny
     options = TrainingOptions(bf16=not size.tiny, compile=not size.tiny, cuda_graph=graph)
-    return Trainer(make_policy(config), sources, options, device), sources
-
-
-# The parts of the benchmark of trainings, and the process of one part. Run by `python -m benchmarks training`.
-#
-# A part has a process of its own, so that one that hangs is ended and the others are measured. It prints each row as a
-# line of JSON on stdout, as soon as it is measured, and its progress on stderr.
+    return Trainer(policy, sources, options, device), sources
 
 
 TRACE_S = 20.0  # before a part is ended, the stacks of its threads are printed

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 
 from robocache_ros.bags.source import RawMessage, Source, joined, window_of
 from robocache_ros.bags.storage.codecs import CompressedMessages, decompress_file
@@ -429,9 +428,7 @@ class Bag:
     def __enter__(self) -> Bag:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -82,13 +82,13 @@ class Monitor:
             self._stopped.wait(PERIOD_S)
 
     def _sample(self, with_gpu: bool) -> None:
-        cpu = _cpu_s(self._proc / "stat")
+        cpu = cpu_s(self._proc / "stat")
         rss = _own_memory_mib(self._proc / "status")
         threads: dict[str, float] = {}
         for task in (self._proc / "task").iterdir():
             try:
                 name = (task / "comm").read_text().strip()
-                threads[name] = threads.get(name, 0.0) + _cpu_s(task / "stat")
+                threads[name] = threads.get(name, 0.0) + cpu_s(task / "stat")
             except OSError:  # the thread has ended
                 continue
         self._times.append(time.monotonic())
@@ -109,7 +109,8 @@ def gpu_used_mib() -> float:
     return float(answer.stdout.strip() or 0)
 
 
-def _cpu_s(stat: Path) -> float:
+def cpu_s(stat: Path) -> float:
+    """Processor time of a process or a thread, from its file in /proc."""
     # The name in brackets may hold spaces; utime and stime are the 12th and 13th field behind it.
     fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S

@@ -5,11 +5,19 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli.options import AsJson, SpecOfRecording, place, spec_of_recording, with_msg_path
+from robocache_ros.cli.options import (
+    AsJson,
+    OptionalPath,
+    OptionalText,
+    SpecOfRecording,
+    place,
+    spec_of_recording,
+    with_msg_path,
+)
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage.new_files import check_new, write_new
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 def calibrate(
     given: dict[str, Any],
     recording: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
+        OptionalText,
         typer.Argument(
             parser=place,
             metavar="BAG|RUN",
@@ -37,7 +45,7 @@ def calibrate(
         str, typer.Option("--joints", metavar="STREAM", help="The stream of positions; else the largest joint states.")
     ] = "",
     write: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        OptionalPath,
         typer.Option("--write", metavar="PATCH", help="Write the keys to merge into the spec to this YAML file."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
@@ -45,7 +53,7 @@ def calibrate(
         bool, typer.Option("--qr", help="Measure cameras that saw the page of --qr-page, against its clock.")
     ] = False,
     qr_page: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        OptionalPath,
         typer.Option("--qr-page", metavar="PAGE", help="Write a page that shows the clock as QR codes, and end."),
     ] = None,
     json: AsJson = False,

@@ -5,7 +5,7 @@
 import importlib
 import json
 import sys
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -22,8 +22,6 @@ from robocache_ros.cli.report import report
 from robocache_ros.cli.run import run
 from robocache_ros.cli.validate import validate
 from robocache_ros.cli.view import view
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.extras import install_hint
 
 app = typer.Typer(
     name="robocache",
@@ -87,13 +85,7 @@ def _forward(name: str, target: str, words: str, parser: str) -> None:
             getattr(importlib.import_module(module), function)().print_help()
             return
         module, _, function = target.partition(":")
-        try:
-            entry = getattr(importlib.import_module(module), function)
-        except ImportError as error:
-            if (hint := install_hint(error)) is None:
-                raise
-            raise RoboCacheError(hint) from None
-        code = entry(context.args)
+        code = getattr(importlib.import_module(module), function)(context.args)
         raise typer.Exit(int(code or 0))
 
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -137,7 +129,7 @@ app.command()(calibrate)
 app.command()(view)
 
 
-def main(arguments: Optional[list[str]] = None, program: str = "robocache") -> None:  # noqa: UP045
+def main(arguments: list[str] | None = None, program: str = "robocache") -> None:
     """Run the command line. A user error prints one line per error to stderr and exits with code 2.
 
     Args:

@@ -4,14 +4,13 @@
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli.options import AsJson, SpecFile, place, with_options
+from robocache_ros.cli.options import AsJson, OptionalText, SpecFile, place, with_options
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.extras import install_hint
 from robocache_ros.spec.run import RunOptions
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ def doctor(
     spec: SpecFile,
     given: dict[str, Any],
     bag: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Option(parser=place, metavar="BAG", help="Compare the values of a recording too."),
+        OptionalText, typer.Option(parser=place, metavar="BAG", help="Compare the values of a recording too.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Compare the values of a fusion node that runs.")] = False,
     fusion: Annotated[str, typer.Option(metavar="NODE", help="With --live: the name of the node.")] = "fusion_node",
@@ -102,15 +100,10 @@ def _listen(spec: "FusionSpec", fusion: str, seconds: float) -> tuple["Observed 
     """Read the ticks of a node for some seconds."""
     import torch
 
+    from robocache_ros.client import FusedSubscriber
     from robocache_ros.policy.doctor import check_node
     from robocache_ros.policy.observed_values import IMAGES, observe_frames
 
-    try:
-        from robocache_ros.client import FusedSubscriber
-    except ImportError as error:
-        if (hint := install_hint(error)) is None:
-            raise
-        raise RoboCacheError(hint) from None
     images = [stream.name for stream in spec.media]
     with FusedSubscriber(fusion, images=images, dtype=torch.uint8, timeout_s=WAIT_S) as ticks:
         node = ticks.wait_for_layout(WAIT_S).spec

@@ -4,24 +4,24 @@
 
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli.options import AsJson, place
+from robocache_ros.cli.options import AsJson, OptionalText, OptionalTexts, place
 from robocache_ros.errors import RoboCacheError, number_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from robocache_ros.exporter.fleet import Attempt, FleetStatus, Removed
+    from robocache_ros.exporter.fleet import Attempt, FleetStatus, FleetTarget, Removed
 
 _TIME = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Out = Annotated[str, typer.Argument(parser=place, metavar="OUT", help="The target of an export: a folder or a URL.")]
 Shared = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time
+    OptionalText,
     typer.Option("--pieces", parser=place, metavar="DIR", help="The folder or URL of --pieces of the export."),
 ]
 
@@ -39,9 +39,8 @@ def status(out: Out, pieces: Shared = None, json: AsJson = False) -> None:
     access.
     """
     from robocache_ros.cli.program import print_document
-    from robocache_ros.exporter.fleet import FleetTarget
 
-    found = _target(FleetTarget, out, pieces).status()
+    found = _target(out, pieces).status()
     if json:
         print_document("fleet status", _status_facts(out, found), exit_code=found.state.value)
     else:
@@ -54,7 +53,7 @@ def status(out: Out, pieces: Shared = None, json: AsJson = False) -> None:
 def retry(
     out: Out,
     recordings: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        OptionalTexts,
         typer.Argument(metavar="RECORDING", help="Names, paths or URLs, with * and ?; all that failed by default."),
     ] = None,
     pieces: Shared = None,
@@ -63,9 +62,8 @@ def retry(
     """Let the next export try recordings again that failed."""
     from robocache_ros.cli import tables
     from robocache_ros.cli.program import print_document
-    from robocache_ros.exporter.fleet import FleetTarget
 
-    chosen = _target(FleetTarget, out, pieces).retry(recordings or ())
+    chosen = _target(out, pieces).retry(recordings or ())
     if json:
         print_document("fleet retry", {"out": out, "recordings": [failure.recording for failure in chosen]})
         return
@@ -90,9 +88,8 @@ def gc(
     """Remove attempts of processes that were killed, and the pieces of exports that were stopped."""
     from robocache_ros.cli import tables
     from robocache_ros.cli.program import print_document
-    from robocache_ros.exporter.fleet import FleetTarget
 
-    removed = _target(FleetTarget, out, pieces).collect(_time(older_than), give_up=give_up)
+    removed = _target(out, pieces).collect(_time(older_than), give_up=give_up)
     if json:
         content = {"out": out, "attempts": removed.attempts, "pieces": removed.pieces, "size_bytes": removed.size}
         print_document("fleet gc", content)
@@ -100,10 +97,11 @@ def gc(
         tables.say(_removed_line(removed))
 
 
-def _target(kind: Any, out: str, pieces: Optional[str]) -> Any:  # noqa: UP045
+def _target(out: str, pieces: str | None) -> "FleetTarget":
+    from robocache_ros.exporter.fleet import FleetTarget
     from robocache_ros.storage.paths import any_path
 
-    return kind(any_path(out, "datasets"), pieces)
+    return FleetTarget(any_path(out, "datasets"), pieces)
 
 
 def _time(text: str) -> timedelta:

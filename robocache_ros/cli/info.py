@@ -4,11 +4,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli.options import AsJson, Recordings, with_msg_path
+from robocache_ros.cli.options import AsJson, OptionalPath, OptionalTexts, Recordings, with_msg_path
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.storage.new_files import check_new, write_new
@@ -23,16 +23,15 @@ def info(
     given: dict[str, Any],
     bags: Recordings = None,
     write_spec: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
-        typer.Option("--write-spec", help="Write a first spec for the recording to this file."),
+        OptionalPath, typer.Option("--write-spec", help="Write a first spec for the recording to this file.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing spec.")] = False,
     topics: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer reads it at run time
+        OptionalTexts,
         typer.Option("--topics", help="Topics of the spec: a name or a glob such as '/arm/*'; may be repeated."),
     ] = None,
     only: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer reads it at run time
+        OptionalTexts,
         typer.Option(
             "--only", help="Streams of the spec: actions, clouds, images, joints, numbers or poses; may be repeated."
         ),

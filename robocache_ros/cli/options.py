@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from robocache_ros.spec import FusionSpec
 
 
+# The types of what need not be given: typer reads them at run time, and its oldest version does not know `str | None`.
+OptionalText = Optional[str]  # noqa: UP045
+OptionalTexts = Optional[list[str]]  # noqa: UP045
+OptionalPath = Optional[Path]  # noqa: UP045
+OptionalInt = Optional[int]  # noqa: UP045
+OptionalFloat = Optional[float]  # noqa: UP045
+
+
 def place(text: str) -> str:
     """Return a path or URL if it can be one. It stays text, since a `Path` would change the slashes of a URL."""
     try:
@@ -32,7 +40,7 @@ SpecFile = Annotated[
     str, typer.Option("--spec", "-s", parser=place, metavar="PATH", help="The fusion spec (YAML), or its URL.")
 ]
 SpecOfRecording = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time
+    OptionalText,
     typer.Option(
         "--spec",
         "-s",
@@ -48,7 +56,7 @@ Recording = Annotated[
     ),
 ]
 Recordings = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer reads it at run time
+    OptionalTexts,
     typer.Argument(
         parser=place,
         metavar="BAG",
@@ -57,7 +65,7 @@ Recordings = Annotated[
     ),
 ]
 ManifestFile = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time
+    OptionalText,
     typer.Option(
         "--manifest",
         parser=place,

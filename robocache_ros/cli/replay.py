@@ -3,11 +3,11 @@
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from robocache_ros.cli.options import AsJson
+from robocache_ros.cli.options import AsJson, OptionalInt, OptionalPath, OptionalText
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import RoboCacheError, printable
 
@@ -21,7 +21,7 @@ def replay(
     ],
     verify: Annotated[bool, typer.Option("--verify", help="Compare all that is computed with the run.")] = False,
     policy: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
+        OptionalText,
         typer.Option(
             metavar="POLICY",
             help="Plans again; it must give the same plan for the same frame. (the checkpoint of the run, if it "
@@ -30,15 +30,12 @@ def replay(
         ),
     ] = None,
     first: Annotated[
-        Optional[int],  # noqa: UP045 - typer reads it at run time
+        OptionalInt,
         typer.Option("--from", metavar="TICK", help="With --export: the first tick, by its index on the tick grid."),
     ] = None,
-    last: Annotated[
-        Optional[int],  # noqa: UP045 - typer reads it at run time
-        typer.Option("--to", metavar="TICK", help="With --export: the last tick."),
-    ] = None,
+    last: Annotated[OptionalInt, typer.Option("--to", metavar="TICK", help="With --export: the last tick.")] = None,
     export: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        OptionalPath,
         typer.Option("--export", metavar="PATH", help="Write the part of the run that recomputes these ticks."),
     ] = None,
     json: AsJson = False,

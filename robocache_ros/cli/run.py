@@ -7,14 +7,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli.options import SpecFile, with_options
+from robocache_ros.cli.options import OptionalPath, OptionalText, SpecFile, with_options
 from robocache_ros.cli.terminal import pressed_keys
-from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.extras import install_hint
+from robocache_ros.errors import printable
 from robocache_ros.spec.run import RunOptions
 
 if TYPE_CHECKING:
@@ -36,12 +35,11 @@ def run(
     spec: SpecFile,
     device: Annotated[str, typer.Option(help="Device of a checkpoint: cpu, cuda, cuda:<index>.")] = "cpu",
     fusion: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Option(metavar="NODE", help="A fusion node that runs already; else one is started here."),
+        OptionalText, typer.Option(metavar="NODE", help="A fusion node that runs already; else one is started here.")
     ] = None,
     use_sim_time: Annotated[bool, typer.Option("--sim-time", help="Follow /clock.")] = False,
     record: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        OptionalPath,
         typer.Option(metavar="PATH", help="Record the run to a new .mcap file, for `robocache replay PATH --verify`."),
     ] = None,
     *,
@@ -59,12 +57,8 @@ def run(
     known = options.without_urdfs() if options.urdf_topics else options  # the node reads those of topics
     Outputs(read, known, urdfs)  # mistakes are reported before nodes start
     check_policy(policy, replace(read, run=options))
-    try:
-        from robocache_ros.nodes.policy_runner import run_policy
-    except ImportError as error:
-        if (hint := install_hint(error)) is None:
-            raise
-        raise RoboCacheError(hint) from None
+    from robocache_ros.nodes.policy_runner import run_policy
+
     log = str(record) if record else ""
     code = run_policy(policy, str(spec), device, fusion, given, use_sim_time=use_sim_time, record=log, control=control)
     sys.exit(code)

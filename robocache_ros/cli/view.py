@@ -6,21 +6,29 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from robocache_ros.cli.options import SpecOfRecording, place, spec_of_recording, with_msg_path
+from robocache_ros.cli.options import (
+    OptionalFloat,
+    OptionalPath,
+    OptionalText,
+    SpecOfRecording,
+    place,
+    spec_of_recording,
+    with_msg_path,
+)
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage.new_files import check_new, write_new
 
 WEB_PORT = 9090  # of Rerun
 
 if TYPE_CHECKING:
-    from robocache_ros.storage.paths import AnyPath
+    from robocache_ros.view.sources import SceneOf
 
 
 @with_msg_path
@@ -36,30 +44,29 @@ def view(
         typer.Option("--from", metavar="N", help="First second of a recording or a run; first episode of a dataset."),
     ] = 0,
     last: Annotated[
-        Optional[float],  # noqa: UP045 - typer reads it at run time
-        typer.Option("--to", metavar="N", help="Second at which it ends; the episode after the last."),
+        OptionalFloat, typer.Option("--to", metavar="N", help="Second at which it ends; the episode after the last.")
     ] = None,
     split: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Option("--split", metavar="NAME", help="Split of an RLDS dataset, such as val."),
+        OptionalText, typer.Option("--split", metavar="NAME", help="Split of an RLDS dataset, such as val.")
     ] = None,
     save: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        OptionalPath,
         typer.Option("--save", metavar="FILE", help="Write a recording of Rerun (.rrd) instead of opening a viewer."),
     ] = None,
     web: Annotated[bool, typer.Option("--web", help="Serve the viewer for a browser, until Ctrl-C.")] = False,
     foxglove: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        OptionalPath,
         typer.Option("--foxglove", metavar="FILE", help="Write a layout for Foxglove and Lichtblick (.json) instead."),
     ] = None,
     plotjuggler: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        OptionalPath,
         typer.Option("--plotjuggler", metavar="FILE", help="Write a layout for PlotJuggler (.xml) instead."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
     """Show cameras, raw samples with the fused values over them, their validity and ages, poses and clouds."""
     from robocache_ros.cli import tables
+    from robocache_ros.storage.paths import any_path
 
     files = {"--save": save, "--foxglove": foxglove, "--plotjuggler": plotjuggler}
     if sum(file is not None for file in files.values()) + web > 1:
@@ -77,7 +84,24 @@ def view(
         )
         return
     began = time.monotonic()
-    notes = _shown(source, spec, first, last, split, msg_path, save, web, tables.say)
+    path = any_path(source, "recordings")
+
+    def draw(scene_of: "SceneOf") -> list[str]:
+        from robocache_ros.formats.registry import format_of
+        from robocache_ros.recorder.mcap import read_metadata
+        from robocache_ros.recorder.run_log import RUN
+        from robocache_ros.view import sources
+
+        if isinstance(path, Path):
+            if path.is_file() and RUN in read_metadata(path):
+                return sources.show_run(path, scene_of, first, last)
+            if path.exists() and (name := format_of(path)):
+                options = {"split": split} if split else {}
+                end = None if last is None else int(last)
+                return sources.show_dataset(path, name, scene_of, int(first), end, **options)
+        return sources.show_recording(path, scene_of, spec_of_recording(source, spec, msg_path), first, last, msg_path)
+
+    notes = _shown(path.name, draw, save, web)
     tables.show_notes(notes)
     if save is not None:
         seconds, size = time.monotonic() - began, save.stat().st_size / 1e6
@@ -86,26 +110,16 @@ def view(
         )
 
 
-def _shown(
-    source: str,
-    spec: str | None,
-    first: float,
-    last: float | None,
-    split: str | None,
-    msg_path: Sequence[str],
-    save: Path | None,
-    web: bool,
-    say: Callable[[str], None],
-) -> list[str]:
+def _shown(name: str, draw: Callable[["SceneOf"], list[str]], save: Path | None, web: bool) -> list[str]:
+    """Show what `draw` draws, in the viewer or for a browser, or write it to a file; returns its notes."""
     import torch
 
+    from robocache_ros.cli import tables
     from robocache_ros.extras import need
-    from robocache_ros.storage.paths import any_path
     from robocache_ros.view import scene
 
     rr = need("rerun", "view")
-    path = any_path(source, "recordings")
-    recording = scene.open_recording(printable(path.name, 80))
+    recording = scene.open_recording(printable(name, 80))
     draft = save.with_name(f".{save.name}.part") if save else None
     if draft:
         try:
@@ -115,7 +129,7 @@ def _shown(
     elif web:
         url = recording.serve_grpc()
         rr.serve_web_viewer(open_browser=False)
-        say(f"open http://localhost:{WEB_PORT}/?url={quote(url, safe='')}; end with Ctrl-C")
+        tables.say(f"open http://localhost:{WEB_PORT}/?url={quote(url, safe='')}; end with Ctrl-C")
     else:
         # The viewer is a program beside this Python, which need not be on the PATH.
         programs = [str(Path(sys.executable).parent), str(Path(need("rerun_cli", "view").__file__).parent)]
@@ -131,7 +145,7 @@ def _shown(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: several threads would wait for each other
     try:
-        notes = _drawn(path, source, spec, first, last, split, msg_path, scene_of)
+        notes = draw(scene_of)
         recording.send_blueprint(made[0].blueprint())  # with what was found meanwhile
         recording.flush()
         if draft and save:
@@ -144,29 +158,3 @@ def _shown(
     while web:
         time.sleep(1)
     return notes
-
-
-def _drawn(
-    path: "AnyPath",
-    source: str,
-    spec: str | None,
-    first: float,
-    last: float | None,
-    split: str | None,
-    msg_path: Sequence[str],
-    scene_of: Any,
-) -> list[str]:
-    from robocache_ros.formats.registry import format_of
-    from robocache_ros.recorder.mcap import read_metadata
-    from robocache_ros.recorder.run_log import RUN
-    from robocache_ros.view import sources
-
-    if isinstance(path, Path):
-        if path.is_file() and RUN in read_metadata(path):
-            return sources.show_run(path, scene_of, first, last)
-        if path.exists() and (name := format_of(path)):
-            options = {"split": split} if split else {}
-            return sources.show_dataset(
-                path, name, scene_of, int(first), None if last is None else int(last), **options
-            )
-    return sources.show_recording(path, scene_of, spec_of_recording(source, spec, msg_path), first, last, msg_path)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing import connection, forkserver, resource_tracker
+from collections.abc import Mapping
+from multiprocessing import forkserver
 from typing import Any
+
+from robocache_ros.processes import blocked_interrupt, end_with_parent
 
 # What workers of most datasets need. A module that cannot be imported is left to the worker.
 IMPORTED_ONCE = (
@@ -34,17 +34,6 @@ def worker_context() -> Any:
     return multiprocessing.get_context("forkserver")
 
 
-@contextmanager
-def blocked_interrupt() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group. A process that starts here ignores it; the loader ends that process."""
-    resource_tracker.ensure_running()  # its own start, with the first process, would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def begin(environment: Mapping[str, str]) -> None:
     """Begin a process: it leaves Ctrl-C to its parent, and ends with it.
 
@@ -54,11 +43,4 @@ def begin(environment: Mapping[str, str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     os.environ.clear()
     os.environ.update(environment)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent
-    connection.wait([parent.sentinel])
-    os._exit(1)
+    end_with_parent()

@@ -18,7 +18,6 @@ from robocache_ros.datasets.timeline_dataset import RESIZES, TimelineDataset, ch
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.read import ROLES, DatasetError, EpisodeSource, SourceEpisode, Stream, known_names
 from robocache_ros.spec import strict_yaml
-from robocache_ros.untrusted_files import read_text
 
 MAX_STREAMS, MAX_DIM, MAX_DATASETS = 1024, 4096, 10_000
 _STREAM_KEYS = ("dim", "role", "align", "image_size", "resize")
@@ -73,12 +72,7 @@ def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
         RoboCacheError: the file cannot be read, or something in it is wrong; the message names it.
     """
     if not isinstance(given, Mapping):
-        path = Path(given)
-        where = printable(path)
-        try:
-            given = strict_yaml.load(read_text(path, "give the file of a layout", strict_yaml.MAX_BYTES)).value
-        except strict_yaml.YamlError as error:
-            raise RoboCacheError(f"{where}: line {error.line}: {error}; correct it") from None
+        given, _ = strict_yaml.read_file(Path(given), "give the file of a layout")
     given_keys = _mapping("layout", given)
     known_names("layout", given_keys, ("streams", "datasets"))
     streams = {

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -27,6 +28,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.read import DatasetError, SourceEpisode, Stream, read_object
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.kernels import cache_directory
+from robocache_ros.processes import blocked_interrupt
 from robocache_ros.storage.paths import RemotePath
 from robocache_ros.untrusted_files import file_below
 
@@ -156,11 +158,13 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
     given = (dict(os.environ), vectors, skip)
     with ProcessPoolExecutor(workers, forked_processes.worker_context(), _begin, given) as pool:
         try:
-            with forked_processes.blocked_interrupt():
-                parts = pool.map(_part_of_worker, [range(first, last) for first, last in pairwise(edges)])
-            yield from parts
+            with blocked_interrupt():
+                parts = deque(pool.submit(_part_of_worker, range(first, last)) for first, last in pairwise(edges))
+            while parts:
+                yield parts.popleft().result()
         except BaseException as error:
-            for process in list((pool._processes or {}).values()):  # they have no work to complete
+            # They have no work to complete. None of it was cancelled, as `map` would: the pool cannot mark that failed.
+            for process in list((pool._processes or {}).values()):
                 process.kill()
             if isinstance(error, BrokenProcessPool):
                 raise DatasetError(

@@ -267,9 +267,9 @@ def decode_compressed(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -
     return image
 
 
-def first_picture(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -> bytes:
-    """The first picture of a jpeg or png payload, as a file for a decompressor; DecodeError beyond `limits`."""
-    return _PICTURES[image.encoding](image.data.tobytes(), limits, limits.pixels)
+def first_picture(image: ImagePayload) -> bytes:
+    """The first picture of a jpeg or png payload, as a file for a decompressor; DecodeError beyond IMAGE_LIMITS."""
+    return _PICTURES[image.encoding](image.data.tobytes(), IMAGE_LIMITS, IMAGE_LIMITS.pixels)
 
 
 def _depth(quantized: np.ndarray[Any, np.dtype[np.uint16]], a: float, b: float) -> np.ndarray[Any, Any]:

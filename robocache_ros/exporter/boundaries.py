@@ -28,7 +28,7 @@ from robocache_ros.formats.pieces import EpisodeInfo, runs
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec, Layout, StreamQuality, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from robocache_ros.spec.keys import Problem, SpecError, below
+from robocache_ros.spec.keys import Problems, refusal
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import read_text
 
@@ -146,19 +146,15 @@ def read_episodes(path: AnyPath) -> list[StatedEpisode]:
     table = read_table(path, ROWS)
     if not 0 < len(table.rows) <= MAX_EPISODES:
         raise RoboCacheError(f"{table.place(())}: {len(table.rows):,} episodes; give 1 to {MAX_EPISODES:,}")
-    episodes, problems = [], []
+    episodes, problems = [], Problems()
     for number, row in enumerate(table.rows):
-        try:
+        with problems.below(number):
             values = values_of(row, ROWS)
-        except SpecError as error:
-            problems += below((number,), error)
-            continue
-        start, stop = values.get("from"), values.get("to")
-        if start and stop and start.relative == stop.relative and stop.ns <= start.ns:
-            problems.append(Problem((number, "to"), "is not after from; exchange them, or correct one"))
-        episodes.append(StatedEpisode(start, stop, values.get("task"), values.get("success")))
-    if problems:
-        raise SpecError(problems, table.place)
+            start, stop = values.get("from"), values.get("to")
+            if start and stop and start.relative == stop.relative and stop.ns <= start.ns:
+                raise refusal("to", "is not after from; exchange them, or correct one")
+            episodes.append(StatedEpisode(start, stop, values.get("task"), values.get("success")))
+    problems.raise_any(table.place)
     return episodes
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import multiprocessing
 import os
@@ -17,9 +16,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
@@ -31,6 +29,7 @@ import torch
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.extras import need
+from robocache_ros.processes import blocked_interrupt, end_with_parent, set_malloc
 from robocache_ros.storage.cache import UNITS, release_all
 from robocache_ros.storage.errors import error_number
 
@@ -42,14 +41,8 @@ _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": (-1, 16 << 20), "MALLOC_MMAP_THRESHOLD_": 
 
 
 def return_freed_memory() -> None:
-    """Set the malloc thresholds of this process, unless the environment sets them. No effect with another libc."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    for variable, (option, nbytes) in _MALLOPT.items():
-        if variable not in os.environ:
-            mallopt(option, nbytes)
+    """Set the malloc thresholds of this process."""
+    set_malloc(_MALLOPT)
 
 
 @dataclass(frozen=True)
@@ -382,22 +375,16 @@ class _Process(NamedTuple):
 
 def _started(threads: int) -> _Process:
     context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
-    resource_tracker.ensure_running()  # the first process would start it, which unblocks the signal below
     here, there = context.Pipe()
     process = context.Process(target=_work, args=(there, threads), daemon=True)
-    # Ctrl-C reaches the whole process group. Workers inherit the blocked signal; the parent ends them.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
+    with closing(there), blocked_interrupt():
         process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        there.close()
     return _Process(process, here)
 
 
 def _work(connection: Connection, threads: int) -> None:
     """Worker process: run each received task with the work that came before; send its progress and its result."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # so that a new export does not share the machine with this process
     torch.set_num_threads(threads)
     return_freed_memory()
     work: Any = None
@@ -410,13 +397,6 @@ def _work(connection: Connection, threads: int) -> None:
             connection.send(finished(work, task, connection.send))
     except (EOFError, BrokenPipeError):
         return  # the parent has closed the connection
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent
-    wait([parent.sentinel])
-    os._exit(1)  # so that a new export does not share the machine with this process
 
 
 ADDRESS = "RAY_ADDRESS"

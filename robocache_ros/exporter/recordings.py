@@ -20,7 +20,7 @@ from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording, p
 from robocache_ros.recorder.episodes import TRASH, is_episode_name, read_episode
 from robocache_ros.spec import strict_yaml
 from robocache_ros.spec.dataset import check_line
-from robocache_ros.spec.keys import KeyPath, KeyType, Problem, SpecError, below, refuse, show_value, suggestion
+from robocache_ros.spec.keys import KeyPath, KeyType, Problem, Problems, SpecError, refuse, show_value, suggestion
 from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url
 from robocache_ros.untrusted_files import read_text
 
@@ -131,19 +131,10 @@ def read_table(path: AnyPath, kind: RowKind) -> Table:
 
 
 def _yaml(path: AnyPath, kind: RowKind) -> Table:
-    shown = printable(path, 60)
-    try:
-        root = strict_yaml.load(read_text(path, _HINT.format(kind.name), strict_yaml.MAX_BYTES))
-    except strict_yaml.YamlError as error:
-        raise RoboCacheError(printable(f"{shown}:{error.line}:{error.column}: {error}", 199)) from None
-
-    def place(at: KeyPath) -> str:
-        node = root.at(at)
-        return f"{shown}:{node.line}:{node.column}"
-
-    if not isinstance(root.value, list):
+    rows, place = strict_yaml.read_file(path, _HINT.format(kind.name))
+    if not isinstance(rows, list):
         raise RoboCacheError(f"{place(())}: not a list of {kind.name}; write `- {kind.example}` for each")
-    return Table(root.value, place)
+    return Table(rows, place)
 
 
 def _csv(path: AnyPath, kind: RowKind) -> Table:
@@ -182,19 +173,16 @@ def values_of(row: Any, kind: RowKind) -> dict[str, Any]:
     """
     if not isinstance(row, Mapping):
         raise refuse(f"expected keys and values, got {show_value(row)}; write `{kind.example}`")
-    problems = [Problem((key,), wrong) for key in row if (wrong := _unknown(key, kind))]
+    problems = Problems(Problem((key,), wrong) for key in row if (wrong := _unknown(key, kind)))
     values = {}
     for key, type_ in kind.keys.items():
         if row.get(key) in _LOST:
             if key in kind.required:
                 problems.append(Problem((key,), f"missing; {kind.required[key]}"))
             continue
-        try:
+        with problems.below(key):
             values[key] = type_.read(row[key])
-        except SpecError as error:
-            problems += below((key,), error)
-    if problems:
-        raise SpecError(problems)
+    problems.raise_any()
     return values
 
 
@@ -499,18 +487,15 @@ def load_manifest(path: str | AnyPath) -> tuple[PlannedRecording, ...]:
     if not table.rows:
         raise RoboCacheError(f"{table.place(())}: lists no recordings; name one at least")
     found: dict[PlannedRecording, None] = {}
-    problems: list[Problem] = []
+    problems = Problems()
     for number, row in enumerate(table.rows):
-        try:
+        with problems.below(number):
             found |= dict.fromkeys(_recordings(row, where.parent, table.place((number,))))
-        except SpecError as error:
-            problems += below((number,), error)
         if len(found) > MAX_RECORDINGS:
             raise RoboCacheError(
                 f"{table.place((number,))}: more than {MAX_RECORDINGS:,} recordings; use two manifests"
             )
-    if problems:
-        raise SpecError(problems, table.place)
+    problems.raise_any(table.place)
     return tuple(found)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -63,12 +62,6 @@ FOLDER = "replay_buffer.zarr"
 ACTION, REWARD = "action", "reward"  # arrays in addition to those of the observations, which have the names of streams
 MAX_CHUNK_BYTES, MAX_CHUNKS = 256 << 20, 10_000_000
 CODECS = ("", "zstd", "zlib", "gzip")  # of chunks that are read
-
-
-# Zarr format 2 folders: JSON metadata and one file per chunk
-# (https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html).
-#
-# Written without the zarr library, whose version 3 and the version 2 that Diffusion Policy needs exclude each other.
 
 
 CHUNK_BYTES = 2_000_000  # of arrays of small rows, as ReplayBuffer chooses them
@@ -151,9 +144,7 @@ class ZarrArray:
     def __enter__(self) -> ZarrArray:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._row % self._chunk_rows:
             self._buffer[self._row % self._chunk_rows :] = 0
             self._flush(self._row)

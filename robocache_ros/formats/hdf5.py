@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import check_hdf5
-from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     MAX_IMAGE_BYTES,
@@ -36,6 +35,7 @@ from robocache_ros.formats.read import (
     numbers,
     refusing,
 )
+from robocache_ros.processes import cached_until_fork
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import (

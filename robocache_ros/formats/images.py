@@ -28,8 +28,8 @@ from robocache_ros.decode.images import (
 from robocache_ros.decode.payloads import IMAGE_LIMITS, DecodeError, ImagePayload
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats.read import DatasetError, Stream, Values, check_image_bytes, refusing
+from robocache_ros.processes import cached_until_fork
 from robocache_ros.storage.paths import AnyPath, keep_for
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_container
 
@@ -82,6 +82,15 @@ def is_files(values: Values) -> TypeGuard[Files]:
 def label(stream: Stream, where: str) -> str:
     """Return what errors of a stream begin with."""
     return f"{where}: {printable(stream.name, 40)}"
+
+
+def grey_levels(image: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an 8-bit image as it is, and other numbers, such as depth, scaled to 0 to 255."""
+    if image.dtype == np.uint8:
+        return image
+    finite = np.nan_to_num(image.astype(np.float32), posinf=0, neginf=0)
+    levels: NDArray[np.uint8] = (255 * finite / max(float(finite.max()), 1e-9)).clip(0, 255).astype(np.uint8)
+    return levels
 
 
 def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, int]:

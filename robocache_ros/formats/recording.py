@@ -19,6 +19,7 @@ from robocache_ros.bags.stats import Gap, TopicStats
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import number_of
 from robocache_ros.extras import need
+from robocache_ros.formats.images import grey_levels
 from robocache_ros.formats.pieces import EpisodeInfo
 from robocache_ros.spec import FusionSpec
 from robocache_ros.storage.paths import AnyPath
@@ -116,9 +117,7 @@ class Thumbnails:
 
 def _jpeg(image: NDArray[np.generic]) -> bytes:
     """Encode a (C, H, W) image of any type as a small JPEG file; depth is scaled to the range of gray levels."""
-    if image.dtype != np.uint8:
-        finite = np.nan_to_num(image.astype(np.float32), posinf=0, neginf=0)
-        image = (255 * finite / max(float(finite.max()), 1e-9)).clip(0, 255).astype(np.uint8)
+    image = grey_levels(image)
     rgb = np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0)).astype(np.uint8)
     picture = need("PIL.Image", "export").fromarray(rgb)
     scale = min(1.0, HEIGHT / picture.height, MAX_WIDTH / picture.width)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import check_hdf5
-from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats import write
 from robocache_ros.formats.check import ExportedRows, Findings, FormatCheck, TickRows, check_finite, check_ticks
 from robocache_ros.formats.columns import ArrayRows, ExportColumns, export_columns, read_marks
@@ -40,6 +39,7 @@ from robocache_ros.formats.read import (
     refusing,
 )
 from robocache_ros.formats.write import RAW, FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
+from robocache_ros.processes import cached_until_fork
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.paths import AnyPath, as_path

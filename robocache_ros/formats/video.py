@@ -17,6 +17,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.formats.statistics import Histogram, Stats
 from robocache_ros.spec.dataset import MAX_CRF, PRESETS
+from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import given_file, open_container
 
 MIN_M, MAX_M, SHIFT_M = 0.01, 10.0, 3.5
@@ -286,7 +287,7 @@ class JoinedVideo:
         self._files = files
         self._frames = self._bytes = self._packets = 0
 
-    def append(self, part: Path, frames: int) -> tuple[int, int, int]:
+    def append(self, part: AnyPath, frames: int) -> tuple[int, int, int]:
         """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
         with open_container(given_file(part)) as source:
             stream = source.streams.video[0]

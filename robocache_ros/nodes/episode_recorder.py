@@ -120,13 +120,11 @@ class _Receiver:
         self.topics: list[_Subscribed] = []
         self.episode: EpisodeWriter | None = None
         self._node = node
-        self._failed = failed
         self._group = middleware.ManualCallbackGroup()
         self._subscriber = RawSubscriber()
         self._lock = threading.Lock()  # of `episode`, and of the latched messages
-        self._stopped = threading.Event()
         self._waiter = middleware.Waiter(node, most)
-        self._thread = threading.Thread(target=self._run, name="robocache-recorder", daemon=True)
+        self._thread = process.Repeated("robocache-recorder", self._step, failed)
 
     def add(self, name: str, kind: type[Any], kind_name: str, streams: Sequence[StreamSpec] = ()) -> None:
         """Subscribe to a topic."""
@@ -179,9 +177,7 @@ class _Receiver:
 
     def destroy(self) -> None:
         """Stop, and destroy the subscriptions."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop()
         self._waiter.destroy()
         for topic in self.topics:
             self._node.destroy_subscription(topic.subscription)
@@ -212,16 +208,10 @@ class _Receiver:
             raw=True,
         )
 
-    def _run(self) -> None:
-        process.reduce_timer_slack()
-        try:
-            while not self._stopped.is_set():
-                topics = self.topics
-                if not max([self._receive(topic) for topic in topics], default=False):
-                    self._waiter.wait(IDLE_NS, [topic.subscription for topic in topics])
-        except Exception as error:
-            if not self._stopped.is_set():
-                self._failed(error)
+    def _step(self) -> None:
+        topics = self.topics
+        if not max([self._receive(topic) for topic in topics], default=False):
+            self._waiter.wait(IDLE_NS, [topic.subscription for topic in topics])
 
     def _receive(self, topic: _Subscribed) -> bool:
         """Receive waiting messages of a topic; returns whether there may be more."""
@@ -257,14 +247,13 @@ class EpisodeRecorder(ManagedNode):
     """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`.
 
     Args:
-        name: the node's name, before remapping.
         kwargs: arguments of rclpy's LifecycleNode.
     """
 
-    def __init__(self, name: str = "episode_recorder", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         self._spec: FusionSpec | None = None
         self._receiver: _Receiver | None = None  # while the node is active
-        super().__init__(name, PARAMETERS, CHANGEABLE, **kwargs)
+        super().__init__("episode_recorder", PARAMETERS, CHANGEABLE, **kwargs)
         self._folder: RecordingsFolder | None = None
         self._session: dict[str, str] = {}
         self._classes: dict[str, type[Any]] = {}

@@ -163,13 +163,12 @@ class FusionNode(ManagedNode):
     """Publishes `~/fused`, `~/layout`, `~/plot`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares.
 
     Args:
-        name: the node's name, before remapping.
         kwargs: arguments of rclpy's LifecycleNode.
     """
 
-    def __init__(self, name: str = "fusion_node", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         self.pipeline: Pipeline | None = None  # None while the node is unconfigured
-        super().__init__(name, PARAMETERS, **kwargs)
+        super().__init__("fusion_node", PARAMETERS, **kwargs)
         self._report_error = ""  # error of the last report
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics continue while a simulation is paused

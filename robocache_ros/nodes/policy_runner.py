@@ -110,7 +110,6 @@ class PolicyRunner(ManagedNode):
     """Runs a policy; docs/reference/node.md has its topics and services.
 
     Args:
-        name: the node's name, before remapping.
         kwargs: arguments of rclpy's LifecycleNode.
 
     Attributes:
@@ -118,10 +117,10 @@ class PolicyRunner(ManagedNode):
         shared_log: of the fusion node in this process, for the next run; it is not closed here.
     """
 
-    def __init__(self, name: str = "policy_runner", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         self.run: Run | None = None
         self.shared_log: RunLog | None = None
-        super().__init__(name, (*PARAMETERS, *OPTIONS), **kwargs)
+        super().__init__("policy_runner", (*PARAMETERS, *OPTIONS), **kwargs)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import os
 import queue
 import signal
 import sys
@@ -21,25 +20,14 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from robocache_ros.errors import printable
+from robocache_ros.processes import set_malloc
 
-# Settings of glibc's malloc to keep the blocks of large messages: page faults cost more than copying a message.
-
+# Settings of malloc to keep the blocks of large messages: page faults cost more than copying a message.
 _MALLOPT = {
     "MALLOC_TRIM_THRESHOLD_": (-1, 2**31 - 1),
     "MALLOC_TOP_PAD_": (-2, 64 << 20),
     "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20),
 }
-
-
-def keep_large_blocks() -> None:
-    """Configure malloc, except for settings in the user's environment; do nothing with another libc."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    for variable, (option, value) in _MALLOPT.items():
-        if variable not in os.environ:
-            mallopt(option, value)
 
 
 _PR_SET_TIMERSLACK = 29
@@ -50,7 +38,7 @@ def prepare() -> None:
     """Set up this process for large messages and evenly spaced ticks."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     torch.set_num_threads(1)  # tensors are small; a thread pool would only take cores from the middleware
-    keep_large_blocks()
+    set_malloc(_MALLOPT)
 
 
 def reduce_timer_slack() -> None:
@@ -118,6 +106,44 @@ def spun(node: Node) -> Iterator[None]:
         ended.set_result(None)
         thread.join()
         executor.shutdown()
+
+
+class Repeated:
+    """A step that a thread repeats until it is stopped. Its sleeps end on time.
+
+    Args:
+        name: of the thread.
+        step: called again and again; it returns soon after `stopped` is set.
+        failed: called once, from the thread, if a step raises an error.
+
+    Attributes:
+        stopped: set when the thread is to end.
+    """
+
+    def __init__(self, name: str, step: Callable[[], object], failed: Callable[[Exception], None]) -> None:
+        self.stopped = threading.Event()
+        self._step = step
+        self._failed = failed
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and return when it has ended; from the thread itself, return at once."""
+        self.stopped.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        reduce_timer_slack()
+        try:
+            while not self.stopped.is_set():
+                self._step()
+        except Exception as error:
+            if not self.stopped.is_set():
+                self._failed(error)
 
 
 SIGACTION_BYTES = 512  # more than any libc's struct sigaction, which begins with the handler

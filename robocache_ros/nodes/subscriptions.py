@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -459,12 +458,10 @@ class LargeMessages:
         self.arrived = middleware.Signal(node)  # sent for each message
         self._subscriptions = subscriptions
         self._topics: Sequence[Topic] = [topic for topic in subscriptions.topics if topic.large]
-        self._failed = failed
         self._received: deque[tuple[Topic, ReceivedMessage]] = deque()
         self._raw_subscriber = RawSubscriber()
-        self._stopped = threading.Event()
         self._waiter = middleware.Waiter(node, len(self._topics))
-        self._thread = threading.Thread(target=self._run, name="robocache-large", daemon=True)
+        self._thread = process.Repeated("robocache-large", self._step, failed)
         if self._topics:
             self._thread.start()
 
@@ -474,26 +471,18 @@ class LargeMessages:
 
     def destroy(self) -> None:
         """Stop, and release the wait set."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop()
         self._waiter.destroy()
         self.arrived.destroy()
 
-    def _run(self) -> None:
-        process.reduce_timer_slack()
-        try:
-            while not self._stopped.is_set():
-                flooded = len(self._received) >= MAX_LARGE_UNREAD
-                for topic in self._topics if not flooded else ():
-                    flooded = self._receive(topic) or flooded
-                if flooded:
-                    self._stopped.wait(PAUSE_S)
-                else:
-                    self._waiter.wait(IDLE_NS, [topic.subscription for topic in self._topics])
-        except Exception as error:
-            if not self._stopped.is_set():
-                self._failed(error)
+    def _step(self) -> None:
+        flooded = len(self._received) >= MAX_LARGE_UNREAD
+        for topic in self._topics if not flooded else ():
+            flooded = self._receive(topic) or flooded
+        if flooded:
+            self._thread.stopped.wait(PAUSE_S)
+        else:
+            self._waiter.wait(IDLE_NS, [topic.subscription for topic in self._topics])
 
     def _receive(self, topic: Topic) -> bool:
         """Receive the messages of a topic; returns whether there may be more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -353,12 +352,10 @@ class TickLoop:
     ) -> None:
         self._clock_source = clock_source
         self._publish = publish
-        self._failed = failed
         self._stats = stats
         self._delay_ns = delay_ns
         self._lead_ns = lead_ns
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="robocache-ticks", daemon=True)
+        self._thread = process.Repeated("robocache-ticks", self._step, failed)
 
     def start(self) -> None:
         """Start the thread."""
@@ -367,24 +364,16 @@ class TickLoop:
 
     def stop(self) -> None:
         """Stop the thread, and return when it has ended."""
-        self._stopped.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
         self._clock_source.destroy()
         process.unfreeze_gc()
 
-    def _run(self) -> None:
-        process.reduce_timer_slack()
-        try:
-            while not self._stopped.is_set():
-                for frames in self._clock_source.step():
-                    if len(frames):
-                        self._publish(frames, self._wait_until_due)
-                        self._stats.add(frames, self._lateness_ns(frames))
-                self._clock_source.wait()
-        except Exception as error:
-            if not self._stopped.is_set():
-                self._failed(error)
+    def _step(self) -> None:
+        for frames in self._clock_source.step():
+            if len(frames):
+                self._publish(frames, self._wait_until_due)
+                self._stats.add(frames, self._lateness_ns(frames))
+        self._clock_source.wait()
 
     def _wait_until_due(self, tick_ns: int) -> None:
         """Return when a tick is due; immediately if that time has passed, or if there is none."""

@@ -57,12 +57,14 @@ class Finding:
         return f"{self.thing}: {self.trained}{' in training' if found else ''}{found}{advice}"
 
 
-def compared(
-    thing: str, trained: object, found: object, advice: str, level: str = ERROR, side: str = "in the spec"
-) -> Finding:
-    """Return the finding of two values that shall be equal."""
+def compared(thing: str, trained: object, found: object, advice: str, level: str = ERROR) -> Finding:
+    """Return the finding of two values, of the training and in the spec, that shall be equal."""
     old, new = printable(_shown(trained), SHOWN), printable(_shown(found), SHOWN)
-    return Finding(OK, thing, old, new, side) if trained == found else Finding(level, thing, old, new, side, advice)
+    return Finding(OK, thing, old, new) if trained == found else Finding(level, thing, old, new, advice=advice)
+
+
+def _named(spec: FusionSpec, name: str) -> StreamSpec | None:
+    return next((stream for stream in spec.streams if stream.name == name), None)
 
 
 def _shown(value: object) -> str:
@@ -149,7 +151,7 @@ def _observations(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
 def _stream(facts: TrainedFacts, spec: FusionSpec, name: str) -> Finding:
     """Compare the columns of a stream that the policy observes."""
     thing, names = f"streams.{name}", [column.name for column in facts.state if column.stream == name]
-    found = next((stream for stream in spec.streams if stream.name == name), None)
+    found = _named(spec, name)
     width = f"{len(names)} columns"
     if found is None:
         others = [s for s in spec.vectors if s.name not in {column.stream for column in facts.state}]
@@ -170,9 +172,7 @@ def _stream(facts: TrainedFacts, spec: FusionSpec, name: str) -> Finding:
 
 def _keys(facts: TrainedFacts, spec: FusionSpec, name: str) -> Iterator[Finding]:
     """Compare the keys of a stream on which its values depend."""
-    old, new = (
-        next((s for s in each.streams if s.name == name), None) if each else None for each in (facts.spec, spec)
-    )
+    old, new = (_named(each, name) if each else None for each in (facts.spec, spec))
     if old is None or new is None:
         return
     different = [
@@ -218,7 +218,7 @@ def _may_be(old: Column, new: Column) -> bool:
 def _images(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
     for name, about in facts.images.items():
         thing = f"streams.{name}"
-        found = next((stream for stream in spec.streams if stream.name == name), None)
+        found = _named(spec, name)
         if found is None or found.image is None:
             images = [s.name for s in spec.streams if s.kind == "image"]
             hint = (
@@ -226,7 +226,8 @@ def _images(facts: TrainedFacts, spec: FusionSpec) -> Iterator[Finding]:
             )
             yield Finding(ERROR, thing, "an image", "none" if found is None else found.kind, advice=hint)
             continue
-        trained = next((s.image for s in facts.spec.streams if s.name == name), None) if facts.spec else None
+        before = _named(facts.spec, name) if facts.spec else None
+        trained = before and before.image
         if (size := about.get("size")) and (found.image.size or trained is None):
             advice = f"set image: {{size: {_shown(size)}}}"
             yield compared(f"{thing}.image.size", list(size), list(found.image.size or ()), advice)
@@ -302,7 +303,7 @@ def _device(facts: TrainedFacts, device: str) -> Iterator[Finding]:
 def check_node(spec: FusionSpec, node: FusionSpec) -> list[Finding]:
     """Compare the streams of a spec with those that a node fuses."""
     keys = (*STREAM_KEYS, "field", "names", "image")
-    pairs = [(stream, next((s for s in node.streams if s.name == stream.name), None)) for stream in spec.streams]
+    pairs = [(stream, _named(node, stream.name)) for stream in spec.streams]
     other = [a.name for a, b in pairs if b is None or any(getattr(a, key) != getattr(b, key) for key in keys)]
     if (spec.rate_hz, spec.delay_ms) != (node.rate_hz, node.delay_ms):
         other.append("rate_hz or delay_ms")

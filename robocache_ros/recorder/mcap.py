@@ -123,7 +123,6 @@ class McapWriter:
         *,
         encoding: str = "cdr",
         latched: bool = False,
-        metadata: Mapping[str, str] | None = None,
     ) -> int:
         """Declare the messages of a topic; returns the channel for `write`.
 
@@ -133,13 +132,11 @@ class McapWriter:
             definition: text of the type's definition and of those that it needs, see `definition_text`.
             encoding: of the messages.
             latched: whether publishers keep messages for late subscribers (transient_local).
-            metadata: more names and values of the channel.
         """
         key = len(self._declared) // 2 + 1
         if key > MAX_CHANNELS:
             raise RoboCacheError(f"{printable(topic)}: a file has {MAX_CHANNELS:,} topics at most; record fewer")
-        values = {**({"offered_qos_profiles": _LATCHED} if latched else {}), **(metadata or {})}
-        pairs = b"".join(_text(name) + _text(value) for name, value in values.items())
+        pairs = _text("offered_qos_profiles") + _text(_LATCHED) if latched else b""
         schema = struct.pack("<H", key) + _text(kind) + _text("ros2msg" if definition else "") + _text(definition)
         head = struct.pack("<HH", key, key) + _text(topic) + _text(encoding)
         made = [_Declared(mcap.SCHEMA, schema), _Declared(mcap.CHANNEL, head + struct.pack("<I", len(pairs)) + pairs)]

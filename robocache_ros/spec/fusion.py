@@ -11,10 +11,8 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import keys, strict_yaml
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import (
-    KeyPath,
     Problem,
     SpecError,
-    below,
     choice,
     integer,
     key,
@@ -28,7 +26,6 @@ from robocache_ros.spec.run import RunOptions
 from robocache_ros.spec.stream import OUTCOMES, TF, TF_TYPE, SpecQuality, StreamSpec
 from robocache_ros.storage.paths import AnyPath, any_path
 from robocache_ros.units import NS_PER_MS
-from robocache_ros.untrusted_files import read_text
 
 _NAME = r"^[a-z][a-z0-9_]*$"
 _stream_name = pattern("a stream name of lower-case letters, digits and _", _NAME)
@@ -38,14 +35,11 @@ def _streams(raw: Any) -> tuple[StreamSpec, ...]:
     if not isinstance(raw, Mapping) or not raw:
         raise keys.refuse(f"expected streams by name, got {show_value(raw)}; write `name: {{topic: ..., type: ...}}`")
     streams: list[StreamSpec] = []
-    problems: list[Problem] = []
+    problems = keys.Problems()
     for name, given in raw.items():
-        try:
+        with problems.below(name):
             streams.append(keys.read(StreamSpec, given, name=_stream_name.read(name)))
-        except SpecError as error:
-            problems += below((name,), error)
-    if problems:
-        raise SpecError(problems)
+    problems.raise_any()
     return tuple(streams)
 
 
@@ -224,19 +218,9 @@ def load_spec(source: str | AnyPath | Mapping[str, Any], namespace: str = "/") -
     """
     if isinstance(source, Mapping):
         return keys.read(FusionSpec, source).in_namespace(namespace)
-    path = any_path(source, "specs")
-    shown = printable(path, 60)
+    given, place = strict_yaml.read_file(any_path(source, "specs"), "give the path of a fusion spec")
     try:
-        root = strict_yaml.load(read_text(path, "give the path of a fusion spec", strict_yaml.MAX_BYTES))
-    except strict_yaml.YamlError as error:
-        raise RoboCacheError(printable(f"{shown}:{error.line}:{error.column}: {error}", 199)) from None
-
-    def place(at: KeyPath) -> str:
-        node = root.at(at)
-        return f"{shown}:{node.line}:{node.column}"
-
-    try:
-        return keys.read(FusionSpec, root.value).in_namespace(namespace)
+        return keys.read(FusionSpec, given).in_namespace(namespace)
     except SpecError as error:
         raise SpecError(error.problems, place) from None
 

@@ -10,7 +10,8 @@ import dataclasses
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass
 from os import PathLike
 from pathlib import Path
@@ -57,9 +58,21 @@ def refusal(key: str, text: str) -> SpecError:
     return SpecError([Problem(tuple(key.split(".")), text)])
 
 
-def below(path: KeyPath, error: SpecError) -> list[Problem]:
-    """Return the problems of a nested mapping, each prefixed with the path of that mapping."""
-    return [Problem((*path, *problem.path), problem.text) for problem in error.problems]
+class Problems(list[Problem]):
+    """The errors of values that are read one after another, to be reported at once."""
+
+    @contextmanager
+    def below(self, *path: object) -> Iterator[None]:
+        """Collect the errors of a block that reads a value, each prefixed with the path of that value."""
+        try:
+            yield
+        except SpecError as error:
+            self += [Problem((*path, *problem.path), problem.text) for problem in error.problems]
+
+    def raise_any(self, place: Callable[[KeyPath], str] = lambda _path: "") -> None:
+        """Raise a SpecError with all of them, if there are any."""
+        if self:
+            raise SpecError(self, place)
 
 
 def show_path(path: KeyPath) -> str:
@@ -192,11 +205,11 @@ def read_values(cls: type, given: Mapping[str, Any], *, flags: bool = False) -> 
         SpecError: lists all unknown keys and invalid values.
     """
     keys = keys_of(cls)
-    problems = [
+    problems = Problems(
         Problem((name,), f"no such option; {suggestion(name, keys) or 'docs/reference/commands.md lists them'}")
         for name in given
         if name not in keys
-    ]
+    )
     values = {}
     for name, raw in given.items():
         if name not in keys:
@@ -205,12 +218,9 @@ def read_values(cls: type, given: Mapping[str, Any], *, flags: bool = False) -> 
         if not flags and type(raw) is type(field.default) and raw == field.default:
             values[name] = raw
             continue
-        try:
+        with problems.below(flags_of(field)[0] if flags else name):
             values[name] = type_.read(type_.from_text(raw) if flags else raw)
-        except SpecError as error:
-            problems += below((flags_of(field)[0] if flags else name,), error)
-    if problems:
-        raise SpecError(problems)
+    problems.raise_any()
     return values
 
 
@@ -230,18 +240,17 @@ def read(cls: type[T], raw: Any, **given: Any) -> T:
     if not isinstance(raw, Mapping):
         raise refuse(f"expected keys and values, got {show_value(raw)}; write `key: value` lines")
     keys = keys_of(cls, in_files=True)
-    problems = [Problem((name,), f"no such key; {_known(name, list(keys))}") for name in raw if name not in keys]
+    problems = Problems(
+        Problem((name,), f"no such key; {_known(name, list(keys))}") for name in raw if name not in keys
+    )
     values = dict(given)
     for name, field in keys.items():
         if name in raw:
-            try:
+            with problems.below(name):
                 values[name] = field.metadata["type"].read(raw[name])
-            except SpecError as error:
-                problems += below((name,), error)
         elif name not in given and field.default is MISSING:
             problems.append(Problem((name,), f"missing; give it ({field.metadata['doc']})"))
-    if problems:
-        raise SpecError(problems)
+    problems.raise_any()
     return cls(**values)
 
 
@@ -378,17 +387,14 @@ def many(item: KeyType, *, length: int | None = None, unique: bool = False) -> K
             raise refuse(f"{show_value(raw)} is not a list; write [{count} {item.label}]")
         if len(raw) != length if length else not len(raw):
             raise refuse(f"expected {length or 'at least 1'} values, got {len(raw)}; give {count} {item.label}")
-        values, problems = [], []
+        values, problems = [], Problems()
         for index, value in enumerate(raw):
-            try:
+            with problems.below(index):
                 values.append(item.read(value))
-            except SpecError as error:
-                problems += below((index,), error)
         if unique:
             twice = [value for value, times in Counter(values).items() if times > 1]
             problems += [Problem((), f"{show_value(value)} is in the list twice; name each once") for value in twice]
-        if problems:
-            raise SpecError(problems)
+        problems.raise_any()
         return tuple(values)
 
     size = {"minItems": length, "maxItems": length} if length else {"minItems": 1}

@@ -12,9 +12,6 @@ from robocache_ros.spec.keys import (
     TOPIC,
     Flag,
     KeyType,
-    Problem,
-    SpecError,
-    below,
     boolean,
     check,
     choice,
@@ -101,14 +98,11 @@ def _outputs(raw: Any) -> tuple[OutputSpec, ...]:
     if not isinstance(raw, Mapping) or not raw:
         raise keys.refuse(f"expected outputs by stream, got {show_value(raw)}; write `action: {{topic: ...}}`")
     found: list[OutputSpec] = []
-    problems: list[Problem] = []
+    problems = keys.Problems()
     for name, given in raw.items():
-        try:
+        with problems.below(name):
             found.append(keys.read(OutputSpec, given, name=str(name)))
-        except SpecError as error:
-            problems += below((name,), error)
-    if problems:
-        raise SpecError(problems)
+    problems.raise_any()
     return tuple(found)
 
 
@@ -129,15 +123,12 @@ def _observation(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(raw, Mapping) or not 1 <= len(raw) <= MAX_SERVER_KEYS:
         raise keys.refuse(f"expected up to {MAX_SERVER_KEYS} keys, got {show_value(raw)}; write `KEY: STREAM` lines")
     found: list[tuple[str, tuple[str, ...]]] = []
-    problems: list[Problem] = []
+    problems = keys.Problems()
     for name, given in raw.items():
-        try:
+        with problems.below(name):
             streams = _streams.read(given)
             found.append((_server_key.read(name), (streams,) if isinstance(streams, str) else streams))
-        except SpecError as error:
-            problems += below((name,), error)
-    if problems:
-        raise SpecError(problems)
+    problems.raise_any()
     return tuple(found)
 
 

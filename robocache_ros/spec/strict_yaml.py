@@ -8,13 +8,15 @@ more nesting, values or aliases than the limits allow are errors with a line and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.storage.paths import AnyPath
+from robocache_ros.untrusted_files import read_text
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
@@ -66,6 +68,32 @@ class Node:
                 break
             node = node.children[part]
         return node
+
+
+def read_file(path: AnyPath, hint: str) -> tuple[Any, Callable[[tuple[object, ...]], str]]:
+    """Read a file with one document.
+
+    Args:
+        path: of the file.
+        hint: what to do if it cannot be read, for errors.
+
+    Returns:
+        Its value, and a function that returns the place of the keys and indexes of a value: `<file>:<line>:<column>`.
+
+    Raises:
+        RoboCacheError: the file cannot be read, or is not YAML as `load` expects it; the message names the place.
+    """
+    shown = printable(path, 60)
+    try:
+        root = load(read_text(path, hint, MAX_BYTES))
+    except YamlError as error:
+        raise RoboCacheError(printable(f"{shown}:{error.line}:{error.column}: {error}", 199)) from None
+
+    def place(at: tuple[object, ...]) -> str:
+        node = root.at(at)
+        return f"{shown}:{node.line}:{node.column}"
+
+    return root.value, place
 
 
 def load(text: str) -> Node:

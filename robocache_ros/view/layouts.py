@@ -24,13 +24,8 @@ def _columns_of(layout: Layout, stream: StreamSpec) -> list[PlotColumn]:
     return [each for each in layout.plotted if each.stream == stream.name and each.column < layout.width][:MAX_SERIES]
 
 
-def foxglove(spec: FusionSpec, node: str = NODE) -> dict[str, Any]:
-    """Return a layout of Foxglove and Lichtblick: cameras and 3D; plots of the streams, their validity, diagnostics.
-
-    Args:
-        spec: of the fusion node.
-        node: its name, with its namespace.
-    """
+def foxglove(spec: FusionSpec) -> dict[str, Any]:
+    """Return a layout of Foxglove and Lichtblick: cameras and 3D; plots of the streams, their validity, diagnostics."""
     layout, panels = Layout(spec), dict[str, dict[str, Any]]()
     place = {each.name: index for index, each in enumerate(layout.plotted)}
 
@@ -44,7 +39,7 @@ def foxglove(spec: FusionSpec, node: str = NODE) -> dict[str, Any]:
         if s.kind == "image"
     ]
     left = [_split("row", cameras)] if cameras else []
-    shown = {f"{node}/{s.name}/aligned": {"visible": True, **_BOXES} for s in spec.streams if s.kind == "cloud"}
+    shown = {f"{NODE}/{s.name}/aligned": {"visible": True, **_BOXES} for s in spec.streams if s.kind == "cloud"}
     shown |= {s.topic: {"visible": True} for s in spec.streams if s.kind == "cloud" or s.type in POSES}
     if shown or spec.transforms:
         frame = next((s.voxels.frame for s in spec.framed if s.voxels), "")
@@ -55,7 +50,7 @@ def foxglove(spec: FusionSpec, node: str = NODE) -> dict[str, Any]:
             s.name,
             {
                 "paths": [
-                    _series(f"{node}/plot.position[{place[each.name]}]", each.name.partition(".")[2], index)
+                    _series(f"{NODE}/plot.position[{place[each.name]}]", each.name.partition(".")[2], index)
                     for index, each in enumerate(_columns_of(layout, s))
                 ],
                 "foxglovePanelTitle": f"{s.name} ({s.unit})" if s.unit else s.name,
@@ -65,11 +60,11 @@ def foxglove(spec: FusionSpec, node: str = NODE) -> dict[str, Any]:
         for s in spec.vectors
     ]
     states = [
-        {"value": f"{node}/plot.position[{place[f'valid:{name}']}]", "label": name, "timestampMethod": "headerStamp"}
+        {"value": f"{NODE}/plot.position[{place[f'valid:{name}']}]", "label": name, "timestampMethod": "headerStamp"}
         for name in layout.names
     ]
     ages = [
-        _series(f"{node}/plot.position[{place[f'age_ms:{name}']}]", name, index)
+        _series(f"{NODE}/plot.position[{place[f'age_ms:{name}']}]", name, index)
         for index, name in enumerate(layout.names)
     ]
     bottom = [
@@ -119,13 +114,8 @@ def _split(direction: str, parts: Sequence[Any]) -> Any:
     return {"direction": direction, "first": parts[0], "second": rest, "splitPercentage": 100 / len(parts)}
 
 
-def plotjuggler(spec: FusionSpec, node: str = NODE) -> str:
-    """Return a layout of PlotJuggler (XML): a plot of each stream, of `valid` and of the ages, from `~/plot`.
-
-    Args:
-        spec: of the fusion node.
-        node: its name, with its namespace.
-    """
+def plotjuggler(spec: FusionSpec) -> str:
+    """Return a layout of PlotJuggler (XML): a plot of each stream, of `valid` and of the ages, from `~/plot`."""
     layout = Layout(spec)
     plots = {s.name: [each.name for each in _columns_of(layout, s)] for s in spec.vectors}
     plots |= {kind: [f"{kind}:{name}" for name in layout.names] for kind in ("valid", "age_ms")}
@@ -149,7 +139,7 @@ def plotjuggler(spec: FusionSpec, node: str = NODE) -> str:
             )
             ElementTree.SubElement(plot, "limitY")
             for index, column in enumerate(plots[name]):
-                ElementTree.SubElement(plot, "curve", name=f"{node}/plot/{column}/position", color=_color(index))
+                ElementTree.SubElement(plot, "curve", name=f"{NODE}/plot/{column}/position", color=_color(index))
     ElementTree.SubElement(tabs, "currentTabIndex", index="0")
     ElementTree.SubElement(root, "use_relative_time_offset", enabled="1")
     ElementTree.indent(root, " ")

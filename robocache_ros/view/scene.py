@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.formats.images import grey_levels
 
 Int64 = NDArray[np.int64]
 
@@ -181,9 +182,7 @@ class Scene:
 
     def pixels(self, name: str, time_ns: int, image: NDArray[Any]) -> None:
         """Show an (H, W, C) image as a small jpeg; other numbers than 8-bit ones become grey levels."""
-        if image.dtype != np.uint8:
-            finite = np.nan_to_num(image.astype(np.float32), posinf=0, neginf=0)
-            image = (255 * finite / max(float(finite.max()), 1e-9)).clip(0, 255).astype(np.uint8)
+        image = grey_levels(image)
         step = -(-max(image.shape[:2]) // MAX_SIDE)
         small = np.ascontiguousarray(image[::step, ::step, 0 if image.shape[2] != 3 else slice(None)])
         file = io.BytesIO()

@@ -18,7 +18,7 @@ from robocache_ros.errors import printable
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("buffer_pool", "errors", "fork", "json_values", "lazy_names", "units"),
+    ("buffer_pool", "errors", "json_values", "lazy_names", "processes", "units"),
     ("extras", "resources"),
     ("alignments", "monitoring", "programs", "reductions", "storage"),
     ("file_limits", "untrusted_files"),

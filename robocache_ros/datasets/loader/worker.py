@@ -73,13 +73,12 @@ class Failed(NamedTuple):
     reason: str
 
 
-def run(connection: Connection, reader: bytes, threads: int, environment: Mapping[str, str]) -> None:
+def run(connection: Connection, reader: bytes, environment: Mapping[str, str]) -> None:
     """Serve jobs until the loader closes the connection.
 
     Args:
         connection: to the loader.
         reader: the pickled `BatchReader`, with its dataset.
-        threads: of torch in this process.
         environment: of the loader's process.
     """
     forked_processes.begin(environment)
@@ -92,7 +91,7 @@ def run(connection: Connection, reader: bytes, threads: int, environment: Mappin
             connection.send(Failed(NO_JOB, f"dataset: a worker cannot load it ({reason}); use workers=0"))
             return
         if "torch" in sys.modules:  # else the dataset does not need it
-            sys.modules["torch"].set_num_threads(threads)
+            sys.modules["torch"].set_num_threads(1)
         _serve(connection, loaded)
     except (EOFError, ConnectionResetError, BrokenPipeError):
         return  # the loader is closed

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robocache_ros.datasets.forked_processes import blocked_interrupt, worker_context
+from robocache_ros.datasets.forked_processes import worker_context
 from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.worker import NO_JOB, Done, Failed, Grown, Job, NewMemory, Place, TooSmall, run
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ipc.shared_memory import create
+from robocache_ros.processes import blocked_interrupt
 
 GRANULARITY = 2**20  # bytes: slots of batches of about one size are not replaced again and again
 
@@ -94,9 +95,9 @@ MAX_DEATHS = 3  # of workers over one batch: then its data is the reason
 class _Worker:
     """A process, its connection, and the batches that it has to read."""
 
-    def __init__(self, context: Any, reader: bytes, threads: int) -> None:
+    def __init__(self, context: Any, reader: bytes) -> None:
         self.connection, there = context.Pipe()
-        self.process = context.Process(target=run, args=(there, reader, threads, dict(os.environ)), daemon=True)
+        self.process = context.Process(target=run, args=(there, reader, dict(os.environ)), daemon=True)
         with blocked_interrupt():
             self.process.start()
         there.close()
@@ -126,7 +127,7 @@ class _Worker:
 class WorkerPool:
     """Reads batches in worker processes, which start when they are needed."""
 
-    def __init__(self, reader: BatchReader, workers: int, slots: Sequence[Slot], threads: int = 1) -> None:
+    def __init__(self, reader: BatchReader, workers: int, slots: Sequence[Slot]) -> None:
         try:
             self._reader = pickle.dumps(reader)
         except Exception as error:
@@ -134,7 +135,7 @@ class WorkerPool:
                 f"dataset: cannot be sent to a worker ({printable(error)}); make it picklable, or use workers=0"
             ) from error
         self.replaced = 0  # workers that died
-        self._count, self._threads = workers, threads
+        self._count = workers
         self._context = worker_context()
         self._slots = {slot.number: slot for slot in slots}
         self._free = deque(slots)
@@ -267,7 +268,7 @@ class WorkerPool:
             self._workers = [self._started() for _ in range(self._count)]
 
     def _started(self) -> _Worker:
-        worker = _Worker(self._context, self._reader, self._threads)
+        worker = _Worker(self._context, self._reader)
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
         return worker
 

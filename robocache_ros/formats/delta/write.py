@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,13 +67,13 @@ class MediaFiles:
         self._dataset, self._encodings = dataset, encodings
         self._folder, self._below = folder, below
         self.names = [stream.name for stream in dataset.spec.media if stream.name in {**encodings, **dataset.arrays}]
-        self._places: dict[str, dict[int, Place]] = {}
+        self._places: dict[str, list[Place]] = {}  # by episode
 
-    def write(self, episodes: Sequence[int]) -> None:
-        """Write the files of episodes."""
+    def write(self) -> None:
+        """Write the files of all episodes."""
         for name in self.names:
             write = self._write_video if self._encodings.get(name) in VIDEO else self._write_blobs
-            self._places[name] = dict(zip(episodes, write(name, episodes), strict=True))
+            self._places[name] = list(write(name))
 
     def columns(self, episode: Episode) -> dict[str, Any]:
         """Return a column for each stream: the file and the row of each tick, null if there is none."""
@@ -91,25 +91,24 @@ class MediaFiles:
             found[name] = pyarrow.StructArray.from_arrays(columns, fields=list(place_type()), mask=mask)
         return found
 
-    def _write_video(self, name: str, episodes: Sequence[int]) -> Iterator[Place]:
+    def _write_video(self, name: str) -> Iterator[Place]:
         codec = self._encodings[name]
         path = VIDEO_FILES.replace("{video_key}", IMAGES + name)
         target = self._folder / self._below
         with closing(JoinedVideo(target, path, self._dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
-            for number in episodes:
-                episode = self._dataset.episodes[number]
+            for episode in self._dataset.episodes:
                 chunk, file, first = joined.append(episode.video(name, codec), episode.length)
                 yield f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}", first
 
-    def _write_blobs(self, name: str, episodes: Sequence[int]) -> Iterator[Place]:
+    def _write_blobs(self, name: str) -> Iterator[Place]:
         """Write each distinct image (PNG) or array of an episode as a row."""
         path = BLOBS_PATH.format(kind="images" if name in self._encodings else "arrays", name=name)
         table = Table(self._folder / self._below, path, DATA_FILE_MB, CHUNK_FILES)
         last, rows = "", 0
         with closing(table):
-            for number in episodes:
+            for episode in self._dataset.episodes:
                 written = 0
-                for part in self._blobs(self._dataset.episodes[number], name):
+                for part in self._blobs(episode, name):
                     table.append(part)
                     written += len(part)
                 chunk, file = table.end_episode() if written else (0, 0)
@@ -145,12 +144,11 @@ def _numbered(samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 PART_BYTES = 16 << 20  # rows that are converted at once
 
 
-def tick_tables(episode: Episode, number: int, media: Mapping[str, Any], schema: Any) -> Iterator[Any]:
+def tick_tables(episode: Episode, media: Mapping[str, Any], schema: Any) -> Iterator[Any]:
     """Yield the rows of an episode in tables of bounded size.
 
     Args:
         episode: the episode.
-        number: of the episode in the table.
         media: (T,) column of each stored stream of images or voxels.
         schema: of the rows.
     """
@@ -159,7 +157,7 @@ def tick_tables(episode: Episode, number: int, media: Mapping[str, Any], schema:
     for start in range(0, episode.length, step):
         rows = slice(start, min(start + step, episode.length))
         columns = {
-            "episode": pyarrow.array(np.full(rows.stop - start, number)),
+            "episode": pyarrow.array(np.full(rows.stop - start, episode.index)),
             "tick": pyarrow.array(np.arange(start, rows.stop)),
             "tick_ns": pyarrow.array(np.array(episode.ticks_ns[rows])),
             **{name: column.slice(start, rows.stop - start) for name, column in media.items()},
@@ -262,15 +260,12 @@ def recording_of(dataset: ExportedDataset, index: int, episode: Episode) -> OfRe
     return OfRecording(recording_key(stated), counters, _delays(dataset.spec, loaded.topics))
 
 
-def episode_row(
-    dataset: ExportedDataset, episode: Episode, number: int, recording: OfRecording, append: str
-) -> dict[str, Any]:
+def episode_row(dataset: ExportedDataset, episode: Episode, recording: OfRecording, append: str) -> dict[str, Any]:
     """Return the row of an episode.
 
     Args:
         dataset: the dataset.
         episode: one of its episodes.
-        number: of the episode in the table.
         recording: its recording.
         append: the append that it is of.
     """
@@ -285,7 +280,7 @@ def episode_row(
     }
     start_ns, stop_ns = int(ticks[0]), int(ticks[-1])
     return {
-        "episode": number,
+        "episode": episode.index,
         "length": episode.length,
         "recording": printable(episode.recording, 1000),
         "recording_episode": episode.number,
@@ -323,26 +318,18 @@ class NewEpisodes:
         dataset: of the export.
         encodings: of each stored stream of 8-bit images.
         folder: where files are written, with the paths that they have in the dataset.
-        but: keys of recordings to leave out.
 
     Attributes:
         id: of the append: a hash of the recordings and of all that decides what is written of them.
-        episodes: the indexes of the episodes in the export.
-        left_out: the number of recordings that are left out.
         time_ms: of the commits; it is that of the last recording, and not of the export.
         tick_schema, episode_schema: pyarrow schemas of the rows, without the partitions.
     """
 
-    def __init__(
-        self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path, but: Collection[str] = ()
-    ) -> None:
+    def __init__(self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path) -> None:
         stated = dataset.provenance
         self._dataset, self._folder, self._encodings = dataset, folder, encodings
         self._recordings = [episode["recording"] for episode in stated["episodes"]]  # of each episode
-        keys = [recording_key(recording) for recording in stated["recordings"]]
-        self.episodes = [index for index, of in enumerate(self._recordings) if keys[of] not in but]
-        self.left_out = sum(key in but for key in keys)
-        self.id = self._identity(keys)
+        self.id = self._identity()
         self.time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in stated["recordings"]))
         self._media = MediaFiles(dataset, encodings, folder, f"{APPENDS}/{self.id}")
         self.tick_schema = tick_schema(dataset.layout, {name: dataset.arrays.get(name) for name in self._media.names})
@@ -352,36 +339,35 @@ class NewEpisodes:
         """Write the provenance, and the files that rows name."""
         (self._folder / APPENDS / self.id).mkdir(parents=True)
         write_provenance(self._folder / APPENDS / self.id / "robocache.json", self._dataset, self._encodings)
-        self._media.write(self.episodes)
+        self._media.write()
 
-    def write_ticks(self, first: int) -> list[DataFile]:
-        """Write the rows of ticks; `first` is the number of the first episode in the table."""
+    def write_ticks(self) -> list[DataFile]:
+        """Write the rows of ticks."""
 
-        def rows(number: int, index: int) -> Iterator[Any]:
-            episode = self._dataset.episodes[index]
-            yield from tick_tables(episode, number, self._media.columns(episode), self.tick_schema)
+        def rows(episode: Episode) -> Iterator[Any]:
+            yield from tick_tables(episode, self._media.columns(episode), self.tick_schema)
 
-        numbered = enumerate(self.episodes, first)
-        return write_data_files(self._folder / TICKS, ((number, rows(number, index)) for number, index in numbered))
+        of_episodes = ((episode.index, rows(episode)) for episode in self._dataset.episodes)
+        return write_data_files(self._folder / TICKS, of_episodes)
 
-    def write_episodes(self, first: int) -> list[DataFile]:
+    def write_episodes(self) -> list[DataFile]:
         """Write the rows of episodes."""
-        return write_data_files(self._folder / EPISODES, self._episode_rows(first))
+        return write_data_files(self._folder / EPISODES, self._episode_rows())
 
-    def _episode_rows(self, first: int) -> Iterator[tuple[int, list[Any]]]:
+    def _episode_rows(self) -> Iterator[tuple[int, list[Any]]]:
         table = need("pyarrow", "export").Table
         last, found = -1, None
-        for number, index in enumerate(self.episodes, first):
-            episode, recording = self._dataset.episodes[index], self._recordings[index]
+        for episode, recording in zip(self._dataset.episodes, self._recordings, strict=True):
             if found is None or recording != last:
                 last, found = recording, recording_of(self._dataset, recording, episode)
-            row = episode_row(self._dataset, episode, number, found, self.id)
-            yield number, [table.from_pylist([row], schema=self.episode_schema)]
+            row = episode_row(self._dataset, episode, found, self.id)
+            yield episode.index, [table.from_pylist([row], schema=self.episode_schema)]
 
-    def _identity(self, keys: list[str]) -> str:
+    def _identity(self) -> str:
         stated = self._dataset.provenance
+        keys = [recording_key(recording) for recording in stated["recordings"]]
         options = {name: value for name, value in asdict(self._dataset.options).items() if name != "formats"}
-        episodes = [(keys[self._recordings[index]], stated["episodes"][index]) for index in self.episodes]
+        episodes = [(keys[of], about) for of, about in zip(self._recordings, stated["episodes"], strict=True)]
         decides = {"layout": stated["layout"], "options": options, "device": stated["device"], "episodes": episodes}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -418,8 +404,8 @@ class DeltaFormat:
             (TICKS, new.tick_schema, new.write_ticks, new.id),
             (EPISODES, new.episode_schema, new.write_episodes, done(new.id)),
         ):
-            files = write(0)
-            given = {EPISODES_NUMBERED: len(new.episodes)} if table == EPISODES else {}
+            files = write()
+            given = {EPISODES_NUMBERED: len(dataset.episodes)} if table == EPISODES else {}
             TransactionLog(str(folder / table), schema).create(files, new.time_ms, {**given, name: 0})
             make_repeatable(folder / table, f"{new.id}/{table}", new.time_ms)
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.fork import cached_until_fork
 from robocache_ros.formats.columns import ArrayRows, ExportColumns, channels_last, export_columns, read_marks
 from robocache_ros.formats.read import (
     MAX_EPISODES,
@@ -36,6 +35,7 @@ from robocache_ros.formats.read import (
     refusing,
 )
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, RecordFile, Values, parse_example, read_records
+from robocache_ros.processes import cached_until_fork
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, filled, folder_below, name_below, path_below
 

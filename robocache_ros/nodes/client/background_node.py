@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any
 
 import rclpy
@@ -74,9 +73,7 @@ class DiagnosticsWatch:
     def __enter__(self) -> DiagnosticsWatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._background.close()
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:

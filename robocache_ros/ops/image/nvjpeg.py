@@ -48,7 +48,7 @@ def decode_jpeg(data: NDArray[np.uint8], device: torch.device) -> Tensor:
 # Many jpeg files at once on the GPU, by NVIDIA's nvJPEG library itself, into one tensor.
 #
 # GPUs from the A100 on decode baseline files by hardware of their own; the others are decoded one by one, by kernels.
-# The bits are not libjpeg's: see `nvjpeg.py`.
+# The bits are not libjpeg's: see above.
 
 _DEFAULT, _HARDWARE = 0, 3  # nvjpegBackend_t
 _RGB_INTERLEAVED = 5  # nvjpegOutputFormat_t
