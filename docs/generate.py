@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import re
@@ -20,9 +21,12 @@ import typer.main
 
 import robocache_ros
 from robocache_ros.alignments import alignment, spec_alignments, units_of
+from robocache_ros.bags import player
+from robocache_ros.cli import demo, record
 from robocache_ros.cli.commands import app
 from robocache_ros.cli.options import flags, help_line
 from robocache_ros.exporter.options import ExportOptions
+from robocache_ros.sim import command as sim
 from robocache_ros.spec import (
     Extrinsic,
     FusionSpec,
@@ -77,6 +81,9 @@ minimum per column. A stream without a sample since the last tick is invalid. `m
 effect.
 """
 
+
+# The commands whose options are declared with argparse, as their modules need ROS.
+PARSERS = {"play": player.parser, "record": record.parser, "demo": demo.parser, "sim": sim.parser}
 
 COMMANDS = """\
 # The command line
@@ -288,7 +295,7 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, command: Any) -> list[str]:
-    words = " ".join((command.help or "").split())
+    words = " ".join((command.help or "").split()).replace(" (--help lists the options)", "")
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
     usage = " ".join(f"[{p.metavar or p.name.upper()}]" + "..." * (p.nargs == -1) for p in arguments)
@@ -298,7 +305,21 @@ def _command(name: str, command: Any) -> list[str]:
         last = (" key |", "---|") if name == "export" else ("", "")
         lines += [f"| option | default | meaning |{last[0]}", f"|---|---|---|{last[1]}"]
         lines += [_option(name, option) for option in options] + [""]
+    elif declare := PARSERS.get(name):
+        parser = declare()
+        lines += [parser.epilog, ""] if parser.epilog else []
+        lines += ["| option | default | meaning |", "|---|---|---|"]
+        lines += [_argument(action) for action in parser._actions if action.dest != "help"] + [""]
     return lines
+
+
+def _argument(action: argparse.Action) -> str:
+    """Return the row of an argument that argparse declares."""
+    names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{action.dest.upper()}`"
+    default = action.default.name if isinstance(action.default, Path) else action.default  # not this machine's folder
+    shown = "**required**" if action.required else _shown(default)
+    meaning = (action.help or "").replace(" (default: %(default)s)", "") % vars(action)
+    return f"| {names} | {shown} | {meaning} |"
 
 
 def _option(command: str, option: Any) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from robocache_ros.errors import RoboCacheError, printable
@@ -28,6 +28,19 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         if action.default is None or isinstance(action.default, bool) or action.default == argparse.SUPPRESS:
             return action.help
         return f"{action.help or ''} (default: %(default)s)".strip()
+
+
+def divided(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of a program and those of ROS, which are between `--ros-args` and `--`.
+
+    Unlike rclpy's `remove_ros_args` this leaves the rules of an option `--remap` alone.
+    """
+    own: list[str] = []
+    ros: list[str] = []
+    for word in arguments:
+        of_ros = word == "--ros-args" or bool(ros and ros[-1] != "--")
+        (ros if of_ros else own).append(word)
+    return own, ros
 
 
 def robocache() -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 
 # Replay timing: when each message of a recording is published, and the time on /clock.
 
@@ -93,6 +94,7 @@ def check_rate(rate: float) -> Fraction:
     return Fraction(rate).limit_denominator(1_000_000)
 
 
+_RULE = re.compile(r"[\w/~]+:=[\w/~]+", re.ASCII)  # two names
 LONGEST_S = 1e6  # limit for a start, a duration or a wait
 
 
@@ -109,9 +111,10 @@ class Options:
         start_s: seconds of the recording to skip.
         duration_s: seconds of the recording to replay; None: all.
         wait_s: how long to wait at most until every topic has a subscriber, in seconds.
+        remap: rules of the form from:=to, which rename topics as ROS does.
 
     Raises:
-        RoboCacheError: a number is not finite or out of range.
+        RoboCacheError: a number is not finite or out of range, or a rule has another form.
     """
 
     rate: float = 1.0
@@ -122,13 +125,17 @@ class Options:
     start_s: float = 0.0
     duration_s: float | None = None
     wait_s: float = 0.0
+    remap: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not finite or out of range."""
+        """Refuse numbers that are not finite or out of range, and rules of another form."""
         check_rate(self.rate)
         for name, value in (("start", self.start_s), ("duration", self.duration_s), ("wait", self.wait_s)):
             if value is not None and not 0 <= value <= LONGEST_S:  # also refuses NaN
                 raise RoboCacheError(f"{name}: {value!r} is not between 0 and {LONGEST_S:g}; give a number of seconds")
+        for rule in self.remap:
+            if not _RULE.fullmatch(rule):
+                raise RoboCacheError(f"remap: {printable(rule, 60)!r} is not from:=to; write /joints:=/left/joints")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -136,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="bag_player",
         description="Publish the messages of a recording as ROS 2 topics, byte for byte; ROS 1 messages are converted.",
-        epilog="Rename topics with --ros-args -r FROM:=TO.",
+        epilog="Other arguments of ROS come after --ros-args, such as -r __ns:=/robot1.",
     )
     made.add_argument("bag", help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")
     # The second names are those of `ros2 bag play`.
@@ -147,6 +154,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--clock", action="store_true", help="Publish /clock, for nodes with use_sim_time.")
     made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="Replay only these topics.")
     made.add_argument("--spec", default="", metavar="FILE", help="Replay the topics of this fusion spec.")
+    made.add_argument("--remap", "-m", nargs="+", default=[], metavar="FROM:=TO", help="Rename these topics.")
     made.add_argument(
         "--start",
         "--start-offset",
@@ -183,6 +191,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
             start_s=given.start,
             duration_s=given.duration,
             wait_s=given.wait_for_subscribers,
+            remap=tuple(given.remap),
         )
     except RoboCacheError as error:
         parser().error(str(error))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from robocache_ros.cli.terminal import pressed_keys
-from robocache_ros.programs import HelpFormatter
+from robocache_ros.programs import HelpFormatter, divided
 
 if TYPE_CHECKING:
     from robocache_ros.nodes.episode_recorder import EpisodeRecorder
@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
         prog="robocache record",
         description=f"Record episodes of a robot's topics. Keys: {HELP}.\n"
         "Without a terminal, each line of stdin is a key, or start, success, failure, discard, rerecord or quit.",
+        epilog="Other arguments of ROS come after --ros-args, such as -r /joint_states:=/left/joint_states.",
         formatter_class=HelpFormatter,
     )
     made.add_argument("--spec", "-s", required=True, metavar="FILE", help="The fusion spec (YAML).")
@@ -44,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Record until q, the end of stdin, Ctrl-C or SIGTERM; returns the exit status."""
-    given = parser().parse_args(arguments)
+    own, ros = divided(arguments)
+    given = parser().parse_args(own)
     from robocache_ros.nodes import episode_recorder
 
     parameters = {
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.pedal_keys:
         parameters["pedal_keys"] = _text(given.pedal_keys)
     words = [word for name, value in parameters.items() for word in ("-p", f"{name}:={value}")]
-    return episode_recorder.main(["--ros-args", *words], control=control)
+    return episode_recorder.main(["--ros-args", *words, *ros], control=control)
 
 
 def control(node: EpisodeRecorder, running: Callable[[], bool]) -> bool:

@@ -207,8 +207,17 @@ class ExportedRecording:
             if count
         ]
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
+        if tuple(self.reasons) == ("without a value",):  # else the streams of other ticks would be named too
+            reasons += f" of {self._missing()}"
         split = f"; {len(self.episodes)} episodes" if len(self.episodes) > 1 else ""
         return f"{total - self.frames} of {number_of(total, 'tick')} left out: {reasons} ({', '.join(parts)}){split}"
+
+    def _missing(self) -> str:
+        """Name the streams whose missing values leave ticks out, the most frequent first."""
+        absent = np.sum(self.valid[~self.kept] == 0, axis=0)
+        needed = [has and s.on_invalid != "mask" for s, has in zip(self.spec.streams, self.spec.inputs, strict=True)]
+        names = [self.spec.streams[i].name for i in np.argsort(-absent, kind="stable") if needed[i] and absent[i]]
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def drop_causes(counts: Mapping[str, int]) -> str:

@@ -241,7 +241,7 @@ def connect(path: str) -> tuple[socket.socket, list[int], int]:
         if isinstance(error, IpcUnavailableError):
             raise
         raise IpcUnavailableError(
-            f"{path}: no node answers there ({printable(error)}); start the node, or check its name"
+            f"{path}: no node answers there yet ({printable(error)}); start the node, or check its name"
         ) from None
     return connection, list(fds), hello.generation
 

@@ -14,7 +14,6 @@ import rclpy
 from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
 
 from robocache_ros.bags.clocks import CLOCK, Timeline
@@ -24,6 +23,7 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.stats import read_timeline
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import middleware, process, transport
+from robocache_ros.programs import divided
 from robocache_ros.spec import TF_STATIC, load_spec
 from robocache_ros.units import NS_PER_S
 
@@ -193,10 +193,11 @@ def _not_installed(bag: Bag, topic: str) -> RoboCacheError:
 def main(args: Sequence[str] | None = None) -> int:
     """Replay a recording; returns the exit status."""
     process.prepare()
-    argv = list(sys.argv if args is None else ["bag_player", *args])
-    bag_path, options = parse(remove_ros_args(argv)[1:])
+    own, ros = divided(sys.argv[1:] if args is None else args)
+    bag_path, options = parse(own)
     transport.use_profile()
-    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    rules = [word for rule in options.remap for word in ("-r", rule)]
+    rclpy.init(args=[*ros, "--ros-args", *rules], signal_handler_options=SignalHandlerOptions.NO)
     stopped = process.stop_on_signals()
     node = rclpy.create_node("bag_player")
     log = node.get_logger()

@@ -340,5 +340,6 @@ def commented_section(**changed: Any) -> list[str]:
     for name in SUGGESTED:
         value = getattr(options, name)
         shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
-        lines.append(f"#   {name}: {shown}  # {keys_of(DatasetOptions)[name].metadata['flag'].help or name}")
+        about = keys_of(DatasetOptions)[name].metadata
+        lines.append(f"#   {name}: {shown}  # {about['flag'].help or about['doc']}")
     return lines

@@ -44,7 +44,7 @@ def test_the_tutorial_from_a_bag_to_a_dataset_runs_as_shown(
                 captured = capfd.readouterr()
                 assert not ended.value.code, captured.err
                 printed, ran = captured.out + captured.err, [*ran, arguments[0]]
-    assert ran == ["info", "check", "export"]
+    assert ran == ["info", "check", "export", "validate"]
     assert (tmp_path / "dataset" / "meta" / "info.json").is_file()
 
 

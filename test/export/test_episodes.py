@@ -66,6 +66,11 @@ def test_a_gap_splits_the_episode_of_a_topic(record: Record) -> None:
     assert extents(exported(bag, episode_topic="/episode")) == [(50, 105), (120, 250)]
 
 
+def test_the_stream_whose_gap_splits_a_recording_is_named(record: Record) -> None:
+    recording = exported(record(state=lambda k: None if 100 <= k < 120 else (k, 0)))
+    assert recording.left_out() == "15 of 501 ticks left out: 15 without a value of state (15 in between); 2 episodes"
+
+
 def test_ticks_outside_of_episodes_do_not_count_against_min_valid(record: Record) -> None:
     events = {("/episode", "std_msgs/msg/Bool"): [(1, True), (2, False), (9.9, True)]}
     assert extents(exported(record(events), episode_topic="/episode", min_valid=1.0)) == [(50, 100), (495, 501)]

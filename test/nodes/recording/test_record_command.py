@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def _robot(rig: Any) -> Iterator[None]:
-    joints, command = rig.publisher(JointState, "/joints"), rig.publisher(Float32MultiArray, "/command")
+    joints, command = rig.publisher(JointState, "/left/joints"), rig.publisher(Float32MultiArray, "/command")
 
     def publish() -> None:
         joints.publish(JointState(name=["a", "b"], position=[1.0, 2.0]))
@@ -37,13 +37,15 @@ def _robot(rig: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_robot")
-def test_lines_start_and_end_episodes(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
+def test_lines_start_and_end_episodes_and_topics_are_remapped(
+    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
     out = rig.tmp_path / "recordings"
     log = rig.tmp_path / "log"
     command = [sys.executable, "-m", "robocache_ros", "record", "--spec", rig.write(joint_spec), "--out", out]
     with log.open("w") as output:
         process = forked.Popen(
-            [*command, "--task", "Lift the operator's cube"],
+            [*command, "--task", "Lift the operator's cube", "--ros-args", "-r", "/joints:=/left/joints"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=output,

@@ -17,7 +17,7 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rosgraph_msgs.msg import Clock
-from std_msgs.msg import String
+from std_msgs.msg import Float64MultiArray, String
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import mcap
@@ -113,9 +113,10 @@ def test_recording_that_cannot_be_played_is_one_error_line(
         (["--duration", "nan"], "duration: nan is not between"),
         (["--wait-for-subscribers", "nan"], "wait: nan is not between"),
         (["--wait-for-subscribers", "1e9"], "wait: 1000000000.0 is not between"),
+        (["--remap", "/joints"], "remap: '/joints' is not from:=to; write /joints:=/left/joints"),
     ],
 )
-def test_number_that_is_not_a_time_is_refused_with_one_line(
+def test_option_that_makes_no_sense_is_refused_with_one_line(
     capfd: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -236,8 +237,9 @@ def test_parameters_of_the_player_answer_during_a_replay(rig: Any, tmp_path: Pat
 
 def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig: Any, wait: Callable[..., Any]) -> None:
     poses = rig.listen(PoseStamped, "/left/pose")
-    remapped = ["--ros-args", "-r", "/panda/ee_pose:=/left/pose"]
-    words = ["play", str(PANDA), "--topics", "/panda/ee_pose", "-r", "8"]
+    commands = rig.listen(Float64MultiArray, "/left/command")
+    words = ["play", str(PANDA), "--topics", "/panda/ee_pose", "/panda/command", "-r", "8"]
+    remapped = ["-m", "/panda/ee_pose:=/left/pose", "--ros-args", "-r", "/panda/command:=/left/command"]
     player = forked.Popen(
         [sys.executable, "-m", "robocache_ros", *words, "-l", "--start-offset", "1", *remapped],
         preload=forked.NODE,
@@ -246,7 +248,7 @@ def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig: A
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait(lambda: len(poses), "a pose under its new name")
+        wait(lambda: poses and commands, "messages under their new names")
     finally:
         player.send_signal(signal.SIGINT)
         player.wait(120)
