@@ -4,7 +4,8 @@
 
 Every number is the CPU time, user and system, of a process tree, and the minimum of some runs. The versions and their
 peers take turns, so that other programs of the machine slow all of them down alike; wall time says nothing there. Use
-`python -m benchmarks.export` on a machine without other load. Writes export_cpu.json and export_cpu.md.
+`python -m benchmarks.export` on a machine without other load. Writes export_cpu.json and export_cpu.md; with `--part
+reading`, only that is measured, and written to export_cpu_reading.json and .md.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.formats.registry import WRITERS
 
 ENCODERS, ROSBAGS = "encoders alone", "rosbags"
+PARTS = ("exports", "formats", "reading", "commands")
 HELP, INFO, ALL = "robocache --help", "robocache info", "all in one pass"
 SHARES = {"lerobot": ["lerobot"], ALL: list(WRITERS)}  # exports whose parts are measured
 
@@ -129,6 +131,19 @@ def as_markdown(result: dict[str, Any]) -> str:
             ratio = f"{of[names[-1]] / slowest:.2f} x the slowest format alone"
         rows.append(f"| {what} | {' | '.join(f'{of[name]:.3f}' for name in names)} | {of.get(peer, '')} | {ratio} |")
     of_parts = result.get("shares", {})
+    of_part = f" --part {result['part']}" if result.get("part") else ""
+    info = (
+        f"`robocache info`: a recording of {result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, "
+        "1060 messages a second. "
+    )
+    info = info if INFO in result["cpu_seconds"] else ""
+    shares = [
+        "",
+        "## Parts of an export with h264, one process, CPU seconds",
+        "",
+        f"| | {' | '.join(of_parts)} |",
+        f"|---|{'---|' * len(of_parts)}",
+    ]
     first = of_parts.get("lerobot", {})
     share_rows = [
         f"| {part} | {' | '.join(f'{found.get(part, 0):.2f}' for found in of_parts.values())} |"
@@ -138,21 +153,16 @@ def as_markdown(result: dict[str, Any]) -> str:
         [
             "# CPU seconds of exports, of reading and of commands",
             "",
-            f"`python -m benchmarks.export.cpu` on {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
-            f"{on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the process tree, "
-            f"the minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of two 640x480 rgb8 "
-            "cameras at 30 Hz with joints at 500 Hz; the formats with h264. `robocache info`: a recording of "
-            f"{result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, 1060 messages a second. "
-            "Imports are not counted, except those of commands.",
+            f"`python -m benchmarks.export.cpu{of_part}` on {on['cores']} cores of an {on['cpu']}, Python "
+            f"{on['python']}, {on['date']}, beside other programs (load before: {on['load_before']}). CPU time of the "
+            f"process tree, the minimum of {result['rounds']} runs in turn. Exports: {result['recording_s']:g} s of "
+            "two 640x480 rgb8 cameras at 30 Hz with joints at 500 Hz; the formats with h264. Reading: half as long, "
+            f"with one camera. {info}Imports are not counted, except those of commands.",
             "",
             f"| | {' | '.join(names)} | peer | {names[-1]} |",
             f"|---|{'---|' * len(names)}---|---|",
             *rows,
-            "",
-            "## Parts of an export with h264, one process, CPU seconds",
-            "",
-            f"| | {' | '.join(of_parts)} |",
-            f"|---|{'---|' * len(of_parts)}",
+            *(shares if of_parts else ()),
             *share_rows,
             "",
         ]
@@ -163,6 +173,7 @@ def main() -> None:
     """Measure and write the result."""
     parser = argument_parser(__doc__)
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=PLACE", help="A checkout, or a commit.")
+    parser.add_argument("--part", choices=PARTS, help="Measure only this; all parts without it.")
     parser.add_argument("--rounds", type=int, default=2, help="Runs, of which the minimum counts.")
     parser.add_argument("--seconds", type=float, default=10, help="Length of the recording with cameras.")
     parser.add_argument("--minutes", type=float, default=15, help="Length of the recording for info.")
@@ -175,18 +186,22 @@ def main() -> None:
         of = Measurements(folder, trees)
         cameras = recordings.write(folder / "cameras", given.seconds, 2)
         measure = parts(folder, of, cameras, given.seconds, given.minutes)
+        name_of_result = f"export_cpu_{given.part}" if given.part else "export_cpu"
+        if given.part:
+            measure = [part for part in measure if part.__name__ == given.part]
+            result["part"] = given.part
         result |= {"info_minutes": given.minutes, "info_bytes": sum(f.stat().st_size for f in folder.glob("long/*"))}
         for number in range(given.rounds):
             for part in measure:
                 tell(f"round {number + 1}: {part.__name__}")
                 part()
             result |= {"rounds": number + 1, "cpu_seconds": of.seconds}
-            write_results(given.out, "export_cpu", result, as_markdown(result))
-        for name, formats in SHARES.items():
+            write_results(given.out, name_of_result, result, as_markdown(result))
+        for name, formats in SHARES.items() if not given.part else ():
             options = {"formats": formats, "codec": "h264"}
             wanted = {"bags": [str(cameras)], "spec": recordings.spec(2), "options": options}
             result.setdefault("shares", {})[name] = of.shares(wanted)
-        write_results(given.out, "export_cpu", result, as_markdown(result))
+        write_results(given.out, name_of_result, result, as_markdown(result))
     print(as_markdown(result))
 
 

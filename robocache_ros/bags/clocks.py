@@ -139,6 +139,8 @@ class Lines(NamedTuple):
 
     def at(self, log_ns: int) -> int:
         """Return the time at a log time."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].at(log_ns)
         index = bisect_right(self.pieces, log_ns, key=attrgetter("start_ns"))
         return self.pieces[max(0, index - 1)].at(log_ns)
 
@@ -182,6 +184,8 @@ class Timeline:
         """Return the time at a log time."""
         if not self.segments:
             return log_ns
+        if len(self.segments) == 1:  # of most recordings, and called for each message
+            return self.segments[0].mapping.at(log_ns)
         index = bisect_right(self.segments, log_ns, key=attrgetter("start_ns"))
         return self.segments[max(0, index - 1)].mapping.at(log_ns)
 

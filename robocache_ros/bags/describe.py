@@ -209,12 +209,11 @@ def describe(path: str | AnyPath, msg_path: Sequence[str | Path] = ()) -> BagInf
         bag = stack.enter_context(Bag(path, sampled=True, msg_path=msg_path))
         if is_url(path) and not bag.sampled_spans and any(file.suffix == ".mcap" for file in bag.files):
             bag = stack.enter_context(Bag(path, whole=True, msg_path=msg_path))
-        recorder = Recorder(bag.topics.values(), bag.definitions)
-        kept: dict[str, list[bytes]] = {name: [] for name in bag.topics}
         # Odd, so that the samples include both publishers if two publishers alternate.
         strides = {name: int(topic.count * bag.share) // SAMPLES | 1 for name, topic in bag.topics.items()}
+        recorder = Recorder(bag.topics.values(), bag.definitions, strides)
         frames = FrameRecorder(bag.topics.values())
-        for message in _sampled(recorder.watch(bag.messages(views=True)), kept, strides):
+        for message in recorder.watch(bag.messages(views=True)):
             if message.topic in frames.topics:
                 frames.add(message)
         topics = {}
@@ -222,7 +221,7 @@ def describe(path: str | AnyPath, msg_path: Sequence[str | Path] = ()) -> BagInf
         for name, stats in recorder.stats(timeline, empty=True).items():
             if bag.sampled_spans:
                 stats = _of_samples(stats, bag.sampled_spans.get(name, (bag.start_ns, bag.stop_ns)))
-            messages = tuple(_messages(bag.definitions, bag.topics[name].type, kept[name]))
+            messages = tuple(_messages(bag.definitions, bag.topics[name].type, recorder.samples[name]))
             fields = Counter(path for message in messages for path in set(_not_finite(message)))
             topics[name] = TopicInfo(stats, messages, _content(stats.type, messages), dict(sorted(fields.items())))
         size = sum(file.stat().st_size for file in bag.files)
@@ -298,19 +297,6 @@ def _of_samples(stats: TopicStats, span_ns: tuple[int, int]) -> TopicStats:
         gaps=(),
         intervals_ms=near,
     )
-
-
-def _sampled(
-    messages: Iterable[RawMessage], kept: dict[str, list[bytes]], strides: dict[str, int]
-) -> Iterator[RawMessage]:
-    left = dict.fromkeys(kept, 0)  # messages before the next sample
-    for message in messages:
-        name = message.topic
-        if not left[name]:
-            kept[name].append(bytes(message.data))
-            left[name] = strides[name]
-        left[name] -= 1
-        yield message
 
 
 def _messages(definitions: Mapping[str, str], name: str, kept: list[bytes]) -> Iterator[Any]:

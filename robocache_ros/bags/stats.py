@@ -97,9 +97,12 @@ class Recorder:
     Args:
         topics: the topics of the recording.
         definitions: message definitions stored in the recording.
+        strides: of every so many messages of a topic, the first one is kept in `samples`; of other topics, none.
     """
 
-    def __init__(self, topics: Iterable[Topic], definitions: Mapping[str, str]) -> None:
+    def __init__(
+        self, topics: Iterable[Topic], definitions: Mapping[str, str], strides: Mapping[str, int] | None = None
+    ) -> None:
         self._topics = {t.name: t for t in topics}
         # Stamps of static transforms are ignored, because static transforms are valid for all times.
         self._stamped = {n: n != TF_STATIC and is_stamped(t.type, definitions) for n, t in self._topics.items()}
@@ -108,6 +111,8 @@ class Recorder:
         self._heads = {name: bytearray() for name in self._topics}  # _STAMPED_HEAD bytes of each message
         self._short: dict[str, list[int]] = {name: [] for name in self._topics}  # messages shorter than _STAMPED_HEAD
         self._sizes = dict.fromkeys(self._topics, 0)
+        self._strides = dict(strides or {})
+        self.samples: dict[str, list[bytes]] = {name: [] for name in self._topics}
         self._by = Timeline()
         # The frames of the first transform tell the publishers of /tf apart.
         self._senders = {name: _Senders() for name, t in self._topics.items() if t.type == TF_TYPE}
@@ -115,10 +120,15 @@ class Recorder:
     def watch(self, messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
         """Yield the messages unchanged and record their times."""
         sizes = self._sizes
-        kept = {name: (self._logs[name], self._heads[name], self._senders.get(name)) for name in self._topics}
+        kept = {
+            name: (self._logs[name], self._heads[name], self._senders.get(name), self._strides.get(name, 0))
+            for name in self._topics
+        }
         for message in messages:  # millions: each step counts
             topic, log_ns, data = message
-            logs, heads, senders = kept[topic]
+            logs, heads, senders, stride = kept[topic]
+            if stride and not len(logs) % stride:
+                self.samples[topic].append(bytes(data))
             if senders is None:
                 head = bytes(data[:_STAMPED_HEAD])
             else:  # a TFMessage starts with the number of transforms; the stamp of the first transform is used

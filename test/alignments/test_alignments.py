@@ -1,4 +1,4 @@
-"""The modules in robocache_ros/alignments, and what is derived from them."""
+"""The modules in robocache_ros/alignments: their oracles on cases worked out by hand, and what is derived from them."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from robocache_ros.alignments import NAMES, alignment, default_alignment
-from robocache_ros.alignments.linear import oracle
 from robocache_ros.ops.cuda.kernels import load_source
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -49,5 +48,47 @@ def test_a_blend_of_nothing_and_of_all_is_one_of_the_samples(name):
         np.testing.assert_allclose(found.oracle(*np.float64([before, after]), weight), expected, rtol=1e-6)
 
 
-def test_a_quarter_of_the_way():
-    assert oracle(np.array([0.0, 100.0]), np.array([10.0, 80.0]), 0.25).tolist() == [2.5, 95.0]
+HALF = np.radians(45)  # a quaternion holds half of the rotation's angle
+STILL = [0, 0, 0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "share", "expected", "rounding"),
+    [
+        ("linear", [0.0, 100.0], [10.0, 80.0], 0.25, [2.5, 95.0], 0),
+        # A third of a right angle about x; the shorter arc; quaternions of length zero are blended linearly.
+        ("slerp", STILL, [np.sin(HALF), 0, 0, np.cos(HALF)], 1 / 3, [np.sin(HALF / 3), 0, 0, np.cos(HALF / 3)], 1e-12),
+        ("slerp", STILL, [-0.6, 0, 0, -0.8], 1.0, [0.6, 0, 0, 0.8], 1e-12),
+        ("slerp", [0.0] * 4, [0, 0, 0, 2.0], 0.25, [0, 0, 0, 0.5], 0),
+        ("angle", np.radians([170]), np.radians([-170]), 0.75, np.radians([-175]), 1e-12),
+        ("angle", [7.0], [7.5], 0.5, [7.25], 0),  # several turns are not folded
+    ],
+)
+def test_a_blend_is_that_worked_out_by_hand(name, before, after, share, expected, rounding):
+    got = alignment(name).oracle(np.array(before), np.array(after), share)
+    np.testing.assert_allclose(got, expected, rtol=rounding, atol=rounding / 1000)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share", "expected"),
+    [
+        (170, -170, 0.75, -175),
+        (-170, 170, 0.75, 175),
+        (350, 10, 0.25, 355),
+        (350, 10, 0.75, 5),
+        (10, 350, 0.75, 355),
+        (0, 359, 0.5, 359.5),
+        (350, 10, 0.5, 360),
+        (100, 260, 0.5, 180),
+        (10, 190, 1.0, 190),
+        (0, 180, 0.25, 45),
+        (720, 730, 0.5, 725),  # counts turns
+        (355, 365, 0.8, 363),
+        (-10, 350, 0.5, -10),
+    ],
+)
+def test_an_angle_in_degrees_takes_the_smaller_rotation_and_stays_in_the_range_of_both(before, after, share, expected):
+    given = np.array([[before], [after]], float)
+    assert alignment("angle_deg").oracle(*given, share).tolist() == [expected]
+    single = given.astype(np.float32)
+    assert alignment("angle_deg").blend(*single, np.float32(share)).tolist() == [expected]

@@ -186,9 +186,9 @@ def test_nan_is_named_with_its_sample() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 8191, 8192, 20_000])
+@pytest.mark.parametrize("place", [0, 32_767, 32_768, 69_999])  # large arrays are checked in parts
 def test_a_number_that_is_not_finite_is_found_wherever_it_is(value: float, place: int) -> None:
-    values = np.ones((3000, 7), np.float32)
+    values = np.ones((10_000, 7), np.float32)
     values.reshape(-1)[place] = value
     with pytest.raises(DatasetError, match=f"file: row {place // 7}, column {place % 7} is not finite"):
         numbers(values, "file")

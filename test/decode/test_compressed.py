@@ -1,16 +1,17 @@
 """Decompression: the pixels that were compressed, and what cut, corrupt and oversized files give."""
 
+import io
 import struct
 import sys
 import zlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from robocache_ros.decode import DecodeError, ImagePayload, decode_compressed
+from robocache_ros.decode.payloads import IMAGE_LIMITS, ImageLimits
 from robocache_ros.errors import RoboCacheError
-
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def compressed(data, encoding, source=""):
@@ -21,31 +22,28 @@ def image_array(image, dtype=np.uint8):
     return image.data.view(dtype).reshape(image.height, image.width, -1)
 
 
-@pytest.mark.parametrize(("name", "of", "encoding"), [("rgb.png", "rgb", "rgb8"), ("grey.png", "grey", "mono8")])
-def test_a_png_gives_its_very_pixels(pictures, pixels, name, of, encoding):
+@pytest.mark.parametrize("name", ["rgb.png", "grey.png", "rgb.jpeg", "grey.jpeg"])
+def test_a_picture_gives_its_pixels_in_rgb_order(pictures, pixels, name):
+    of, _, kind = name.partition(".")
     image = decode_compressed(pictures[name])
-    assert (image.encoding, image.width, image.height) == (encoding, 24, 16)
-    np.testing.assert_array_equal(image_array(image), pixels[of].reshape(16, 24, -1))
-
-
-@pytest.mark.parametrize(("name", "of", "encoding"), [("rgb.jpeg", "rgb", "rgb8"), ("grey.jpeg", "grey", "mono8")])
-def test_a_jpeg_gives_its_pixels_in_rgb_order(pictures, pixels, name, of, encoding):
-    image = decode_compressed(pictures[name])
-    assert image.encoding == encoding
+    assert (image.encoding, image.width, image.height) == ({"rgb": "rgb8", "grey": "mono8"}[of], 24, 16)
     # Quality 95 keeps each pixel of a ramp within a few steps; swapped channels would be off by a hundred.
-    assert np.abs(image_array(image).astype(int) - pixels[of].reshape(16, 24, -1)).max() < 16
+    apart = np.abs(image_array(image).astype(int) - pixels[of].reshape(16, 24, -1)).max()
+    assert apart < (16 if kind == "jpeg" else 1)
 
 
-@pytest.mark.parametrize(("source", "encoding"), [("", "mono16"), ("mono16", "mono16"), ("16UC1", "16UC1")])
-def test_sixteen_bits_stay_sixteen_bits(pictures, pixels, source, encoding):
-    image = decode_compressed(compressed(pictures["deep.png"].data.tobytes(), "png", source))
+@pytest.mark.parametrize(
+    ("name", "source", "encoding"),
+    [
+        ("deep.png", "", "mono16"),
+        ("deep.png", "mono16", "mono16"),
+        ("deep.png", "16UC1", "16UC1"),
+        ("millimetres.depth", "16UC1", "16UC1"),
+    ],
+)
+def test_sixteen_bits_stay_sixteen_bits(pictures, pixels, name, source, encoding):
+    image = decode_compressed(compressed(pictures[name].data.tobytes(), pictures[name].encoding, source))
     assert (image.encoding, image.step, image.big_endian) == (encoding, 48, sys.byteorder == "big")
-    np.testing.assert_array_equal(image_array(image, np.uint16)[..., 0], pixels["deep"])
-
-
-def test_compressed_depth_of_16uc1_is_its_png(pictures, pixels):
-    image = decode_compressed(pictures["millimetres.depth"])
-    assert image.encoding == "16UC1"
     np.testing.assert_array_equal(image_array(image, np.uint16)[..., 0], pixels["deep"])
 
 
@@ -83,9 +81,6 @@ def test_a_corrupt_png_is_refused(pictures):
 
 @pytest.mark.parametrize("side", [9000, 20000, 2**31 - 1])
 def test_a_small_file_of_a_huge_picture_is_refused_before_it_is_decompressed(side):
-    def chunk(kind, body):
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
     data = PNG + header + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
     with pytest.raises(DecodeError) as error:
@@ -94,11 +89,7 @@ def test_a_small_file_of_a_huge_picture_is_refused_before_it_is_decompressed(sid
 
 
 def test_other_formats_that_pillow_knows_are_not_opened():
-    from io import BytesIO
-
-    from PIL import Image
-
-    file = BytesIO()
+    file = io.BytesIO()
     Image.new("RGB", (4, 4)).save(file, "gif")
     with pytest.raises(DecodeError):
         decode_compressed(compressed(file.getvalue() + b"\xff\xd9", "jpeg"))
@@ -113,12 +104,128 @@ def test_without_pillow_the_error_says_what_to_install(pictures, monkeypatch):
 
 @pytest.mark.parametrize(("mode", "encoding"), [("P", "rgb8"), ("1", "mono8"), ("RGBA", "rgba8"), ("LA", "mono8")])
 def test_palettes_and_transparency_come_as_plain_pixels(mode, encoding):
-    from io import BytesIO
-
-    from PIL import Image
-
-    file = BytesIO()
+    file = io.BytesIO()
     Image.new("RGB", (4, 2), (255, 255, 255)).convert(mode).save(file, "png")
     image = decode_compressed(compressed(file.getvalue(), "png"))
     assert (image.encoding, image.width, image.height) == (encoding, 4, 2)
     assert image.data.min() == 255
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+BOMB = zlib.compress(bytes(10**7))
+
+
+def decode(data, encoding, source="", **limits):
+    return decode_compressed(compressed(data, encoding, source), ImageLimits(**limits))
+
+
+def cause(data, encoding, source="", **limits):
+    with pytest.raises(DecodeError) as error:
+        decode(data, encoding, source, **limits)
+    assert len(str(error.value)) < 200
+    return error.value.cause
+
+
+def file(kind, size=(16, 8), **options):
+    out = io.BytesIO()
+    Image.fromarray(np.arange(size[0] * size[1], dtype=np.uint8).reshape(size[1], size[0])).save(out, kind, **options)
+    return out.getvalue()
+
+
+def chunk(kind, body):
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def with_chunks(*chunks):
+    data = file("png")
+    return data[:33] + b"".join(chunks) + data[33:]
+
+
+def segment(marker, body):
+    return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+
+
+def progressive(scans):
+    data = file("jpeg", progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * (scans - data.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decompressed():
+    assert cause(progressive(1000), "jpeg") == "image_scans"
+
+
+def test_a_progressive_jpeg_as_encoders_write_it_is_decoded():
+    assert decode(progressive(0), "jpeg").width == 16
+    assert progressive(0).count(b"\xff\xda") < IMAGE_LIMITS.scans
+
+
+def test_scans_in_a_thumbnail_do_not_count():
+    data = file("jpeg")
+    thumbnail = segment(0xE1, b"Exif\0\0" + b"\xff\xda\0\0" * 100)
+    assert decode(data[:2] + thumbnail + data[2:], "jpeg", scans=1).width == 16
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+def test_the_pixels_that_are_allowed_can_be_raised_and_lowered(kind):
+    data = file(kind)
+    assert cause(data, kind, pixels=127) == "image_size"
+    assert decode(data, kind, pixels=128).height == 8
+
+
+def test_a_depth_image_has_a_limit_of_its_own():
+    out = io.BytesIO()
+    Image.fromarray(np.ones((8, 16), np.uint16)).save(out, "png")
+    depth = struct.pack("<iff", 0, 20.0, 0.5) + out.getvalue()
+    assert cause(depth, "compressedDepth", "32FC1", depth_pixels=127) == "image_size"
+    assert decode(depth, "compressedDepth", "32FC1", pixels=1, depth_pixels=128).height == 8
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        chunk(b"zTXt", b"a\0\0" + BOMB),
+        chunk(b"iTXt", b"a\0\1\0\0\0" + BOMB),
+        chunk(b"iCCP", b"a\0\0" + BOMB),
+        chunk(b"tEXt", b"a\0" + bytes(10**6)),
+        chunk(b"acTL", struct.pack(">II", 2**31, 0)),
+        chunk(b"acTL", b""),
+        chunk(b"pHYs", b""),
+    ],
+    ids=lambda extra: extra[4:8].decode(),
+)
+def test_chunks_that_the_first_picture_does_not_need_are_not_read(extra):
+    data = file("png")
+    assert decode(data[:33] + extra + data[33:], "png").data.tobytes() == decode(data, "png").data.tobytes()
+
+
+@pytest.mark.parametrize("marker", [0xE1, 0xE2, 0xED, 0xFE])
+def test_segments_that_the_first_picture_does_not_need_are_not_read(marker):
+    data = file("jpeg")
+    plain = decode(data, "jpeg").data.tobytes()
+    assert (
+        decode(data[:2] + segment(marker, b"MPF\0Exif\0\0" + bytes(99)) * 5 + data[2:], "jpeg").data.tobytes() == plain
+    )
+
+
+def test_a_second_picture_behind_a_jpeg_is_left_out():
+    data = file("jpeg")
+    assert decode(data + data + bytes(99), "jpeg", scans=1).data.tobytes() == decode(data, "jpeg").data.tobytes()
+
+
+def test_a_flood_of_chunks_or_segments_is_refused():
+    assert cause(with_chunks(*[chunk(b"IDAT", b"")] * 99), "png", chunks=50) == "image_size"
+    data = file("jpeg")
+    assert cause(data[:2] + segment(0xFE, b"") * 99 + data[2:], "jpeg", segments=50) == "image_size"
+
+
+@pytest.mark.parametrize("marker", [0xC3, 0xC9, 0xCA])
+def test_a_jpeg_that_no_camera_writes_is_refused(marker):
+    data = bytearray(file("jpeg"))
+    data[data.index(b"\xff\xc0") + 1] = marker
+    assert cause(bytes(data), "jpeg") == "bad_image"
+
+
+def test_a_png_whose_size_comes_second_is_refused():
+    data = file("png")
+    assert cause(data[:8] + chunk(b"tEXt", b"a\0b") + data[8:], "png") == "bad_image"

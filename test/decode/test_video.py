@@ -7,11 +7,11 @@ import struct
 import numpy as np
 import pytest
 
-from robocache_ros.decode import DecodeError, Decoder, ImagePayload, make_decoder
+from robocache_ros.decode import DecodeError, ImagePayload, make_decoder
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec, load_spec
+from robocache_ros.spec import VIDEO_TYPES, load_spec
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
 
 PACKET = """std_msgs/Header header
@@ -25,28 +25,28 @@ uint8[] data
 """
 
 
-def spec_of(kind: str = VIDEO_TYPES[0]) -> FusionSpec:
+def spec_of(kind=VIDEO_TYPES[0]):
     stream = {"topic": "/camera", "type": kind, "align": "hold", "max_age_ms": 100, "image": {"size": [HEIGHT, WIDTH]}}
     return load_spec({"robocache": 1, "actions": "none", "streams": {"front": stream}})
 
 
-def stream_of(kind: str = VIDEO_TYPES[0]) -> StreamSpec:
+def stream_of(kind=VIDEO_TYPES[0]):
     return spec_of(kind).streams[0]
 
 
 @pytest.fixture
-def decoder() -> Decoder:
+def decoder():
     return make_decoder(stream_of(), {VIDEO_TYPES[0]: COMPRESSED_VIDEO})
 
 
-def shown(payload: object) -> np.ndarray:
+def shown(payload):
     assert isinstance(payload, ImagePayload)
     assert (payload.encoding, payload.height, payload.width, payload.step) == ("rgb8", HEIGHT, WIDTH, 3 * WIDTH)
     return payload.data.reshape(HEIGHT, WIDTH, 3)
 
 
 @pytest.mark.parametrize(("codec", "name"), [("libx264", "h264"), ("libx265", "h265"), ("libx265", "hevc")])
-def test_each_message_gives_its_picture_and_its_stamp(decoder: Decoder, codec: str, name: str) -> None:
+def test_each_message_gives_its_picture_and_its_stamp(decoder, codec, name):
     for number, (image, packet) in enumerate(zip(pictures(25), packets(pictures(25), codec), strict=True)):
         sample = decoder.decode_cdr(compressed_video(5 * 10**9 + number, packet, name))
         assert sample.stamp_ns == 5 * 10**9 + number
@@ -54,7 +54,7 @@ def test_each_message_gives_its_picture_and_its_stamp(decoder: Decoder, codec: s
         assert np.abs(shown(sample.value).astype(int) - image).max() < 8
 
 
-def test_a_packet_of_ffmpeg_image_transport_gives_its_picture() -> None:
+def test_a_packet_of_ffmpeg_image_transport_gives_its_picture():
     decoder = make_decoder(stream_of(VIDEO_TYPES[1]), {VIDEO_TYPES[1]: PACKET})
     (packet,), (image,) = packets(pictures(1)), pictures(1)
     text = b"h264;yuv420p;bgr8;bgr8\0"
@@ -65,7 +65,7 @@ def test_a_packet_of_ffmpeg_image_transport_gives_its_picture() -> None:
     assert np.abs(shown(sample.value).astype(int) - image).max() < 8
 
 
-def test_messages_before_the_first_key_frame_are_refused(decoder: Decoder) -> None:
+def test_messages_before_the_first_key_frame_are_refused(decoder):
     found = packets(pictures(12), gop=10)
     for packet in found[1:10]:
         with pytest.raises(DecodeError, match="depends on an earlier picture") as error:
@@ -74,7 +74,7 @@ def test_messages_before_the_first_key_frame_are_refused(decoder: Decoder) -> No
     shown(decoder.decode_cdr(compressed_video(1, found[10])).value)
 
 
-def test_after_a_damaged_message_pictures_are_refused_up_to_the_next_key_frame(decoder: Decoder) -> None:
+def test_after_a_damaged_message_pictures_are_refused_up_to_the_next_key_frame(decoder):
     found = packets(pictures(22), gop=10)
     for number, packet in enumerate(found):
         data = compressed_video(1, packet[: len(packet) // 2] if number == 3 else packet)
@@ -86,9 +86,7 @@ def test_after_a_damaged_message_pictures_are_refused_up_to_the_next_key_frame(d
 
 
 @pytest.mark.parametrize(("codec", "name"), [("libx264", "h264"), ("libx265", "h265")])
-def test_after_a_lost_message_pictures_are_refused_up_to_the_next_key_frame(
-    decoder: Decoder, codec: str, name: str
-) -> None:
+def test_after_a_lost_message_pictures_are_refused_up_to_the_next_key_frame(decoder, codec, name):
     found = packets(pictures(62), codec, gop=30)  # longer than the numbers of pictures, which begin again after 16
     for number, packet in enumerate(found):
         data = compressed_video(1, packet, name)
@@ -100,17 +98,17 @@ def test_after_a_lost_message_pictures_are_refused_up_to_the_next_key_frame(
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\1", b"\0\0\1\x65", b"\0\0\1\x65" + bytes(range(256)), b"\xff" * 99])
-def test_bytes_that_are_not_video_are_refused(decoder: Decoder, data: bytes) -> None:
+def test_bytes_that_are_not_video_are_refused(decoder, data):
     with pytest.raises(DecodeError):
         decoder.decode_cdr(compressed_video(1, data))
 
 
-def test_another_codec_is_refused(decoder: Decoder) -> None:
+def test_another_codec_is_refused(decoder):
     with pytest.raises(DecodeError, match="format: 'vp9' is not one of h264, h265, hevc"):
         decoder.decode_cdr(compressed_video(1, b"", "vp9"))
 
 
-def test_a_node_does_not_read_video() -> None:
+def test_a_node_does_not_read_video():
     spec = spec_of()
     with pytest.raises(RoboCacheError, match=r"streams\.front\.type: .* is read only from recordings"):
         Ingest(spec, FusionEngine(spec, "cpu"), live=True)

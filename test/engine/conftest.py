@@ -1,16 +1,20 @@
 """Random streams of every kind, and the comparison of two engines that are given them."""
 
+import contextlib
+import ctypes
 import io
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from robocache_ros.decode import CloudPayload, DepthPayload, ImagePayload, PointField
+from robocache_ros.engine import FusionEngine, offline
 from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
-from test.engine.backends.gpu_fixtures import delay_uploads, emulated, host_tick  # noqa: F401 - fixtures
 
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9  # a tick: full seconds are on every grid
@@ -22,42 +26,19 @@ IMAGE = "sensor_msgs/msg/Image"
 def mixed_spec(reduce="occupancy", features=(), **timeline):
     """Vectors, images of every kind, a depth stream and a cloud."""
     grid = {"origin_m": [-1, -1, -1], "size_m": 0.1, "shape": [20, 20, 20], "reduce": reduce, "extrinsic": POSE}
+    colors = {**grid, "reduce": "mean", "features": ["r", "g", "b", "z"]}
+    array, turn = "std_msgs/msg/Float64MultiArray", "geometry_msgs/msg/QuaternionStamped"
+    cloud, jpeg = "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/CompressedImage"
+    grid |= {"features": list(features)} if features else {}
     streams = {
-        "joints": {
-            "topic": "/j",
-            "type": "std_msgs/msg/Float64MultiArray",
-            "dim": 7,
-            "align": "linear",
-            "max_gap_ms": 30,
-        },
-        "cloud": {
-            "topic": "/c",
-            "type": "sensor_msgs/msg/PointCloud2",
-            "voxels": {**grid, **({"features": list(features)} if features else {})},
-            "max_age_ms": 150,
-        },
-        "turn": {
-            "topic": "/q",
-            "type": "geometry_msgs/msg/QuaternionStamped",
-            "field": "quaternion",
-            "dim": 4,
-            "align": "slerp",
-        },
+        "joints": {"topic": "/j", "type": array, "dim": 7, "align": "linear", "max_gap_ms": 30},
+        "cloud": {"topic": "/c", "type": cloud, "voxels": grid, "max_age_ms": 150},
+        "turn": {"topic": "/q", "type": turn, "field": "quaternion", "dim": 4, "align": "slerp"},
         "front": {"topic": "/f", "type": IMAGE, "image": {"size": [24, 32], "normalize": "imagenet"}, "max_age_ms": 80},
         "unsized": {"topic": "/r", "type": IMAGE, "align": "nearest"},
         "depth": {"topic": "/d", "type": IMAGE, "image": {"resize": "nearest", "size": [10, 10]}},
-        "rgbd": {
-            "topic": "/z",
-            "type": IMAGE,
-            "camera_info": "/i",
-            "color": "/k",
-            "voxels": {**grid, "reduce": "mean", "features": ["r", "g", "b", "z"]},
-        },
-        "jpeg": {
-            "topic": "/p",
-            "type": "sensor_msgs/msg/CompressedImage",
-            "image": {"size": [16, 16], "resize": "area"},
-        },
+        "rgbd": {"topic": "/z", "type": IMAGE, "camera_info": "/i", "color": "/k", "voxels": colors},
+        "jpeg": {"topic": "/p", "type": jpeg, "image": {"size": [16, 16], "resize": "area"}},
     }
     return load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 20, "horizon": 3, **timeline, "streams": streams})
 
@@ -174,13 +155,148 @@ def windowed(rng, emit):
 @pytest.fixture(scope="session")
 def mixture():
     reductions = [(name, ("intensity", "z") if kind.needs_features else ()) for name, kind in SPEC_REDUCTIONS.items()]
-    return SimpleNamespace(
-        reductions=reductions,
-        spec=mixed_spec,
-        messages=mixed_messages,
-        windowed=windowed,
-        compare=compare,
-        bits=bits,
-        t0=T0,
-        ms=MS,
+    parts = {"spec": mixed_spec, "messages": mixed_messages, "windowed": windowed, "compare": compare, "bits": bits}
+    return SimpleNamespace(reductions=reductions, **parts, t0=T0, ms=MS)
+
+
+@pytest.fixture(scope="session")
+def host_tick(host_library):
+    """A launch of the tick as host code, by its name and the constants that it is compiled with."""
+    text = Path(__file__).with_name("host_tick.cpp").read_text()
+    arguments = {
+        "tick_row": (*(ctypes.c_void_p,) * 3, ctypes.c_int, ctypes.c_int),
+        "tick_image": (ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
+        "tick_cloud": (ctypes.c_void_p,),
+    }
+
+    def build(name, *defines):
+        launch = getattr(host_library(text, defines), name)
+        launch.argtypes = arguments[name]
+        return launch
+
+    return build
+
+
+class EmulatedGraph:
+    """A CUDA graph of host launches: those made while it is captured run at each replay."""
+
+    captured = None  # the launches of the graph that is being captured
+
+    def capture_begin(self, **_options):
+        self._launches = EmulatedGraph.captured = []
+
+    def capture_end(self):
+        EmulatedGraph.captured = None
+
+    def replay(self):
+        for launch in self._launches:
+            launch()
+
+
+@pytest.fixture
+def emulated(monkeypatch, host_tick):
+    """FusionEngine on the GPU backend, with memory, copies and launches of the host."""
+    from robocache_ros.engine import engine
+    from robocache_ros.engine.backends import gpu
+    from robocache_ros.ops import tick
+    from robocache_ros.ops.cuda import kernels as memory
+
+    def kernel(_file, name, _parameters, _device, defines=()):
+        values = dict(define.split("=", 1) for define in defines)
+
+        def launch(grid, _block, _shared, *arguments):
+            assert min(grid) >= 1
+            if EmulatedGraph.captured is not None:
+                EmulatedGraph.captured.append(lambda: run(*arguments))
+            else:
+                run(*arguments)
+
+        def run(*arguments):
+            if name == "tick_row":
+                host_tick(name, "ROW")(*arguments)
+            elif name == "tick_image":
+                host_tick(name, "IMAGE")(*arguments, int(values["FAMILY"]), int(values["RESIZE"]))
+            elif name == "begin_cloud":
+                host_tick("tick_cloud", *defines)(*arguments)
+
+        return SimpleNamespace(launch=launch)
+
+    def nothing(*_arguments, **_keywords):
+        return contextlib.nullcontext()
+
+    idle = SimpleNamespace(
+        wait_stream=nothing, record=nothing, query=lambda: True, synchronize=nothing, wait_event=nothing, cuda_stream=0
     )
+    processors = SimpleNamespace(multi_processor_count=8)
+    pinned = lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8)  # noqa: E731
+    for module in (memory, tick, gpu):
+        monkeypatch.setattr(module, "pinned", pinned)
+    for module in (tick, gpu):
+        monkeypatch.setattr(module, "copy_async", lambda to, source, size, _stream: ctypes.memmove(to, source, size))
+    for name in ("_event", "_stream"):
+        monkeypatch.setattr(memory, name, lambda *_: idle)
+    monkeypatch.setattr(tick, "kernel", kernel)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", EmulatedGraph)
+    monkeypatch.setattr(torch.cuda, "stream", nothing)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: idle)
+    monkeypatch.setattr(torch.cuda, "synchronize", nothing)
+    monkeypatch.setattr(torch.cuda, "device", nothing)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: processors)
+
+    def make(layout, capacities, _device, _unbounded, options):
+        return gpu.GpuBackend(layout, capacities, torch.device("cpu"), options)
+
+    def build(spec, **options):
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "make_backend", make)
+            return FusionEngine(spec, "cuda", **options)
+
+    return build
+
+
+@pytest.fixture
+def delay_uploads(monkeypatch):
+    """Keeps the copies of the newest engine, on a real GPU, waiting for a while, from when it is called."""
+    from robocache_ros.engine.backends import gpu
+
+    streams = []
+
+    def new_stream(device):
+        streams.append(torch.cuda.Stream(device))
+        return streams[-1]
+
+    def delay():
+        for stream in streams[-2:]:
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(100_000_000)
+
+    monkeypatch.setattr(gpu, "new_stream", new_stream)
+    return delay
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request):
+    """FusionEngine on the GPU backend: without a GPU, and on one."""
+    if request.param == "emulated":
+        return request.getfixturevalue("emulated")
+    return lambda spec, **options: FusionEngine(spec, "cuda", **options)
+
+
+def same_live_as_recorded(live, recorded, messages, first_ns, last_ns, until_ns=None, **options):
+    """Ticks made live have the bits of the deployed recording; gives the frames of both that have the same ticks."""
+    frames = list(offline.run(messages, recorded, first_ns, last_ns, visibility="deployed", **options))
+    expected = {int(part.ticks_ns[k]): part[k : k + 1] for part in frames for k in range(len(part))}
+    live.engine.advance(T0)
+    made = []
+    for name, arrival, data in messages:
+        while len(frames := live.engine.advance(arrival - 1, limit=1)):
+            made.append(frames)
+        live.serialized(name, data, arrival)
+    while until_ns and len(frames := live.engine.advance(until_ns, limit=1)):
+        made.append(frames)
+    made = [frames for frames in made if int(frames.ticks_ns[0]) in expected]
+    for frames in made:
+        other = expected[int(frames.ticks_ns[0])]
+        assert frames.rows().numpy().tobytes() == other.rows().numpy().tobytes()
+        assert all(torch.equal(tensor, other.media[name]) for name, tensor in frames.media.items())
+    return made

@@ -43,21 +43,16 @@ def color(stamp_ns, shape=(1, 1)):
     return image(stamp_ns, np.full((*shape, 3), (10, 20, 30), np.uint8), "rgb8")
 
 
-def info(stamp_ns, focal=100.0, size=(1, 1), **keys):
+def info(stamp_ns, focal=100.0, size=(1, 1)):
     window = SimpleNamespace(x_offset=0, y_offset=0, height=0, width=0, do_rectify=False)
-    own = {
-        "height": size[0],
-        "width": size[1],
+    arrays = {
         "k": np.array([focal, 0, 0, 0, focal, 0, 0, 0, 1]),
         "p": np.zeros(12),
         "d": np.zeros(0),
         "r": np.eye(3).reshape(-1),
-        "distortion_model": "plumb_bob",
-        "binning_x": 0,
-        "binning_y": 0,
-        "roi": window,
     }
-    return SimpleNamespace(**{"header": header(stamp_ns), **own, **keys})
+    rest = {"distortion_model": "plumb_bob", "binning_x": 0, "binning_y": 0, "roi": window}
+    return SimpleNamespace(header=header(stamp_ns), height=size[0], width=size[1], **arrays, **rest)
 
 
 def deliver(ingest, feed, message, arrival_ns):
@@ -71,19 +66,17 @@ def started(fusion):
     return Ingest(fusion, engine)
 
 
-def test_a_depth_image_becomes_voxels_by_the_intrinsics():
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_depth_image_becomes_voxels_by_the_intrinsics_for_which_it_waits(waits):
     ingest = started(spec())
-    deliver(ingest, "rgbd/camera_info", info(T0), T0)
-    assert deliver(ingest, "rgbd", depth(T0), T0) is Outcome.ACCEPTED
-    grid = ingest.engine.advance(T0 + 40 * MS).media["rgbd"][0]
-    assert grid.nonzero().tolist() == [[2, 2, 2]]  # (0, 0, 1.25) m
-
-
-def test_depth_that_comes_before_the_intrinsics_waits_for_them():
-    ingest = started(spec())
-    assert deliver(ingest, "rgbd", depth(T0), T0) is Outcome.WAITING
-    assert deliver(ingest, "rgbd/camera_info", info(T0), T0 + MS) is Outcome.ACCEPTED
-    assert ingest.engine.advance(T0 + 40 * MS).valid.tolist() == [[1]]
+    first, second = ("rgbd/camera_info", info(T0)), ("rgbd", depth(T0))
+    if waits:
+        first, second = second, first
+    assert deliver(ingest, *first, T0) is Outcome.WAITING
+    assert deliver(ingest, *second, T0 + MS) is Outcome.ACCEPTED
+    frames = ingest.engine.advance(T0 + 40 * MS)
+    assert frames.media["rgbd"][0].nonzero().tolist() == [[2, 2, 2]]  # (0, 0, 1.25) m
+    assert frames.valid.tolist() == [[1]]
 
 
 @pytest.mark.parametrize("first", ["color", "depth"])
@@ -140,17 +133,12 @@ def test_feeds_are_the_streams_and_what_completes_them():
         ({"voxels": None}, "voxels: missing"),
         ({"type": "sensor_msgs/msg/PointCloud2"}, "is for depth images"),
         ({"voxels": {**GRID, "reduce": "mean", "features": ["r"]}}, "'r' is not one of x, y, z"),
+        ({"camera_info": None, "voxels": None, "color": "/color"}, "color: needs a depth image"),
     ],
 )
 def test_an_incomplete_depth_stream_is_refused(keys, expected):
     with pytest.raises(RoboCacheError, match=expected):
         load_spec({"robocache": 1, "streams": {"rgbd": {k: v for k, v in {**STREAM, **keys}.items() if v is not None}}})
-
-
-def test_colour_without_intrinsics_is_refused():
-    keys = {"topic": "/a", "type": "sensor_msgs/msg/Image", "color": "/color"}
-    with pytest.raises(RoboCacheError, match="color: needs a depth image"):
-        load_spec({"robocache": 1, "streams": {"front": keys}})
 
 
 @pytest.mark.parametrize("half", ["rgbd", "rgbd/color"])

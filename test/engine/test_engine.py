@@ -18,13 +18,8 @@ from robocache_ros.spec import load_spec
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9  # a tick: full seconds are on every grid
 ARRAY = {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold"}
-STAMPED = {
-    "topic": "/v",
-    "type": "geometry_msgs/msg/Vector3Stamped",
-    "field": "vector.x",
-    "max_gap_ms": 50,
-    "max_age_ms": 60,
-}
+VECTOR = {"topic": "/v", "type": "geometry_msgs/msg/Vector3Stamped", "field": "vector.x"}
+STAMPED = {**VECTOR, "max_gap_ms": 50, "max_age_ms": 60}
 
 
 def spec(delay_ms=20.0, emit="fixed", lead_ms=0.0, **streams):
@@ -162,23 +157,18 @@ def test_no_tick_is_skipped_however_seldom_it_advances():
     assert np.diff(advance(engine, 5000).ticks_ns).tolist() == [20 * MS] * 249
 
 
-def test_a_clock_that_jumps_back_drops_all_samples_and_starts_anew():
-    engine = FusionEngine(spec(v=STAMPED))
+@pytest.mark.parametrize("sample_first", [False, True])
+def test_a_clock_that_jumps_back_drops_all_samples_and_starts_anew(sample_first):
+    engine = FusionEngine(spec(v=STAMPED, w=STAMPED))
     advance(engine, 10_000)
     push(engine, "v", 10_000, 10_000, 1.0)
+    if sample_first:  # of the new clock, before its first tick is requested
+        push(engine, "w", 0, 0, 4.0)
     assert len(advance(engine, 0)) == 0
     frames = advance(engine, 20)
     assert frames.ticks_ns.tolist() == [T0]
-    assert frames.valid.tolist() == [[0]]
+    assert (frames.valid.tolist(), frames.fused.tolist()) == ([[0, int(sample_first)]], [[0.0, 4.0 * sample_first]])
     assert engine.clock_jumps == 1
-
-
-def test_a_sample_of_the_clock_that_jumped_back_starts_anew_before_the_next_tick_is_requested():
-    engine = FusionEngine(spec(v=STAMPED))
-    advance(engine, 10_000)
-    push(engine, "v", 0, 0, 4.0)
-    advance(engine, 0)
-    assert advance(engine, 20).fused.tolist() == [[4.0]]
 
 
 def test_a_clock_that_jumps_ahead_starts_anew_instead_of_making_hours_of_ticks():
@@ -188,22 +178,16 @@ def test_a_clock_that_jumps_ahead_starts_anew_instead_of_making_hours_of_ticks()
     assert engine.clock_jumps == 1
 
 
-def test_eager_ticks_go_out_once_every_stream_has_a_sample_past_them():
+def test_eager_ticks_go_out_once_every_stream_has_a_sample_past_them_and_with_the_delay_at_the_latest():
     engine = FusionEngine(spec(100.0, "eager", v=STAMPED, w=STAMPED))
     advance(engine, 0)
     push(engine, "v", 1, 5, 1.0)
     assert len(advance(engine, 5)) == 0
     push(engine, "w", 0, 8, 2.0)
-    frames = advance(engine, 8)
-    assert frames.ticks_ns.tolist() == [T0]
-
-
-def test_eager_ticks_go_out_with_the_delay_at_the_latest():
-    engine = FusionEngine(spec(100.0, "eager", v=STAMPED, w=STAMPED))
-    advance(engine, 0)
+    assert advance(engine, 8).ticks_ns.tolist() == [T0]
     push(engine, "v", 50, 50, 1.0)
-    assert len(advance(engine, 99)) == 0
-    assert advance(engine, 100).ticks_ns.tolist() == [T0]
+    assert len(advance(engine, 119)) == 0
+    assert advance(engine, 120).ticks_ns.tolist() == [T0 + 20 * MS]
 
 
 def test_a_full_index_drops_its_oldest_sample_and_counts_it():
@@ -274,9 +258,6 @@ def test_a_push_to_an_unknown_stream_names_it():
         FusionEngine(spec(v=STAMPED)).push("x", T0, T0, value(1.0))
 
 
-VECTOR = {"topic": "/v", "type": "geometry_msgs/msg/Vector3Stamped", "field": "vector.x"}
-
-
 def ingest(**keys):
     fusion = load_spec({"robocache": 1, "streams": {"v": {**VECTOR, **keys}}})
     return Ingest(fusion, FusionEngine(fusion))
@@ -324,3 +305,28 @@ def test_an_engine_and_its_buffers_are_freed_without_the_garbage_collector():
         assert engine() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "row"),
+    [
+        (12, [7.0, 1, -3.0]),  # the command was sent 3 ms after the tick, and arrived 9 ms later
+        (11, [8.0, 1, -8.0]),  # it had not arrived, but the next one had
+        (8, [0.0, 0, 0.0]),
+    ],
+)
+def test_next_has_the_first_sample_after_the_tick_that_arrived_within_the_delay(delay_ms, row):
+    engine = FusionEngine(spec(delay_ms, v={**STAMPED, "align": "next", "role": "action"}))
+    advance(engine, -1)
+    for stamp, arrival, number in ((-1, -1, 6.0), (8, 9, 8.0), (3, 12, 7.0)):
+        push(engine, "v", stamp, arrival, number)
+    frames = advance(engine, delay_ms)
+    assert frames.rows().tolist() == [row]
+    assert frames.stamps_ns.tolist() == [[T0 - round(row[2] * MS) if row[1] else 0]]
+
+
+def test_next_holds_the_last_sample_live_where_the_spec_says_so():
+    engine = FusionEngine(spec(0, v={**STAMPED, "align": "next", "role": "action", "on_invalid": "hold"}))
+    advance(engine, -1)
+    push(engine, "v", -5, -4, 6.0)
+    assert advance(engine, 100).rows()[-1].tolist() == [6.0, 2, 105.0]

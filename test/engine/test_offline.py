@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +18,8 @@ from robocache_ros.spec.layout import Layout
 
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9
-STREAM = {
-    "topic": "/v",
-    "type": "geometry_msgs/msg/Vector3Stamped",
-    "field": "vector.x",
-    "max_gap_ms": 50,
-    "max_age_ms": 60,
-    "max_skew_ms": 100,
-}
+STREAM = {"topic": "/v", "type": "geometry_msgs/msg/Vector3Stamped", "field": "vector.x"}
+STREAM |= {"max_gap_ms": 50, "max_age_ms": 60, "max_skew_ms": 100}
 NAMES = ("v", "w")
 
 
@@ -56,7 +49,7 @@ def messages(samples):
     return sorted(log, key=lambda message: message[1])
 
 
-recordings = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3000), st.integers(0, 150)), max_size=80)
+recordings = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 1500), st.integers(0, 150)), max_size=80)
 
 
 @settings(max_examples=60)
@@ -71,12 +64,12 @@ recordings = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3000), st
 def test_frames_in_pieces_are_those_of_the_recording_in_one_piece(samples, emit, visibility, chunk, on_invalid, align):
     log = messages(samples)
     fusion = spec(emit, on_invalid=on_invalid, align=align)
-    pieces = list(offline.run(log, Pushes(fusion), T0 + 5, T0 + 3000 * MS, visibility=visibility, chunk=chunk))
+    pieces = list(offline.run(log, Pushes(fusion), T0 + 5, T0 + 1500 * MS, visibility=visibility, chunk=chunk))
     complete = Pushes(fusion)
     for message in log:
         complete.serialized(message[0], message[2], message[1])
     ticks = np.concatenate([piece.ticks_ns for piece in pieces])
-    assert ticks.tolist() == [T0 + i * 20 * MS for i in range(1, 151)]
+    assert ticks.tolist() == [T0 + i * 20 * MS for i in range(1, 76)]
     deadlines = complete.engine.deadlines(ticks) if visibility == "deployed" else None
     expected = complete.engine.resolve(ticks, deadlines)
     assert torch.equal(torch.cat([piece.rows() for piece in pieces]), expected.rows())
@@ -115,7 +108,7 @@ def test_an_unknown_visibility_is_refused():
 TICK_NS = 1_700_000_000_020_000_000
 
 
-def vector(dim: int, **more: Any) -> dict[str, Any]:
+def vector(dim, **more):
     return {"topic": "/t", "type": "std_msgs/msg/Float64MultiArray", "dim": dim, **more}
 
 
@@ -127,15 +120,14 @@ LAYOUT = Layout(
 )  # fmt: skip
 
 
-def frame(*valid: int) -> FusedFrame:
+def frame(*valid):
     """A frame of two ticks, with `valid` of the newest."""
     row = [1.0, 2.0, 9.0, 3.0, 4.0, 5.0, *valid, 0.0, 0.0, 0.0]
     return split_window(LAYOUT, TICK_NS, torch.tensor([[0.0] * len(row), row]))
 
 
-def test_mapping_gives_the_observations_and_finds_the_actions() -> None:
+def test_mapping_gives_the_observations_and_finds_the_actions():
     made = frame(1, 1, 1)
-
     assert list(made.keys()) == ["joints", "tool"]
     assert {name: value[-1].tolist() for name, value in dict(made).items()} == {"joints": [1, 2], "tool": [3, 4, 5]}
     assert "command" in made
@@ -143,17 +135,17 @@ def test_mapping_gives_the_observations_and_finds_the_actions() -> None:
     assert "camera" not in made
 
 
-def test_missing_stream_is_named_with_those_that_the_frame_has() -> None:
+def test_missing_stream_is_named_with_those_that_the_frame_has():
     with pytest.raises(KeyError, match=r"fornt: the frame has joints, command, tool; name image and voxel streams in"):
         frame(1, 1, 1)["fornt"]
 
 
 @pytest.mark.parametrize(("valid", "expected"), [((1, 0, 2), True), ((1, 1, 0), False)], ids=["action", "observation"])
-def test_all_are_valid_where_each_observation_has_a_value_at_the_tick(valid: tuple[int, ...], expected: bool) -> None:
+def test_all_are_valid_where_each_observation_has_a_value_at_the_tick(valid, expected):
     assert frame(*valid).all_valid is expected
 
 
-def test_repr_is_one_line_of_a_screen() -> None:
+def test_repr_is_one_line_of_a_screen():
     assert repr(frame(1, 0, 1)) == (
         "<FusedFrame tick 1700000000.020000000; joints 2x2, command 2x1, tool 2x3; invalid: command>"
     )
@@ -163,16 +155,16 @@ def test_repr_is_one_line_of_a_screen() -> None:
     assert "and 49 more" in repr(crowded)
 
 
-def test_frame_without_tensors_is_true() -> None:
+def test_frame_without_tensors_is_true():
     assert FusedFrame(TICK_NS, torch.zeros(1), {}, {}, {})
 
 
-def test_row_for_lerobot_needs_the_layout() -> None:
+def test_row_for_lerobot_needs_the_layout():
     with pytest.raises(RoboCacheError, match=r"frame\.lerobot: the layout is not known"):
         FusedFrame(TICK_NS, torch.zeros(1), {}, {}, {}).lerobot()
 
 
-def test_a_grey_image_has_three_channels_in_a_row_for_lerobot_as_in_a_dataset() -> None:
+def test_a_grey_image_has_three_channels_in_a_row_for_lerobot_as_in_a_dataset():
     spec = load_spec({"robocache": 1, "streams": {"front": {"topic": "/front", "type": "sensor_msgs/msg/Image"}}})
     image = torch.tensor([[[0, 255]]], dtype=torch.uint8)
     row = FusedFrame(TICK_NS, torch.zeros(1), {"front": image}, {}, {}, {}, Layout(spec)).lerobot()

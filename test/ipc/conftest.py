@@ -9,9 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 FIELDS = (ipc.Field("fused", "float32", (2, 3)), ipc.Field("age_ns", "int64", (2,), host=True))
 
 
-def frame(value: int) -> dict[str, object]:
+def frame(value):
     """Values of FIELDS that show the number they were made of."""
     return {"fused": torch.full((2, 3), float(value)), "age_ns": np.full(2, 2**60 + value)}
 
@@ -36,7 +35,7 @@ def frame(value: int) -> dict[str, object]:
 class Peer:
     """A process of peer.py: `ask` it, or kill it."""
 
-    def __init__(self, role: str, path: Path, device: str, user: int, env: dict[str, str]) -> None:
+    def __init__(self, role, path, device, user, env):
         self.process = forked.Popen(
             [sys.executable, str(PEER), role, str(path), device, str(user)],
             preload=["robocache_ros.ipc"],
@@ -47,23 +46,23 @@ class Peer:
         )
         self.hello = self._answer()
 
-    def ask(self, *command: Any) -> Any:
+    def ask(self, *command):
         assert self.process.stdin
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
         return self._answer()
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.wait()
 
-    def end(self) -> None:
+    def end(self):
         self.kill()
         for stream in (self.process.stdin, self.process.stdout):
             if stream:
                 stream.close()
 
-    def _answer(self) -> Any:
+    def _answer(self):
         assert self.process.stdout
         line = self.process.stdout.readline()
         assert line, f"the peer ended with code {self.process.wait()}"
@@ -71,7 +70,7 @@ class Peer:
 
 
 @pytest.fixture(autouse=True)
-def patient() -> Iterator[None]:
+def patient():
     """A writer on a busy machine may take longer to answer than a consumer waits for it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_memory, "CONNECT_S", 30.0)
@@ -79,17 +78,17 @@ def patient() -> Iterator[None]:
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
+def path():
     with tempfile.TemporaryDirectory(prefix="rc") as folder:  # short: a socket's path has 107 bytes
         yield Path(folder) / "node.sock"
 
 
 @pytest.fixture
-def spawn(path: Path) -> Iterator[Callable[..., Peer]]:
+def spawn(path):
     """Starts processes of peer.py, and ends them."""
-    peers: list[Peer] = []
+    peers = []
 
-    def start(role: str, *, device: str = "cpu", user: int | None = None, **env: str) -> Peer:
+    def start(role, *, device="cpu", user=None, **env):
         peers.append(Peer(role, path, device, os.geteuid() if user is None else user, env))
         return peers[-1]
 
@@ -99,10 +98,10 @@ def spawn(path: Path) -> Iterator[Callable[..., Peer]]:
 
 
 @pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
+def eventually():
     """Waits for what another process or thread brings about; it fails where that never comes true."""
 
-    def wait(condition: Callable[[], bool]) -> None:
+    def wait(condition):
         end = time.monotonic() + 30
         while not condition():
             assert time.monotonic() < end, "it did not come about"
@@ -112,17 +111,17 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 
 
 @pytest.fixture(scope="session")
-def peer_frames() -> dict[str, Any]:
+def peer_frames():
     """`FIELDS` and `values` of peer.py: the frames that its processes write and read."""
     return runpy.run_path(str(PEER))
 
 
 @pytest.fixture
-def make_writer(path: Path) -> Iterator[MakeWriter]:
+def make_writer(path):
     """Makes writers, and closes them."""
-    writers: list[ipc.Writer] = []
+    writers = []
 
-    def make(fields: Any, **options: Any) -> ipc.Writer:
+    def make(fields, **options):
         writers.append(ipc.Writer(path, fields, **options))
         return writers[-1]
 
@@ -132,12 +131,12 @@ def make_writer(path: Path) -> Iterator[MakeWriter]:
 
 
 @pytest.fixture
-def writer(make_writer: MakeWriter) -> ipc.Writer:
+def writer(make_writer):
     """A ring of three slots for frames of FIELDS."""
     return make_writer(FIELDS, slots=3, meta="columns")
 
 
 @pytest.fixture
-def reader(writer: ipc.Writer, path: Path) -> ipc.Reader:
+def reader(writer, path):
     """A reader of `writer`, in the same process."""
     return ipc.Reader(path)

@@ -8,9 +8,7 @@ import os
 import resource
 import socket
 import stat
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,11 +18,9 @@ from robocache_ros import ipc
 FIELDS = (ipc.Field("fused", "float32", (2, 3)),)
 FRAME = {"fused": torch.ones(2, 3)}
 
-Eventually = Callable[[Callable[[], bool]], None]
-
 
 @contextlib.contextmanager
-def descriptors_left(count: int) -> Iterator[None]:
+def descriptors_left(count):
     """Leaves this process so many file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with open("/dev/null", "rb") as lowest:
@@ -40,7 +36,7 @@ def descriptors_left(count: int) -> Iterator[None]:
             os.close(fd)
 
 
-def raw_connections(path: Path, count: int) -> list[socket.socket]:
+def raw_connections(path, count):
     """Connections that wait to be accepted."""
     connections = []
     for _ in range(count):
@@ -49,65 +45,50 @@ def raw_connections(path: Path, count: int) -> list[socket.socket]:
     return connections
 
 
-def block_lock_by_a_link(path: Path) -> None:
-    path.with_suffix(".lock").symlink_to(path.parent / "nowhere")
-
-
-def block_lock_by_a_folder(path: Path) -> None:
-    path.with_suffix(".lock").mkdir()
-
-
-def block_socket_by_a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-@pytest.mark.parametrize("block", [block_lock_by_a_link, block_lock_by_a_folder, block_socket_by_a_folder])
-def test_blocked_path_makes_no_ring(path: Path, block: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda path: path.with_suffix(".lock").symlink_to(path.parent / "nowhere"),
+        lambda path: path.with_suffix(".lock").mkdir(),
+        lambda path: path.mkdir(),
+    ],
+    ids=["lock is a link", "lock is a folder", "socket is a folder"],
+)
+def test_blocked_path_makes_no_ring_and_leaves_no_descriptors(path, block):
     block(path)
-
+    before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(ipc.IpcUnavailableError, match="cannot create a socket here"):
         ipc.Writer(path, FIELDS)
+    assert set(os.listdir("/proc/self/fd")) <= before
     assert not (path.parent / "nowhere").exists()
 
 
 @pytest.mark.parametrize("call", ["open", "memfd_create", "posix_fallocate"])
-def test_full_disk_or_memory_makes_no_ring(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def full(*_: object, **__: object) -> int:
+def test_full_disk_or_memory_makes_no_ring(path, monkeypatch, call):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, call, full)
-
     with pytest.raises(ipc.IpcUnavailableError, match="No space left on device"):
         ipc.Writer(path, FIELDS)
 
 
-def test_ring_that_cannot_be_made_leaves_no_descriptors(path: Path) -> None:
-    path.mkdir()
-    before = set(os.listdir("/proc/self/fd"))
-
-    with pytest.raises(ipc.IpcUnavailableError):
-        ipc.Writer(path, FIELDS)
-    assert set(os.listdir("/proc/self/fd")) <= before
-
-
-@pytest.mark.parametrize("count", range(12))
-def test_ring_without_descriptors_is_unavailable(path: Path, count: int) -> None:
-    with descriptors_left(count):
-        try:
-            ipc.Writer(path, FIELDS).close()
-        except ipc.IpcUnavailableError:
-            assert count < 11  # what a ring needs
+def test_ring_without_descriptors_is_unavailable(path):
+    for count in range(12):
+        with descriptors_left(count):
+            try:
+                ipc.Writer(path, FIELDS).close()
+            except ipc.IpcUnavailableError:
+                assert count < 11  # what a ring needs
 
 
-def test_reader_without_descriptors_is_unavailable(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
+def test_reader_without_descriptors_is_unavailable(make_writer, path):
     make_writer(FIELDS)
     with descriptors_left(0), pytest.raises(ipc.IpcUnavailableError):
         ipc.Reader(path)
 
 
-def test_consumers_leave_the_node_descriptors(
-    make_writer: Callable[..., ipc.Writer], path: Path, eventually: Eventually
-) -> None:
+def test_consumers_leave_the_node_descriptors(make_writer, path, eventually):
     writer = make_writer(FIELDS)
     with descriptors_left(40):
         connections = raw_connections(path, 16)
@@ -118,12 +99,7 @@ def test_consumers_leave_the_node_descriptors(
         connection.close()
 
 
-def test_server_without_descriptors_accepts_again_when_there_are_some(
-    make_writer: Callable[..., ipc.Writer],
-    path: Path,
-    eventually: Eventually,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_server_without_descriptors_accepts_again_when_there_are_some(make_writer, path, eventually, caplog):
     writer = make_writer(FIELDS)
     waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with descriptors_left(0):
@@ -132,26 +108,21 @@ def test_server_without_descriptors_accepts_again_when_there_are_some(
         writer.publish(20, FRAME)
     eventually(lambda: writer.readers == 1)
     waiting.close()
-
     with closing(ipc.Reader(path)):
         writer.publish(40, FRAME)
     assert caplog.text.count("no consumer can be accepted now") == 1
 
 
-def test_reader_that_sends_something_is_sent_away(
-    make_writer: Callable[..., ipc.Writer], path: Path, eventually: Eventually
-) -> None:
+def test_reader_that_sends_something_is_sent_away(make_writer, path, eventually):
     writer = make_writer(FIELDS)
     (connection,) = raw_connections(path, 1)
     eventually(lambda: writer.readers == 1)
     with contextlib.suppress(BrokenPipeError):
         connection.send(b"hello")
-
     eventually(lambda: writer.readers == 0)
     connection.close()
 
 
-def test_lock_file_is_only_for_the_user(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
+def test_lock_file_is_only_for_the_user(make_writer, path):
     make_writer(FIELDS)
-
     assert stat.S_IMODE(path.with_suffix(".lock").stat().st_mode) == 0o600

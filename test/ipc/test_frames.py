@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 
 from robocache_ros import ipc
 from robocache_ros.engine import Frames
-from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.ipc.frame_ring import FrameReader, FrameWriter, fused_frame
 from robocache_ros.ops.cuda import shared_ring as cuda_ipc
 from robocache_ros.spec import load_spec
@@ -32,7 +29,7 @@ SPEC = {
 LAYOUT = Layout(load_spec(SPEC))
 
 
-def frames(tick: int, image: int = 4) -> Frames:
+def frames(tick, image=4):
     """A tick whose joints are its index, and whose image is `image` pixels wide."""
     return Frames(
         np.array([tick * PERIOD_NS]),
@@ -43,18 +40,18 @@ def frames(tick: int, image: int = 4) -> Frames:
     )
 
 
-def window(*ticks: int) -> torch.Tensor:
+def window(*ticks):
     return torch.cat([frames(tick).rows() for tick in ticks])
 
 
 @pytest.fixture
-def writer(path: Path) -> Iterator[FrameWriter]:
+def writer(path):
     writer = FrameWriter(path, LAYOUT)
     yield writer
     writer.close()
 
 
-def share(writer: FrameWriter, path: Path, *ticks: int) -> FusedFrame:
+def share(writer, path, *ticks):
     """The frame that a reader gets of the last of some ticks."""
     writer.publish(frames(ticks[0]), window(*ticks[:1] * 3))
     reader = ipc.Reader(path)
@@ -65,40 +62,23 @@ def share(writer: FrameWriter, path: Path, *ticks: int) -> FusedFrame:
     return frame
 
 
-def test_window_comes_by_stream(writer: FrameWriter, path: Path) -> None:
-    assert share(writer, path, 5, 6, 7)["joints"].tolist() == [[5, 5], [6, 6], [7, 7]]
-
-
-def test_newest_image_comes_by_stream(writer: FrameWriter, path: Path) -> None:
-    front = share(writer, path, 5, 6)["front"]
-
-    assert (front.shape, front.unique().tolist()) == ((3, 2, 4), [6])
-
-
-def test_ages_are_exact(writer: FrameWriter, path: Path) -> None:
+def test_window_comes_by_stream_with_its_ticks_and_exact_ages(writer, path):
     frame = share(writer, path, 5, 6, 7)
-
+    assert frame["joints"].tolist() == [[5, 5], [6, 6], [7, 7]]
+    assert (frame["front"].shape, frame["front"].unique().tolist()) == ((3, 2, 4), [7])
     assert frame.age_ns["front"].tolist() == [2**53 + 5, 2**53 + 6, 2**53 + 7]
     assert frame.age_ns["joints"].tolist() == [-5, -6, -7]
     assert frame.valid["joints"].tolist() == [1, 1, 1]
-
-
-def test_ticks_of_the_window_are_named(writer: FrameWriter, path: Path) -> None:
-    frame = share(writer, path, 5, 6, 7)
-
     assert frame.tick_ns == 7 * PERIOD_NS
     assert frame.ticks_ns.tolist() == [5 * PERIOD_NS, 6 * PERIOD_NS, 7 * PERIOD_NS]
 
 
-def test_tick_that_never_was_is_invalid(writer: FrameWriter, path: Path) -> None:
-    assert share(writer, path, 5, 7).valid["joints"].tolist() == [1, 0, 1]
+@pytest.mark.parametrize(("ticks", "valid"), [((5, 7), [1, 0, 1]), ((200, 201, 5), [0, 0, 1])])
+def test_tick_that_never_was_in_this_timeline_is_invalid(writer, path, ticks, valid):
+    assert share(writer, path, *ticks).valid["joints"].tolist() == valid
 
 
-def test_timeline_that_starts_anew_forgets_the_ticks_before(writer: FrameWriter, path: Path) -> None:
-    assert share(writer, path, 200, 201, 5).valid["joints"].tolist() == [0, 0, 1]
-
-
-def test_image_that_shows_its_size_makes_the_ring_anew(writer: FrameWriter, path: Path) -> None:
+def test_image_that_shows_its_size_makes_the_ring_anew(writer, path):
     connection = ipc.Connection(path, retry_s=0.0)
     writer.publish(frames(5, image=0), window(3, 4, 5))
     first = connection.connect()
@@ -108,14 +88,13 @@ def test_image_that_shows_its_size_makes_the_ring_anew(writer: FrameWriter, path
     second = connection.connect()
     assert second
     writer.publish(frames(7), window(5, 6, 7))
-
     lease = second.latest()
     assert lease
     assert fused_frame(lease, LAYOUT)["front"].shape == (3, 2, 4)
     connection.close()
 
 
-def test_each_newest_frame_is_given_once_whatever_the_clock_does(writer: FrameWriter, path: Path) -> None:
+def test_each_newest_frame_is_given_once_whatever_the_clock_does(writer, path):
     writer.publish(frames(100), window(98, 99, 100))
     with ipc.Reader(path) as reader:
         source = FrameReader(reader, LAYOUT)
@@ -125,12 +104,11 @@ def test_each_newest_frame_is_given_once_whatever_the_clock_does(writer: FrameWr
             frame = source.next(10.0)
             assert frame
             given.append(frame.tick_ns // PERIOD_NS)
-
         assert given == [101, 5, 6]
         assert source.next(0.01) is None
 
 
-def test_ring_of_another_layout_is_refused(path: Path) -> None:
+def test_ring_of_another_layout_is_refused(path):
     with (
         closing(ipc.Writer(path, [ipc.Field("window", "float32", (1, 1))], meta=LAYOUT.to_json())),
         ipc.Reader(path) as reader,
@@ -139,7 +117,7 @@ def test_ring_of_another_layout_is_refused(path: Path) -> None:
         FrameReader(reader, LAYOUT)
 
 
-def test_blocks_of_a_slot_are_known_to_torch_by_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_a_slot_are_known_to_torch_by_one_address(monkeypatch):
     """What torch keeps of a block for ever is then no more with each frame."""
     runtime = SimpleNamespace(
         deviceGetByPCIBusId=lambda bus: 0,
@@ -154,15 +132,13 @@ def test_blocks_of_a_slot_are_known_to_torch_by_one_address(monkeypatch: pytest.
     for name in ("device", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
     ring = cuda_ipc.MappedRing({"pid": 1, "bus": "", "events": [], "memory": ""}, 1024)
-
     first, again, other = (ring.block(start, 256)[0] for start in (512, 512, 768))
-
     assert first is not again  # each is the holder of a frame
     assert first.__cuda_array_interface__ is again.__cuda_array_interface__
     assert [block.__cuda_array_interface__["data"][0] for block in (first, other)] == [4096 + 512, 4096 + 768]
 
 
-def test_a_window_of_samples_comes_with_its_shape_and_ages(path: Path) -> None:
+def test_a_window_of_samples_comes_with_its_shape_and_ages(path):
     touch = {"topic": "/t", "type": "robot_msgs/msg/Touch", "field": "cells", "dim": 3, "align": "window", "samples": 2}
     layout = Layout(load_spec({"robocache": 1, "streams": {"touch": touch}}))
     values, ages = torch.arange(6.0)[None], np.array([[7, -1]], np.float32)

@@ -3,62 +3,68 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 
 from robocache_ros import ipc
-
-Spawn = Callable[..., Any]
-
-
-Eventually = Callable[[Callable[[], bool]], None]
+from robocache_ros.errors import RoboCacheError
 
 
 @pytest.fixture
-def values(peer_frames: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
-    return peer_frames["values"]
+def device(request):
+    """Where the frames are: the CPU, where the test does not name another."""
+    return getattr(request, "param", "cpu")
+
+
+on_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 
 
 @pytest.fixture
-def writer(make_writer: Callable[..., ipc.Writer], peer_frames: dict[str, Any]) -> ipc.Writer:
-    return make_writer(peer_frames["FIELDS"], slots=3)
+def values(peer_frames, device):
+    return lambda tick_ns: peer_frames["values"](tick_ns, device)
 
 
-def shown(tick_ns: int) -> dict[str, Any]:
+@pytest.fixture
+def writer(make_writer, peer_frames, device):
+    return make_writer(peer_frames["FIELDS"], slots=3, device=device)
+
+
+def shown(tick_ns):
     return {"tick_ns": tick_ns, "fused": [tick_ns], "front": [tick_ns % 256], "age_ns": [2**60 + tick_ns] * 2}
 
 
-def test_another_process_reads_what_was_published(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
+@on_both
+def test_another_process_reads_what_was_published(writer, spawn, values):
     consumer = spawn("reader")
     writer.publish(300, values(300))
-
     assert consumer.ask("latest") == shown(300)
 
 
-def test_another_process_is_woken_by_a_frame(spawn: Spawn, path: Path) -> None:
+def test_another_process_is_woken_by_a_frame(spawn, path):
     node = spawn("writer")
     reader = ipc.Reader(path)
     node.process.stdin.write('["publish", 7]\n')
     node.process.stdin.flush()
-
     assert reader.wait(30.0).tick_ns == 7
 
 
-def test_slot_leased_by_another_process_is_kept(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
-    consumer = spawn("reader")
+def test_slot_leased_by_another_process_is_kept_also_when_others_are_killed(writer, spawn, values, eventually):
+    consumer, killed = spawn("reader"), spawn("reader")
     writer.publish(1, values(1))
-    consumer.ask("latest")
+    for reader in (consumer, killed):
+        assert reader.ask("latest") == shown(1)
+    killed.kill()
+    eventually(lambda: writer.readers == 1)
     for tick in range(2, 40):
         writer.publish(tick, values(tick))
-
     assert consumer.ask("again") == {**shown(1), "overwritten": False}
     assert writer.overwritten == 0
+    assert consumer.ask("latest") == shown(39)
 
 
-def test_another_process_learns_that_it_was_overwritten(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
+def test_another_process_learns_that_it_was_overwritten(writer, spawn, values):
     consumer = spawn("reader")
     writer.publish(1, values(1))
     consumer.ask("latest")
@@ -67,14 +73,12 @@ def test_another_process_learns_that_it_was_overwritten(writer: ipc.Writer, spaw
         writer.publish(tick, values(tick))
         second.ask("latest")
     writer.publish(4, values(4))
-
     assert consumer.ask("again")["overwritten"] is True
     assert writer.overwritten == 1
 
 
-def test_consumer_killed_while_it_leases_a_slot_gives_it_back(
-    writer: ipc.Writer, spawn: Spawn, values: Any, eventually: Eventually
-) -> None:
+@on_both
+def test_consumer_killed_while_it_leases_slots_gives_them_back(writer, spawn, values, eventually):
     killed = spawn("reader")
     for tick in (1, 2, 3):
         writer.publish(tick, values(tick))
@@ -83,110 +87,154 @@ def test_consumer_killed_while_it_leases_a_slot_gives_it_back(
     eventually(lambda: writer.readers == 0)
     for tick in range(4, 20):
         writer.publish(tick, values(tick))
-
     assert writer.overwritten == 0
 
 
-def test_killed_consumer_leaves_the_others_reading(
-    writer: ipc.Writer, spawn: Spawn, values: Any, eventually: Eventually
-) -> None:
-    killed, living = spawn("reader"), spawn("reader")
-    writer.publish(1, values(1))
-    killed.ask("latest")
-    killed.kill()
-    eventually(lambda: writer.readers == 1)
-    writer.publish(2, values(2))
-
-    assert living.ask("latest") == shown(2)
-
-
-def test_stopped_consumer_does_not_stop_the_writer(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
+def test_stopped_consumer_does_not_stop_the_writer(writer, spawn, values):
     consumer = spawn("reader")
     consumer.process.send_signal(signal.SIGSTOP)
     for tick in range(1, 2000):
         writer.publish(tick, values(tick))
     consumer.process.send_signal(signal.SIGCONT)
-
     assert consumer.ask("latest") == shown(1999)
 
 
-def test_frame_outlives_the_node_that_wrote_it(spawn: Spawn, path: Path) -> None:
+def test_frame_outlives_the_node_that_wrote_it(spawn, path):
     node = spawn("writer")
     reader = ipc.Reader(path)
     node.ask("publish", 9)
     lease = reader.latest()
     node.kill()
-
     assert reader.latest() is None
     assert not reader.alive
     assert lease.tensors["fused"].unique().tolist() == [9]
 
 
-def test_node_killed_in_the_middle_of_a_frame_shows_no_half(spawn: Spawn, path: Path) -> None:
+def test_node_killed_in_the_middle_of_a_frame_shows_no_half(spawn, path):
     node = spawn("writer")
     reader = ipc.Reader(path)
     node.ask("publish", 1)
     lease = reader.latest()
     assert node.ask("half", 2) == "half"
     node.kill()
-
     assert lease.tensors["fused"].unique().tolist() == [1]
     assert reader.latest() is None
 
 
-def test_waiting_consumer_is_woken_by_the_nodes_death(spawn: Spawn, path: Path) -> None:
+def test_waiting_consumer_is_woken_by_the_nodes_death(spawn, path):
     node = spawn("writer")
     reader = ipc.Reader(path)
     node.process.kill()
-
     assert reader.wait(30.0) is None
     assert not reader.alive
 
 
-def test_restarted_node_takes_the_socket_of_the_dead_one(spawn: Spawn, path: Path) -> None:
+def test_restarted_node_takes_the_socket_of_the_dead_one(spawn, path):
     spawn("writer").kill()
     assert path.exists()
     node = spawn("writer")
     node.ask("publish", 4)
-
     assert ipc.Reader(path).latest().tick_ns == 4
 
 
-def test_connection_finds_the_restarted_node(spawn: Spawn, path: Path) -> None:
+@on_both
+def test_connection_finds_the_restarted_node(spawn, path, device):
     connection = ipc.Connection(path, retry_s=0.0)
-    first = spawn("writer")
+    first = spawn("writer", device=device)
     first.ask("publish", 1)
     reader = connection.connect()
-    assert reader.latest().tick_ns == 1
+    lease = reader.latest()
+    assert (lease.tick_ns, lease.tensors["fused"].unique().tolist()) == (1, [1])
     first.kill()
     assert reader.latest() is None
     assert connection.connect() is None
-    second = spawn("writer")
+    del lease, reader
+    second = spawn("writer", device=device)
     second.ask("publish", 2)
-
     reader = connection.connect()
-    assert reader.latest().tick_ns == 2
+    lease = reader.latest()
+    assert (lease.tick_ns, lease.tensors["fused"].unique().tolist()) == (2, [2])
     assert reader.generation == second.hello["generation"] != first.hello["generation"]
 
 
-def test_connection_without_a_node_tells_why(path: Path) -> None:
-    connection = ipc.Connection(path)
-
+def test_connection_without_a_node_tells_why_and_does_not_try_at_every_call(path, spawn):
+    connection = ipc.Connection(path, retry_s=3600.0)
     assert connection.connect() is None
     assert "no node answers there" in connection.why
-
-
-def test_connection_does_not_try_at_every_call(path: Path, spawn: Spawn) -> None:
-    connection = ipc.Connection(path, retry_s=3600.0)
-    connection.connect()
     spawn("writer")
-
     assert connection.connect() is None
 
 
-def test_node_that_stops_sends_its_consumers_away(spawn: Spawn) -> None:
+def test_node_that_stops_sends_its_consumers_away(spawn):
     node = spawn("writer")
     consumer = spawn("reader")
     node.ask("close")
-
     assert consumer.ask("alive") is False
+
+
+LONG_CYCLES = 400_000_000  # about 0.2 s: longer than a process needs to look
+
+
+@on_gpu
+def test_reader_waits_on_the_gpu_for_a_frame_that_is_announced_before_it_is_made(writer, spawn, values):
+    consumer = spawn("reader")
+    torch.cuda._sleep(LONG_CYCLES)
+    writer.publish(7, values(7))
+    pending = not torch.cuda.current_stream().query()
+    assert consumer.ask("latest") == shown(7)
+    assert pending
+
+
+@on_gpu
+def test_slot_is_kept_until_the_readers_queued_work_is_done(writer, spawn, values):
+    consumer = spawn("reader")
+    writer.publish(1, values(1))
+    consumer.ask("latest")
+    consumer.ask("read_slowly", LONG_CYCLES)
+    for tick in range(2, 40):
+        writer.publish(tick, values(tick))
+    assert consumer.ask("late") == [1]
+    assert writer.overwritten == 0
+
+
+@on_gpu
+def test_released_slot_is_used_again(writer, spawn, values):
+    consumer = spawn("reader")
+    for tick in range(1, 40):
+        writer.publish(tick, values(tick))
+        assert consumer.ask("latest") == shown(tick)
+        consumer.ask("release")
+    assert writer.overwritten == 0
+
+
+@on_gpu
+def test_process_that_sees_no_gpu_gets_an_error(writer, spawn):
+    consumer = spawn("reader", CUDA_VISIBLE_DEVICES="")
+    assert "this process sees none" in consumer.hello["refused"]
+
+
+@on_gpu
+def test_process_cannot_map_its_own_ring(writer, path):
+    with pytest.raises(ipc.IpcUnavailableError, match="which cannot map its own handle"):
+        ipc.Reader(path)
+
+
+@pytest.mark.gpu
+def test_ring_beyond_the_gpus_memory_says_how_much_it_needs(path):
+    huge = ipc.Field("front", "uint8", (2**40,))
+    with pytest.raises(RoboCacheError, match=r"no memory for a ring of 8388608\.0 MiB"):
+        ipc.Writer(path, [huge], device="cuda")
+
+
+@pytest.mark.gpu
+def test_rings_give_the_gpus_memory_back(path, make_writer):
+    field = ipc.Field("front", "uint8", (2**28,))
+    ipc.Writer(path, [field], slots=2, device="cuda").close()
+
+    def given_back():
+        free = torch.cuda.mem_get_info()[0]
+        ipc.Writer(path, [field], slots=2, device="cuda").close()
+        return torch.cuda.mem_get_info()[0] == free
+
+    # What is free counts for the entire GPU, on which other processes may begin and end meanwhile: once is enough.
+    assert any(given_back() for _ in range(20))

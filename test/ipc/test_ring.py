@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import gc
 
 import numpy as np
 import pytest
@@ -11,40 +10,47 @@ import torch
 
 from robocache_ros import ipc
 from robocache_ros.errors import RoboCacheError
-from test.ipc.conftest import FIELDS, MakeWriter, frame
+from test.ipc.conftest import FIELDS, frame
 
 
-def test_frame_arrives_complete(writer: ipc.Writer, reader: ipc.Reader) -> None:
+def test_frame_arrives_complete(writer, reader):
+    assert (reader.meta, reader.latest()) == ("columns", None)
     writer.publish(20, frame(5))
-
     with reader.latest() as lease:
         assert torch.equal(lease.tensors["fused"], torch.full((2, 3), 5.0))
         assert lease.host["age_ns"].tolist() == [2**60 + 5] * 2  # exact: no float has been near it
 
 
-def test_frame_is_not_read_before_it_is_announced(writer: ipc.Writer, reader: ipc.Reader) -> None:
+def test_latest_is_the_newest_frame_whatever_the_clock_does(writer, reader):
+    for tick in range(1, 8):
+        writer.publish(tick, frame(tick))
+    before = reader.latest()
+    assert before.tick_ns == 7
+    assert reader.latest(before.sequence) is None
+    writer.publish(2, frame(8))
+    assert reader.latest(before.sequence).tick_ns == 2
+
+
+def test_frame_is_not_read_before_it_is_announced(writer, reader):
     writer.publish(20, frame(5))
     writer.fill(40, frame(6))
     assert reader.latest().tick_ns == 20
-
     writer.announce()
-
     assert torch.equal(reader.latest().tensors["fused"], torch.full((2, 3), 6.0))
 
 
-def test_frame_that_was_never_announced_is_overwritten(writer: ipc.Writer, reader: ipc.Reader) -> None:
+def test_frame_that_was_never_announced_is_overwritten(writer, reader):
     writer.fill(20, frame(5))
     for tick in range(40, 200, 20):
         writer.publish(tick, frame(tick))
-
     assert reader.latest().tick_ns == 180
 
 
-def test_reader_that_knows_the_period_warms_up_before_the_next_frame(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    warmed_up: list[int] = []
-    waited: list[ipc.SlotLease | None] = []
+def test_reader_that_knows_the_period_warms_up_before_the_next_frame(writer, reader):
+    warmed_up = []
+    waited = []
 
-    def warm_up() -> None:
+    def warm_up():
         warmed_up.append(len(waited))
         writer.publish(300_000_000, frame(7))
 
@@ -52,48 +58,17 @@ def test_reader_that_knows_the_period_warms_up_before_the_next_frame(writer: ipc
         writer.publish(tick_ns, frame(5))
         waited.append(reader.wait(60.0, warm_up=warm_up))
     waited.append(reader.wait(60.0, waited[-1].sequence, warm_up))  # a tenth of a second after the one before
-
     assert [lease.tick_ns for lease in waited if lease] == [100_000_000, 200_000_000, 300_000_000]
     assert warmed_up == [2]
 
 
-def test_reader_that_knows_no_period_waits(writer: ipc.Writer, reader: ipc.Reader) -> None:
+def test_reader_that_knows_no_period_waits(writer, reader):
     writer.publish(20, frame(5))
-    warmed_up: list[None] = []
+    warmed_up = []
     first = reader.wait(60.0, 0, lambda: warmed_up.append(None))
-
     assert first
     assert reader.wait(0.01, first.sequence, lambda: warmed_up.append(None)) is None
     assert not warmed_up
-
-
-def test_meta_reaches_the_reader(reader: ipc.Reader) -> None:
-    assert reader.meta == "columns"
-
-
-def test_nothing_is_there_before_the_first_frame(reader: ipc.Reader) -> None:
-    assert reader.latest() is None
-
-
-def test_latest_is_the_newest(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    for tick in range(1, 8):
-        writer.publish(tick, frame(tick))
-
-    assert reader.latest().tick_ns == 7
-
-
-def test_latest_past_the_newest_is_none(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    writer.publish(20, frame(5))
-
-    assert reader.latest(reader.latest().sequence) is None
-
-
-def test_frame_after_a_clock_that_jumped_back_is_newer(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    writer.publish(2000, frame(5))
-    before = reader.latest()
-    writer.publish(20, frame(6))
-
-    assert reader.latest(before.sequence).tick_ns == 20
 
 
 class Interrupting:
@@ -101,81 +76,176 @@ class Interrupting:
 
     shape, dtype = (2,), np.dtype(np.int64)
 
-    def __init__(self, interrupt: Callable[[], None]) -> None:
+    def __init__(self, interrupt):
         self._interrupt = interrupt
 
-    def __array__(self, *_: object, **__: object) -> np.ndarray:
+    def __array__(self, *_, **__):
         self._interrupt()
         return np.zeros(2, np.int64)
 
 
-def test_frame_that_was_not_finished_is_never_seen(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    def fail() -> None:
+def test_frame_is_not_seen_before_it_is_complete(writer, reader):
+    seen = []
+
+    def interrupt():
+        seen.append(reader.latest().tick_ns)
         raise KeyError("half a frame")
 
     writer.publish(1, frame(1))
     with pytest.raises(KeyError):
-        writer.publish(2, {**frame(-1), "age_ns": Interrupting(fail)})
-
-    assert reader.latest().tick_ns == 1
-
-
-def test_frame_that_is_being_written_is_not_seen(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    seen: list[int] = []
-    writer.publish(1, frame(1))
-    writer.publish(2, {**frame(2), "age_ns": Interrupting(lambda: seen.append(reader.latest().tick_ns))})
-
-    assert seen == [1]
+        writer.publish(2, {**frame(-1), "age_ns": Interrupting(interrupt)})
+    assert [*seen, reader.latest().tick_ns] == [1, 1]
 
 
-def test_wait_gives_the_frame_after_the_last_one(writer: ipc.Writer, reader: ipc.Reader) -> None:
+def test_wait_gives_the_frame_after_the_last_one_or_ends_without(writer, reader):
     writer.publish(1, frame(1))
     first = reader.latest()
     writer.publish(2, frame(2))
-
-    assert reader.wait(5.0, first.sequence).tick_ns == 2
-
-
-def test_wait_ends_without_a_frame(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    writer.publish(1, frame(1))
-
-    assert reader.wait(0.01, reader.latest().sequence) is None
+    second = reader.wait(5.0, first.sequence)
+    assert second.tick_ns == 2
+    assert reader.wait(0.01, second.sequence) is None
 
 
-def test_reader_that_does_not_listen_does_not_stop_the_writer(writer: ipc.Writer, reader: ipc.Reader) -> None:
+def test_reader_that_does_not_listen_does_not_stop_the_writer(writer, reader):
     for tick in range(1, 3000):  # more announcements than fit into a socket's buffer
         writer.publish(tick, frame(tick))
-
     assert reader.latest().tick_ns == 2999
 
 
-def test_value_of_another_shape_is_refused(writer: ipc.Writer, reader: ipc.Reader) -> None:
-    with pytest.raises(RoboCacheError, match=r"fused: expected \(2, 3\) float32, got \(3, 3\)"):
-        writer.publish(1, {**frame(1), "fused": torch.zeros(3, 3)})
-
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**frame(1), "fused": torch.zeros(3, 3)}, r"fused: expected \(2, 3\) float32, got \(3, 3\)"),
+        ({"fused": torch.zeros(2, 3)}, "age_ns: missing"),
+    ],
+)
+def test_value_that_does_not_fit_is_refused_by_name(writer, reader, values, message):
+    with pytest.raises(RoboCacheError, match=message):
+        writer.publish(1, values)
     assert reader.latest() is None
 
 
-def test_missing_value_is_named(writer: ipc.Writer) -> None:
-    with pytest.raises(RoboCacheError, match="age_ns: missing"):
-        writer.publish(1, {"fused": torch.zeros(2, 3)})
-
-
-def test_second_node_of_the_same_name_is_refused(writer: ipc.Writer, path: Path) -> None:
+def test_second_node_of_the_same_name_is_refused(writer, path):
     with pytest.raises(RoboCacheError, match="is served by another node"):
         ipc.Writer(path, FIELDS)
 
 
-def test_ring_beyond_the_memory_tells_how_much_it_needs(path: Path) -> None:
+def test_ring_beyond_the_memory_tells_how_much_it_needs(path):
     huge = ipc.Field("front", "uint8", (2**50,))
-
     with pytest.raises(RoboCacheError, match=r"robocache-ring: 8589934592\.0 MiB of shared memory are not available"):
         ipc.Writer(path, [huge])
 
 
-def test_closed_writer_leaves_no_socket(make_writer: MakeWriter, path: Path) -> None:
+def test_closed_writer_leaves_no_socket(make_writer, path):
     ipc.Writer(path, FIELDS).close()
-
     assert not path.exists()
     with pytest.raises(ipc.IpcUnavailableError, match="no node answers there"):
         ipc.Reader(path)
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [
+        lambda first, other: first,
+        lambda first, other: first.tensors["fused"][0],
+        lambda first, other: (other.latest(), first.release())[0],
+        lambda first, other: (first, other.latest().release())[0],
+    ],
+    ids=["lease", "view of a tensor", "second of two readers", "first of two readers"],
+)
+def test_slot_is_not_used_again_while_something_leases_it(writer, reader, path, lease):
+    other = ipc.Reader(path)
+    writer.publish(1, frame(1))
+    kept = lease(reader.latest(), other)
+    gc.collect()
+    for tick in range(2, 50):
+        writer.publish(tick, frame(tick))
+    assert getattr(kept, "tensors", {"fused": kept})["fused"].unique().tolist() == [1]
+    assert not getattr(kept, "overwritten", False)
+    assert writer.overwritten == 0
+
+
+def test_slot_leased_twice_is_kept_until_both_are_released(writer, reader):
+    writer.publish(1, frame(1))
+    first, second = reader.latest(), reader.latest()
+    first.release()
+    for tick in range(2, 9):
+        writer.publish(tick, frame(tick))
+    assert not second.overwritten
+
+
+def test_released_slot_is_used_again_under_its_tensors(writer, reader):
+    writer.publish(1, frame(1))
+    lease = reader.latest()
+    lease.release()
+    for tick in range(2, 5):
+        writer.publish(tick, frame(tick))
+    assert lease.tensors["fused"].unique().tolist() == [4]
+
+
+def test_forgotten_frames_give_their_slots_back(writer, reader):
+    for tick in range(1, 9):
+        writer.publish(tick, frame(tick))
+        assert reader.latest().tick_ns == tick
+        gc.collect()
+    assert writer.overwritten == 0
+
+
+def test_writer_goes_on_when_every_slot_is_leased(writer, reader):
+    leases = []
+    for tick in range(1, 4):
+        writer.publish(tick, frame(tick))
+        leases.append(reader.latest())
+    writer.publish(4, frame(4))
+    assert reader.latest().tick_ns == 4
+    assert writer.overwritten == 1
+    assert [one.overwritten for one in leases] == [True, False, False]  # the oldest is overwritten
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "message"),
+    [
+        (None, ipc.OverwrittenError, "tick 1: its slot was overwritten while it was leased"),
+        (KeyError("mine"), KeyError, "mine"),
+    ],
+)
+def test_overwritten_reader_gets_an_error_on_leaving_unless_it_has_its_own(writer, reader, raised, expected, message):
+    writer.publish(1, frame(1))
+    others = []
+
+    def read_too_long():
+        with reader.latest():
+            for tick in range(2, 5):
+                writer.publish(tick, frame(tick))
+                others.append(reader.latest())
+            if raised:
+                raise raised
+
+    with pytest.raises(expected, match=message):
+        read_too_long()
+
+
+def test_fields_start_on_aligned_offsets_and_their_description_reads_back_the_same():
+    fields = (ipc.Field("fused", "float32", (4, 3)), ipc.Field("front", "uint8", (3, 5, 7)), FIELDS[1])
+    layout = ipc.RingLayout(fields, 8, "cuda", meta='{"rate_hz": 50}')
+    assert layout.offsets == {"fused": 0, "front": 256, "age_ns": 0}
+    assert (layout.slot_bytes, layout.host_bytes) == (512, 256)
+    assert ipc.RingLayout.from_json(layout.to_json()) == layout
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (("x", "complex64", (1,)), "x: dtype 'complex64' is not one of"),
+        (("x", "uint8", (-1,)), "x: shape"),
+        (("x", "bfloat16", (1,), True), "x: bfloat16"),
+    ],
+)
+def test_impossible_field_is_named(field, message):
+    with pytest.raises(RoboCacheError, match=message):
+        ipc.Field(*field)
+
+
+def test_description_that_is_not_text_is_refused():
+    with pytest.raises(RoboCacheError, match="ring description"):
+        ipc.RingLayout.from_json(b"\xff")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,28 +14,28 @@ from robocache_ros.monitoring import GPUUtilization, GPUUtilizationMonitor
 class FakeNvml:
     """The functions of pynvml that the monitor uses. `taken` is set when all values have been read."""
 
-    def __init__(self, values: list[int], gpus: tuple[str, ...] = ("GPU-aa11", "GPU-bb22")) -> None:
+    def __init__(self, values, gpus=("GPU-aa11", "GPU-bb22")):
         self.values, self.gpus = iter(values), gpus
         self.taken = threading.Event()
         self.open = 0
         self.read: list[int] = []
 
-    def nvmlInit(self) -> None:
+    def nvmlInit(self):
         self.open += 1
 
-    def nvmlShutdown(self) -> None:
+    def nvmlShutdown(self):
         self.open -= 1
 
-    def nvmlDeviceGetCount(self) -> int:
+    def nvmlDeviceGetCount(self):
         return len(self.gpus)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+    def nvmlDeviceGetHandleByIndex(self, index):
         return index
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
+    def nvmlDeviceGetUUID(self, handle):
         return self.gpus[handle]
 
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+    def nvmlDeviceGetUtilizationRates(self, handle):
         self.read.append(handle)
         if len(self.read) == 1:
             return SimpleNamespace(gpu=0)  # start looks whether it works
@@ -50,69 +49,59 @@ class FakeNvml:
         return SimpleNamespace(gpu=value)
 
 
-def monitor(nvml: Any, **options: Any) -> GPUUtilizationMonitor:
+def monitor(nvml, **options):
     return GPUUtilizationMonitor(nvml=nvml, **{"interval_s": 1e-4, "startup_s": 0.0, **options})
 
 
-def test_statistics_are_those_of_the_samples() -> None:
+def test_statistics_are_those_of_the_samples():
     counted = monitor(FakeNvml([]))
     for percent in [10, *range(81, 100), 100]:
         counted.add(percent)
-
     assert counted.result == GPUUtilization(avg=(10 + sum(range(81, 100)) + 100) / 21, p5=81.0, max=100.0, samples=21)
 
 
-def test_samples_before_the_first_work_and_of_the_startup_are_left_out() -> None:
+def test_samples_before_the_first_work_and_of_the_startup_are_left_out():
     counted = monitor(FakeNvml([]), interval_s=0.5, startup_s=1.0)
     for percent in (0, 0, 3, 20, 90, 0, 80):
         counted.add(percent)
-
     assert counted.result == GPUUtilization(avg=170 / 3, p5=0.0, max=90.0, samples=3)
     assert counted.latest == 80
 
 
-def test_a_gpu_that_never_works_has_no_samples() -> None:
+def test_a_gpu_that_never_works_has_no_samples():
     counted = monitor(FakeNvml([]))
     counted.add(0)
-
     assert counted.result == GPUUtilization(0.0, 0.0, 0.0, 0)
 
 
-def test_the_thread_samples_between_start_and_stop() -> None:
+@pytest.mark.parametrize("context", [False, True])
+def test_the_thread_samples_between_start_and_stop(context):
     nvml = FakeNvml([0, 0, 60, 70, 80])
-    running = monitor(nvml).start()
-
-    assert nvml.taken.wait(60)
-    result = running.stop()
-
-    assert (result.max, nvml.open) == (80.0, 0)
-    assert result.samples >= 3
-    assert result == running.result
-
-
-def test_as_a_context_it_has_its_result_at_the_end() -> None:
-    nvml = FakeNvml([60, 70])
-    with monitor(nvml) as running:
+    running = monitor(nvml)
+    if context:
+        with running:
+            assert nvml.taken.wait(60)
+    else:
+        assert running.start() is running
         assert nvml.taken.wait(60)
+        assert running.stop() == running.result
+    assert (running.result.max, nvml.open) == (80.0, 0)
+    assert running.result.samples >= 3
 
-    assert running.result.max == 70.0
-    assert nvml.open == 0
 
-
-def test_an_error_while_sampling_is_raised_by_stop() -> None:
+def test_an_error_while_sampling_is_raised_by_stop():
     nvml = FakeNvml([60, -1])
     running = monitor(nvml).start()
     assert nvml.taken.wait(60)
-
     with pytest.raises(RoboCacheError, match=r"^GPU 0: GPU is lost; check nvidia-smi$"):
         running.stop()
     assert nvml.open == 0
 
 
-def test_an_error_of_the_body_of_a_context_is_not_replaced_by_one_of_nvml() -> None:
+def test_an_error_of_the_body_of_a_context_is_not_replaced_by_one_of_nvml():
     nvml = FakeNvml([60, -1])  # the second one is an error
 
-    def body() -> None:
+    def body():
         with GPUUtilizationMonitor(interval_s=1e-4, nvml=nvml):
             assert nvml.taken.wait(60)
             raise KeyError("of the body")
@@ -123,39 +112,35 @@ def test_an_error_of_the_body_of_a_context_is_not_replaced_by_one_of_nvml() -> N
 
 
 @pytest.mark.parametrize(("visible", "handle"), [("", 1), ("1,0", 0), ("GPU-aa11,GPU-bb", 1)])
-def test_gpus_are_numbered_as_cuda_sees_them(visible: str, handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_numbered_as_cuda_sees_them(visible, handle, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     nvml = FakeNvml([])
-
     with monitor(nvml, device=1):
         assert nvml.taken.wait(60)
-
     assert set(nvml.read) == {handle}
 
 
 @pytest.mark.parametrize("visible", ["", "0", "GPU-cc,GPU-dd,GPU-ee"])
-def test_a_gpu_that_is_not_there_is_named(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_is_named(visible, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     nvml = FakeNvml([])
-
     with pytest.raises(RoboCacheError, match=r"^GPU 2: .*; "):
         monitor(nvml, device=2).start()
     assert nvml.open == 0
 
 
-def test_a_missing_driver_is_named() -> None:
+def test_a_missing_driver_is_named():
     class NoDriver(FakeNvml):
-        def nvmlInit(self) -> None:
+        def nvmlInit(self):
             raise RuntimeError("NVML Shared Library Not Found")
 
     with pytest.raises(RoboCacheError, match=r"^GPU 0: NVML Shared Library Not Found; check nvidia-smi$"):
         monitor(NoDriver([])).start()
 
 
-def test_stop_before_start_and_start_twice_are_errors() -> None:
+def test_stop_before_start_and_start_twice_are_errors():
     nvml = FakeNvml([])
     once = monitor(nvml)
-
     with pytest.raises(RoboCacheError, match="is not started"):
         once.stop()
     with once, pytest.raises(RoboCacheError, match="is already started"):

@@ -49,11 +49,5 @@ def test_the_installation_is_printed(capsys):
 def test_the_self_test_passes_and_prints_a_row_for_each_operation(capsys):
     assert self_test("cpu")
     printed = capsys.readouterr().out
-    for word in (
-        "resample slerp float32",
-        "fuse 3 streams",
-        "voxelize mean",
-        "image rgb8",
-        "Passed: all bits",
-    ):
+    for word in ("resample slerp float32", "fuse 3 streams", "voxelize mean", "image rgb8", "Passed: all bits"):
         assert word in printed

@@ -28,6 +28,7 @@ streams:
     type: sensor_msgs/msg/PointCloud2
     voxels: {origin_m: [0, 0, 0], size_m: 0.02, shape: [8, 8, 8],
              extrinsic: {translation_m: [1, 2, 3], rotation_xyzw: [0, 0, 1, 0]}}
+  ee: {topic: /tf, type: tf2_msgs/msg/TFMessage, frames: [base_link, tool0]}
   action: {topic: /command, type: std_msgs/msg/Float64MultiArray, dim: 7, align: hold, role: action}
 """)
 
@@ -53,6 +54,7 @@ def test_types_imply_field_width_alignment_and_stamp():
         ("vector", "pose.orientation", 4, "slerp", "header"),
         ("image", "", 0, "hold", "header"),
         ("cloud", "", 0, "hold", "header"),
+        ("vector", "", 7, "linear", "header"),
         ("vector", "data", 7, "hold", "receive"),
     ]
 
@@ -78,11 +80,6 @@ def test_an_extrinsic_becomes_the_matrix_that_turns_and_moves():
     grid = load_spec(SPEC).stream("voxels").voxels
     assert grid.extrinsic.matrix == ((-1, 0, 0, 1), (0, -1, 0, 2), (0, 0, 1, 3))  # half a turn about z
     assert grid.size_m == (0.02, 0.02, 0.02)
-
-
-def test_the_resolved_spec_reads_back_the_same():
-    spec = load_spec(changed("streams/front/max_age_ms", 0))
-    assert load_spec(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
 def test_a_spec_is_read_from_a_file(tmp_path):
@@ -117,6 +114,16 @@ def test_a_spec_is_read_from_a_file(tmp_path):
         ("streams/voxels/voxels/reduce", "mean", "streams.voxels.voxels.reduce: 'mean' needs features"),
         ("streams/voxels/voxels/shape", [4096, 4096, 4096], "streams.voxels.voxels.shape: [4096, 4096, 4096] has 6"),
         ("streams/voxels/voxels/extrinsic/rotation_xyzw", [0, 0, 0, 0.5], "streams.voxels.voxels.extrinsic."),
+        ("streams/ee/frames", None, "streams.ee.frames: expected two frames; name them, as in [base_link, tool0]"),
+        ("streams/ee/frames", ["base", "/base"], "streams.ee.frames: expected two frames"),
+        ("streams/ee/frames", ["/", "base"], "streams.ee.frames: expected two frames"),
+        ("streams/ee/frames", ["base"], "streams.ee.frames: expected 2 values"),
+        ("streams/ee/align", "angle", "streams.ee.align: 'angle' is for other vectors; use linear, hold, nearest"),
+        ("streams/ee/dim", 6, "streams.ee.dim: 6, but a pose has 7"),
+        ("streams/ee/field", "transforms[0].transform.rotation",
+         "streams.ee.frames: needs tf2_msgs/msg/TFMessage and no field"),
+        ("streams/ee/topic", "/tf_static", "streams.ee.topic: /tf_static is read with /tf"),
+        ("streams/ee/type", "sensor_msgs/msg/Image", "streams.ee.frames: needs tf2_msgs/msg/TFMessage"),
         ("streams/action/stamp", "header", "streams.action.stamp: 'header', but std_msgs/msg/Float64MultiArray has no"),
         ("streams/action/dim", None, "streams.action.dim: missing"),
         ("streams", {}, "streams: expected streams by name, got a mapping; write"),
@@ -191,25 +198,23 @@ def test_two_streams_of_one_name_are_refused():
         FusionSpec(robocache=1, streams=(stream, stream))
 
 
-def test_a_file_that_is_no_spec_is_refused_by_its_path(tmp_path):
-    with pytest.raises(RoboCacheError, match=r"missing\.yaml: cannot be read"):
-        load_spec(tmp_path / "missing.yaml")
-    (tmp_path / "bad.yaml").write_text("a: [1")
-    with pytest.raises(RoboCacheError, match=r"bad\.yaml:1:6: not valid YAML: "):
-        load_spec(tmp_path / "bad.yaml")
-    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
-    with pytest.raises(RoboCacheError, match=r"latin\.yaml: not UTF-8 text \(byte 3\)"):
-        load_spec(tmp_path / "latin.yaml")
-    with pytest.raises(RoboCacheError, match="not a regular file"):
-        load_spec("/dev/zero")
-    with pytest.raises(RoboCacheError, match="not a path"):
-        load_spec("a\0b")
-    (tmp_path / "large.yaml").write_text("#" * 300_000)
-    with pytest.raises(RoboCacheError, match=r"large\.yaml: larger than 256 KiB"):
-        load_spec(tmp_path / "large.yaml")
-    (tmp_path / "empty.yaml").write_text("")
-    with pytest.raises(RoboCacheError, match=r"empty\.yaml:1:1: expected keys and values, got nothing"):
-        load_spec(tmp_path / "empty.yaml")
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("missing.yaml", None, r"missing\.yaml: cannot be read"),
+        ("bad.yaml", b"a: [1", r"bad\.yaml:1:6: not valid YAML: "),
+        ("latin.yaml", b"a: \xe9", r"latin\.yaml: not UTF-8 text \(byte 3\)"),
+        ("/dev/zero", None, "not a regular file"),
+        ("a\0b", None, "not a path"),
+        ("large.yaml", b"#" * 300_000, r"large\.yaml: larger than 256 KiB"),
+        ("empty.yaml", b"", r"empty\.yaml:1:1: expected keys and values, got nothing"),
+    ],
+)
+def test_a_file_that_is_no_spec_is_refused_by_its_path(tmp_path, name, data, message):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(RoboCacheError, match=message):
+        load_spec(f"{tmp_path}/{name}" if name.endswith(".yaml") else name)
 
 
 def test_the_json_schema_knows_every_key_and_its_choices():
@@ -221,34 +226,20 @@ def test_the_json_schema_knows_every_key_and_its_choices():
     json.dumps(schema)
 
 
-def test_relative_topics_are_in_the_namespace() -> None:
-    depth = {
-        "type": "sensor_msgs/msg/Image",
-        "camera_info": "depth/info",
-        "voxels": {
-            "origin_m": [0, 0, 0],
-            "size_m": 0.1,
-            "shape": [2, 2, 2],
-        },
-    }
-    given = {
-        "robocache": 1,
-        "streams": {
-            "arm": {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]},
-            "base": {"topic": "/odom", "type": "nav_msgs/msg/Odometry", "field": "pose.pose.position"},
-            "depth": {"topic": "depth/image", **depth},
-        },
-    }
-
+def test_relative_topics_are_in_the_namespace():
+    voxels = {"origin_m": [0, 0, 0], "size_m": 0.1, "shape": [2, 2, 2]}
+    depth = {"topic": "depth/image", "type": "sensor_msgs/msg/Image", "camera_info": "depth/info", "voxels": voxels}
+    arm = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
+    base = {"topic": "/odom", "type": "nav_msgs/msg/Odometry", "field": "pose.pose.position"}
+    given = {"robocache": 1, "streams": {"arm": arm, "base": base, "depth": depth}}
     robot, separate = load_spec(given, "/robot1"), load_spec(given)
-
     assert [s.topic for s in robot.streams] == ["/robot1/joint_states", "/odom", "/robot1/depth/image"]
     assert robot.stream("depth").camera_info == "/robot1/depth/info"
     assert [s.topic for s in separate.streams] == ["/joint_states", "/odom", "/depth/image"]
     assert load_spec(robot.to_dict()) == robot
 
 
-def test_a_column_states_its_quantity_and_a_stream_its_kind() -> None:
+def test_a_column_states_its_quantity_and_a_stream_its_kind():
     streams = {
         "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a"], "unit": "rad"},
         "front": {"topic": "/front", "type": "sensor_msgs/msg/Image"},
@@ -266,11 +257,32 @@ def test_a_column_states_its_quantity_and_a_stream_its_kind() -> None:
     assert not any("kind" in column for column in layout["columns"])
 
 
-def test_the_errors_of_a_spec_come_from_another_process_as_they_are() -> None:
+def test_the_errors_of_a_spec_come_from_another_process_as_they_are():
     problem = Problem(("streams", 0), "missing; add it")
     error = SpecError([problem], lambda _path: "spec.yaml:1:2")
-
     returned = pickle.loads(pickle.dumps(error))
-
     assert (type(returned), str(returned), returned.problems) == (SpecError, str(error), (problem,))
     assert str(returned) == "spec.yaml:1:2: streams[0]: missing; add it"
+
+
+def test_a_stream_of_poses_is_received_as_tf2_does():
+    stream = load_spec(SPEC).stream("ee")
+    assert stream.is_transform
+    assert stream.components == ("px", "py", "pz", "qx", "qy", "qz", "qw")
+    assert (stream.qos.reliability, stream.qos.durability, stream.qos.depth) == ("reliable", "volatile", 100)
+    own = load_spec(changed("streams/ee/qos", {"reliability": "best_effort"})).stream("ee")
+    assert own.qos.reliability == "best_effort"
+
+
+def test_a_field_of_one_transform_of_the_message_can_still_be_read():
+    keys = {"topic": "/tf", "type": "tf2_msgs/msg/TFMessage", "field": "transforms[0].transform.rotation"}
+    stream = load_spec({"robocache": 1, "streams": {"q": keys}}).stream("q")
+    assert (stream.is_transform, stream.width) == (False, 4)
+
+
+def test_a_sensor_that_may_move_adds_tf_to_the_feeds():
+    voxels = {"origin_m": [0, 0, 0], "size_m": 1, "shape": [8, 8, 8], "frame": "base"}
+    scan = {"topic": "/scan", "type": "sensor_msgs/msg/PointCloud2", "voxels": voxels}
+    spec = load_spec({"robocache": 1, "streams": {"scan": scan}})
+    assert [(feed.name, feed.topic) for feed in spec.feeds] == [("scan", "/scan"), ("/tf", "/tf")]
+    assert spec.feeds[1].qos.reliability == "reliable"

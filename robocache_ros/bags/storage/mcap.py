@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +138,10 @@ _DTYPE = np.dtype({"names": ("op", "size", "channel", "log"), "formats": ("u1", 
 
 _AT_ONCE = 1 << 16  # heads that are read at once, to bound memory
 
+_FEW_MESSAGES = 256  # up to here, walking a chunk takes less time than the calls of NumPy
+
 Int64 = NDArray[np.int64]
+Row: TypeAlias = "tuple[int, int, int, int]"  # of a message: channel, log time, start and stop of its data
 
 
 class Messages(NamedTuple):
@@ -157,8 +160,7 @@ def indexed_messages(content: Data, indexes: bytes) -> tuple[Messages | None, bo
         All messages of the chunk; None if the indexes do not list the place of each one. Whether the indexes list
         exactly these messages, with their channels and log times.
     """
-    bodies = [indexes[start:stop] for op, start, stop in records(indexes) if op == MESSAGE_INDEX]
-    bodies = [body for body in bodies if len(body) >= 6 and (len(body) - 6) % 16 == 0]
+    bodies = _index_bodies(indexes)
     listed = [np.frombuffer(body, "<u8", offset=6).reshape(-1, 2) for body in bodies]
     keys = np.repeat([int.from_bytes(body[:2], "little") for body in bodies], [len(pairs) for pairs in listed])
     pairs = np.concatenate(listed) if listed else np.empty((0, 2), np.uint64)
@@ -201,9 +203,9 @@ def _holds_no_other_messages(content: Data, places: Int64, stops: Int64) -> bool
     return True
 
 
-def walked_messages(content: Data) -> tuple[Messages, bool]:
+def walked_messages(content: Data) -> tuple[list[Row], bool]:
     """Find the messages record by record; the second value tells whether the last record is complete."""
-    found: list[tuple[int, int, int, int]] = []
+    found: list[Row] = []
     at, end = 0, len(content)
     record, head = RECORD.unpack_from, MESSAGE_HEAD.unpack_from
     try:
@@ -218,9 +220,23 @@ def walked_messages(content: Data) -> tuple[Messages, bool]:
             at = start + size
     except struct.error:
         pass
-    columns = list(zip(*found, strict=True)) or [()] * 4
-    channels, starts, stops = (np.array(columns[k], np.int64) for k in (0, 2, 3))
-    return Messages(channels, np.array(columns[1], np.uint64), starts, stops), at == end
+    return found, at == end
+
+
+def are_indexed(rows: Sequence[Row], indexes: bytes) -> bool:
+    """Whether the message indexes after a chunk list exactly these messages, with their channels and log times."""
+    listed = [
+        (place + _HEAD_BYTES, int.from_bytes(body[:2], "little"), log_ns)
+        for body in _index_bodies(indexes)
+        for log_ns, place in struct.iter_unpack("<QQ", body[6:])
+    ]
+    return sorted(listed) == [(start, channel, log_ns) for channel, log_ns, start, _ in rows]
+
+
+def _index_bodies(indexes: bytes) -> list[bytes]:
+    """Return the contents of the message indexes; those that are damaged are left out."""
+    bodies = [indexes[start:stop] for op, start, stop in records(indexes) if op == MESSAGE_INDEX]
+    return [body for body in bodies if len(body) >= 6 and (len(body) - 6) % 16 == 0]
 
 
 RUN_BYTES = 1 << 20  # bytes per read of messages outside of chunks
@@ -724,8 +740,8 @@ class McapFile:
         """Close the file."""
         self._file.close()
 
-    def _content(self, part: Part) -> tuple[Data, Messages | None]:
-        """Return the records of a part, empty if they are damaged, which is noted; and its messages, if it has indexes.
+    def _content(self, part: Part) -> tuple[Data, Messages | list[Row] | None]:
+        """Return the records of a part, empty if they are damaged, which is noted; and its messages, if they are known.
 
         A chunk without a checksum is damaged if its messages are not exactly those in the indexes after it.
         """
@@ -735,9 +751,13 @@ class McapFile:
             content, verified = chunk_records(self._file, part.start, part.stop)
             if part.index_stop <= part.stop:
                 return content, None
-            found, exactly = indexed_messages(
-                content, self._file.exact(part.stop, min(part.index_stop, part.stop + MAX_BYTES))
-            )
+            indexes = self._file.exact(part.stop, min(part.index_stop, part.stop + MAX_BYTES))
+            found: Messages | list[Row] | None = None
+            if len(indexes) <= 16 * _FEW_MESSAGES:
+                rows, complete = walked_messages(content)
+                found, exactly = (rows, are_indexed(rows, indexes)) if complete else (None, False)
+            else:
+                found, exactly = indexed_messages(content, indexes)
             if not (verified or exactly):
                 raise RoboCacheError("its messages are not those in its indexes")
         except RoboCacheError:
@@ -747,28 +767,37 @@ class McapFile:
         return content, found
 
     def _messages(
-        self, content: Data, found: Messages | None, names: dict[int, str], low: int, high: int
+        self, content: Data, found: Messages | list[Row] | None, names: dict[int, str], low: int, high: int
     ) -> tuple[int, list[RawMessage]]:
         """Return the number of messages of the channels `names`, and the messages within a time range."""
         if found is None:
             found, complete = walked_messages(content)
             if not complete:
                 self._read_notes["some messages are truncated inside a chunk and could not be read"] = None
-        mine = np.isin(found.channels, list(names))
-        chosen = np.flatnonzero(mine & (found.logs_ns >= low) & (found.logs_ns < high))
-        starts, stops = found.starts[chosen], found.stops[chosen]
-        large = stops - starts >= LARGE_BYTES
-        views = large & (2 * int((stops - starts)[large].sum()) >= len(content))
-        whole = memoryview(content)
-        data = (whole[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
-        if views.any():
-            parts = [one if view else bytes(one) for one, view in zip(data, views.tolist(), strict=True)]
+        rows: Iterable[Row]
+        if isinstance(found, Messages):
+            named = np.zeros(1 << 16, bool)
+            named[list(names)] = True
+            selected = named[found.channels]
+            chosen = np.flatnonzero(selected & (found.logs_ns >= low) & (found.logs_ns < high))
+            columns = [column[chosen] for column in found]
+            sizes = columns[3] - columns[2]
+            count, large_bytes = int(selected.sum()), int(sizes[sizes >= LARGE_BYTES].sum())
+            rows = zip(*(column.tolist() for column in columns), strict=True)
         else:
-            parts = list(map(bytes, data))
-        topics = [names[channel] for channel in found.channels[chosen].tolist()]
-        messages = zip(topics, found.logs_ns[chosen].tolist(), parts, strict=True)
-        # As `RawMessage(*message)`, which takes three times as long.
-        return int(mine.sum()), list(map(partial(tuple.__new__, RawMessage), messages))
+            mine = [row for row in found if row[0] in names]
+            rows = [row for row in mine if low <= row[1] < high]
+            count = len(mine)
+            large_bytes = sum(stop - start for _, _, start, stop in rows if stop - start >= LARGE_BYTES)
+        shared = LARGE_BYTES if large_bytes and 2 * large_bytes >= len(content) else MAX_BYTES + 1
+        whole = memoryview(content)
+        # As `RawMessage(topic, log_ns, data)`, which takes three times as long.
+        make = partial(tuple.__new__, RawMessage)
+        return count, [
+            make((names[channel], log_ns, data if stop - start >= shared else bytes(data)))
+            for channel, log_ns, start, stop in rows
+            for data in (whole[start:stop],)
+        ]
 
 
 def _is_latched(channel: Channel) -> bool:

@@ -320,3 +320,19 @@ def test_a_recording_with_checksums_has_the_same_messages_and_detects_one_that_i
     found, notes = read(file, data)
     assert found == []
     assert any("1 of 1 chunks are damaged" in note for note in notes)
+
+
+@pytest.mark.parametrize("count", [30, 3000])  # of messages in the chunk: few are read in another way than many
+@pytest.mark.parametrize("altered", ["index", "message"])
+def test_a_chunk_without_checksum_is_damaged_if_a_message_differs_from_its_index(
+    tmp_path: Path, count: int, altered: str
+) -> None:
+    messages = [("/text", 10**9 + k, b"\0\1\0\0" + b"\5\0\0\0" + b"abcd\0") for k in range(count)]
+    path = write_bag(tmp_path / "bag", {"/text": "std_msgs/msg/String"}, messages)
+    file, wanted = path / "bag.mcap", struct.pack("<Q", 10**9 + count // 2)
+    assert len(read(path)[0]) == count
+    content = file.read_bytes()
+    at = content.index(wanted) if altered == "message" else content.rindex(wanted)
+    found, notes = read(file, content[:at] + struct.pack("<Q", 10**9 + count) + content[at + 8 :])
+    assert found == []
+    assert any("1 of 1 chunks are damaged" in note for note in notes)

@@ -87,11 +87,14 @@ def test_messages_are_found_with_and_without_indexes() -> None:
     assert exactly
     assert complete
     assert found is not None
-    for indexed, other in zip(found, walked, strict=True):
-        assert indexed.tolist() == other.tolist()
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == walked
+    assert mcap.are_indexed(walked, listed)
     assert [content[a:b] for a, b in zip(found.starts, found.stops, strict=True)] == [bytes(k) for k in range(9)]
     assert mcap.indexed_messages(content, listed[: len(listed) // 2])[0] is None
-    assert mcap.indexed_messages(content, listed.replace(struct.pack("<Q", 104), struct.pack("<Q", 99)))[1] is False
+    assert not mcap.are_indexed(walked, listed[: len(listed) // 2])
+    wrong = listed.replace(struct.pack("<Q", 104), struct.pack("<Q", 99))
+    assert mcap.indexed_messages(content, wrong)[1] is False
+    assert not mcap.are_indexed(walked, wrong)
 
 
 DAMAGE = {

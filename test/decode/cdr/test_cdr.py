@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
-from test.decode.cdr.message_builders import STORE, Case
+from test.decode.conftest import STORE
 
 STAMPLESS = {"field": "x", "dim": 1, "stamp": "receive", "align": "hold"}
 
@@ -137,7 +136,7 @@ def test_an_element_of_a_fixed_array_can_be_named(stream_of):
     assert decode(stream_of, definition, poses, field="p[2].v") == [7.0]
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     """A value of either reader as lists, numbers and dicts."""
     if isinstance(value, SimpleNamespace) or hasattr(value, "__msgtype__"):
         return {name: plain(item) for name, item in vars(value).items() if name[0].islower()}
@@ -147,7 +146,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("little_endian", [True, False])
-def test_a_message_has_the_values_that_rosbags_reads(case: Case, little_endian: bool) -> None:
+def test_a_message_has_the_values_that_rosbags_reads(case, little_endian):
     data = case.cdr(little_endian)
     if case.type not in STORE.fielddefs:
         pytest.skip("a type of its own")
@@ -156,7 +155,7 @@ def test_a_message_has_the_values_that_rosbags_reads(case: Case, little_endian: 
     np.testing.assert_equal(found, expected)
 
 
-def test_a_message_that_is_cut_is_refused_wherever_it_is_cut(case: Case) -> None:
+def test_a_message_that_is_cut_is_refused_wherever_it_is_cut(case):
     data = case.cdr()
     message = message_type(case.type)
     for stop in range(0, min(len(data) - 8, 200), 3):  # what is behind the last value may be padding

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
@@ -227,11 +225,11 @@ def test_a_type_with_a_wide_string_is_refused_by_name(stream_of):
 STATE = "control_msgs/msg/JointTrajectoryControllerState"
 
 
-def message(text: str, joints: int, feedback: bool = True) -> bytes:
+def message(text, joints, feedback=True):
     """A controller's state as a release serializes it; its optional lists are empty or not."""
     store = get_typestore(Stores.ROS2_JAZZY)
     store.register(get_types_from_msg(text, STATE))
-    types: Any = store.types
+    types = store.types
     duration = types["builtin_interfaces/msg/Duration"](0, 0)
     some, none = np.linspace(0, 1, joints), np.empty(0)
     single = types["trajectory_msgs/msg/JointTrajectoryPoint"](some, some if feedback else none, none, none, duration)
@@ -245,11 +243,11 @@ def message(text: str, joints: int, feedback: bool = True) -> bytes:
 
 @pytest.mark.parametrize("text", RELEASES[STATE])
 @pytest.mark.parametrize("joints", [1, 2, 6, 7])
-def test_messages_tell_the_release_that_serialized_them(text: str, joints: int) -> None:
+def test_messages_tell_the_release_that_serialized_them(text, joints):
     assert find_release(STATE, [message(text, joints), message(text, joints, feedback=False)]) == text
 
 
-def test_messages_of_no_known_release_have_none() -> None:
+def test_messages_of_no_known_release_have_none():
     data = message(RELEASES[STATE][0], 6)
     assert find_release(STATE, [data[:-8]]) is None
     assert find_release(STATE, [data + bytes(8)]) is None
@@ -321,7 +319,7 @@ uint16 id
 """
 
 
-def test_idl_gives_the_type_that_the_same_msg_text_gives() -> None:
+def test_idl_gives_the_type_that_the_same_msg_text_gives():
     name = "my_msgs/msg/Rig"
     assert message_type(name, {name: msg_of_idl(name, IDL)}) == message_type(name, {name: MSG})
 
@@ -338,7 +336,7 @@ def test_idl_gives_the_type_that_the_same_msg_text_gives() -> None:
         "}; }; }",
     ],
 )
-def test_what_is_not_read_is_no_definition(text: str) -> None:
+def test_what_is_not_read_is_no_definition(text):
     name = "my_msgs/msg/Rig"
     found = msg_of_idl(name, text)
     if found:  # a type that the text does not define
@@ -346,7 +344,7 @@ def test_what_is_not_read_is_no_definition(text: str) -> None:
             message_type(name, {name: found})
 
 
-@pytest.mark.timeout(20)  # a scan that begins anew at every character takes hours
+@pytest.mark.timeout(20)  # a scan that begins anew at every character takes half an hour
 @pytest.mark.parametrize("part", ["/*", '"\\', '\\"', "//", "@a(", "typedef ", "[", "::", "<"])
-def test_a_megabyte_of_one_thing_takes_no_time_to_speak_of(part: str) -> None:
-    assert msg_of_idl("my_msgs/msg/Rig", part * (1_000_000 // len(part))) == ""
+def test_a_long_text_of_one_thing_takes_no_time_to_speak_of(part):
+    assert msg_of_idl("my_msgs/msg/Rig", part * (300_000 // len(part))) == ""

@@ -14,17 +14,26 @@ from robocache_ros.engine.backends import cpu, factory, gpu
 from robocache_ros.engine.backends.gpu import ALIGNMENT, Staging
 from robocache_ros.engine.backends.media import converter_on
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
 
+REDUCTIONS = len(SPEC_REDUCTIONS)
 
-@pytest.mark.parametrize("seed", range(6))
-def test_frames_are_those_of_the_cpu_backend_bit_for_bit(mixture, emulated, seed, caplog):
+
+@pytest.mark.parametrize(
+    ("backend", "seed"),
+    [
+        *(("emulated", seed) for seed in range(REDUCTIONS)),
+        *(pytest.param("cuda", seed, marks=pytest.mark.gpu) for seed in range(2 * REDUCTIONS)),
+    ],
+    indirect=["backend"],
+)
+def test_frames_are_those_of_the_cpu_backend_bit_for_bit(mixture, backend, seed, caplog):
     caplog.set_level(logging.ERROR)
     rng = np.random.default_rng(seed)
     spec = mixture.spec(*mixture.reductions[seed % len(mixture.reductions)], emit=("fixed", "eager")[seed % 2])
     options = {"normalized": seed // 2 % 2 == 1, "payload_bytes": {"front": 64 * 48 * 3} if seed % 3 else None}
-    engine = emulated(spec, **options)
-    assert mixture.compare(engine, FusionEngine(spec, **options), mixture.messages(rng), rng) > 30
+    assert mixture.compare(backend(spec, **options), FusionEngine(spec, **options), mixture.messages(rng), rng) > 30
 
 
 def test_a_stream_of_each_alignment_has_the_bits_of_the_cpu_backend(mixture, emulated):
@@ -42,12 +51,11 @@ def test_a_stream_of_each_alignment_has_the_bits_of_the_cpu_backend(mixture, emu
     assert mixture.compare(emulated(spec), FusionEngine(spec), messages, rng) > 30
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("emit", ["fixed", "eager"])
-def test_windows_have_the_bits_of_the_cpu_backend(mixture, emulated, emit, seed):
-    rng = np.random.default_rng(seed)
+def test_windows_have_the_bits_of_the_cpu_backend(mixture, backend, emit):
+    rng = np.random.default_rng(7)
     spec, messages = mixture.windowed(rng, emit)
-    engine = emulated(spec)
+    engine = backend(spec)
     assert mixture.compare(engine, FusionEngine(spec), messages, rng) > 30
     assert engine.lost("touch")["window_overflow"] > 0
 
@@ -63,8 +71,8 @@ def one_image(mixture, emulated, name="front"):
     return engine, payload
 
 
-def test_an_image_that_is_held_is_converted_once(mixture, emulated):
-    engine, _ = one_image(mixture, emulated)
+def test_an_image_that_is_held_is_converted_once(mixture, backend):
+    engine, _ = one_image(mixture, backend)
     first = engine.advance(mixture.t0 + 20 * mixture.ms).media["front"]
     assert first.any()
     first.fill_(7)  # a second conversion would not show it

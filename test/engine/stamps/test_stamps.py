@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,24 +11,25 @@ import torch
 from robocache_ros.engine import FusionEngine, Ingest, offline
 from robocache_ros.engine.engine import Outcome
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
+from test.engine.conftest import same_live_as_recorded
 
 MS, S = 1_000_000, 1_000_000_000
 T0 = 1_760_000_000 * S
 BOOT = 60 * S  # the device's clock at T0
 
 
-def spec_of(stamp: str) -> FusionSpec:
+def spec_of(stamp):
     stream = {"topic": "/t", "type": "geometry_msgs/msg/PointStamped", "field": "point", "stamp": stamp}
     return load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 40, "streams": {"v": stream}})
 
 
-def point(stamp_ns: int, x: float) -> bytes:
+def point(stamp_ns, x):
     return b"\0\1\0\0" + struct.pack("<iII4x3d", *divmod(stamp_ns, S), 1, x, 0.0, 0.0)
 
 
-def device_messages(count: int = 1000) -> list[tuple[str, int, bytes]]:
+def device_messages(count=1000):
     """100 Hz of a device that stamps since its start and restarts halfway, logged up to 15 ms late."""
     rng = np.random.default_rng(3)
     delays = rng.uniform(0, 15 * MS, count).astype(int).tolist()
@@ -40,17 +40,14 @@ def device_messages(count: int = 1000) -> list[tuple[str, int, bytes]]:
     return sorted(found, key=lambda message: message[1])
 
 
-def offline_rows(
-    spec: FusionSpec, messages: list[tuple[str, int, bytes]], **options: Any
-) -> tuple[torch.Tensor, Ingest]:
+def offline_rows(spec, messages, **options):
     ingest = Ingest(spec, FusionEngine(spec, unbounded=True))
     frames = offline.run(messages, ingest, T0, messages[-1][1], visibility="deployed", **options)
     return torch.cat([part.rows() for part in frames]), ingest
 
 
-def test_device_stamps_give_values_at_the_time_of_the_measurement() -> None:
+def test_device_stamps_give_values_at_the_time_of_the_measurement():
     rows, ingest = offline_rows(spec_of("device"), device_messages())
-
     assert ingest.counters["v"]["device_jumps"] == 1
     expected = 2.0 * torch.arange(len(rows))  # x rises by 2 in a tick of 20 ms
     settled = torch.cat([torch.arange(100, 240), torch.arange(350, len(rows) - 3)])
@@ -59,39 +56,24 @@ def test_device_stamps_give_values_at_the_time_of_the_measurement() -> None:
     assert (by_arrival[settled, 0] - expected[settled]).abs().max() > 1.0
 
 
-def test_ticks_made_one_by_one_equal_an_offline_run() -> None:
+def test_ticks_made_one_by_one_equal_an_offline_run_in_chunks_of_any_size():
     spec, messages = spec_of("device"), device_messages()
-    engine = FusionEngine(spec)
-    ingest = Ingest(spec, engine)
-    engine.advance(T0)
-    live = []
-    for stream, arrival, data in messages:
-        live.append(engine.advance(arrival - 1).rows())
-        ingest.serialized(stream, data, arrival)
-    together = torch.cat(live)
-
-    rows, _ = offline_rows(spec, messages)
-    assert len(together) > 400
-    assert torch.equal(together.view(torch.int32), rows[: len(together)].view(torch.int32))
-
-
-def test_chunks_change_nothing_in_a_device_stream() -> None:
-    spec, messages = spec_of("device"), device_messages()
+    live, recorded = Ingest(spec, FusionEngine(spec)), Ingest(spec, FusionEngine(spec, unbounded=True))
+    assert len(same_live_as_recorded(live, recorded, messages, T0, messages[-1][1], chunk=7)) > 400
     assert torch.equal(offline_rows(spec, messages, chunk=7)[0], offline_rows(spec, messages)[0])
 
 
-def test_an_unset_stamp_is_unstamped_and_not_skewed() -> None:
+def test_an_unset_stamp_is_unstamped_and_not_skewed():
     for stamp in ("header", "device"):
         assert FusionEngine(spec_of(stamp)).push("v", 0, T0, np.zeros(3, np.float32)) is Outcome.UNSTAMPED
 
 
-def test_header_or_receive_takes_the_arrival_of_unset_stamps() -> None:
+def test_header_or_receive_takes_the_arrival_of_unset_stamps():
     spec = spec_of("header_or_receive")
     ingest = Ingest(spec, FusionEngine(spec, unbounded=True))
     ingest.serialized_run(
         "v", [point(0 if k % 2 else T0 + 10 * k * MS, k) for k in range(40)], [T0 + 10 * k * MS + k for k in range(40)]
     )
-
     counters = ingest.counters["v"]
     assert (counters["accepted"], counters["by_arrival"], counters["unstamped"]) == (40, 20, 0)
     frames = ingest.engine.resolve(np.array([T0 + 20 * MS, T0 + 30 * MS + 3]))
@@ -99,17 +81,17 @@ def test_header_or_receive_takes_the_arrival_of_unset_stamps() -> None:
 
 
 @pytest.mark.parametrize("stamp", ["header", "device", "header_or_receive"])
-def test_stamps_of_a_type_without_header_are_refused(stamp: str) -> None:
+def test_stamps_of_a_type_without_header_are_refused(stamp):
     stream = {"topic": "/t", "type": "std_msgs/msg/Float64", "stamp": stamp}
     with pytest.raises(RoboCacheError, match="has no header; use receive"):
         load_spec({"robocache": 1, "streams": {"v": stream}})
 
 
-def test_the_layout_states_what_gives_a_sample_its_time() -> None:
+def test_the_layout_states_what_gives_a_sample_its_time():
     assert Layout(spec_of("device")).to_dict()["streams"]["v"]["stamp"] == "device"
 
 
-def test_a_reset_of_the_timeline_forgets_the_devices_clock() -> None:
+def test_a_reset_of_the_timeline_forgets_the_devices_clock():
     engine = FusionEngine(spec_of("device"))
     for k in range(100):
         engine.push("v", BOOT + 10 * k * MS, T0 + 10 * k * MS, np.zeros(3, np.float32))

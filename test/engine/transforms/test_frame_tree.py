@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from robocache_ros.decode.transforms import Transform
 from robocache_ros.engine.transforms import MAX_CHAIN, FrameTree, StaticTransforms
 from robocache_ros.ops.resample.selection import Rule
+from test.ops.resample.oracle import resample
 
 LINEAR = Rule("linear", 100, 50)
 HALF = math.sqrt(0.5)
@@ -35,68 +38,48 @@ def pose(found, target, source, tick, rule=LINEAR, deadline=None):
     return result.values[0], int(result.valid[0]), int(result.age_ns[0])
 
 
-def test_a_transform_is_interpolated_between_its_samples():
-    moving = tree((0, "base", "tool", (0, 0, 0)), (100, "base", "tool", (4, 0, 8), TURN_Z))
-
-    value, valid, age = pose(moving, "base", "tool", 25)
-
-    angle = math.pi / 2 / 4  # a quarter of the quarter turn
-    expected = [1, 0, 2, 0, 0, math.sin(angle / 2), math.cos(angle / 2)]
-    # The series of slerp leaves 1e-8.
-    np.testing.assert_allclose(value, expected, atol=2e-8)
-    assert (valid, age) == (ALIGNED, 25)
+ANGLE = math.pi / 2 / 4  # a quarter of the quarter turn
+ARM = ((0, "base", "arm", (0, 0, 0)), (60, "base", "arm", (6, 0, 0)), (20, "arm", "tool", (1, 0, 0)))
+TOOL = (0, "base", "tool", (1, 0, 0))
+MAST = ("base", "mast", (0, 0, 1), NO_TURN)
+FAR = ((0, "base", "tool", (0, 0, 0)), (101, "base", "tool", (1, 0, 0)))  # a gap that is too wide
+# map -> base has one old sample only; left and right are siblings under base.
+MAP = ((0, "map", "base", (9, 9, 9)), (200, "base", "left", (1, 0, 0)), (200, "base", "right", (0, 1, 0)))
+LAST = [*(0,) * 7]
 
 
-def test_a_sample_at_the_tick_is_the_pose():
-    value, valid, age = pose(tree((40, "base", "tool", (0.1, 0.2, 0.3))), "base", "tool", 40)
-    assert value.tolist() == [0.1, 0.2, 0.3, 0, 0, 0, 1]
-    assert (valid, age) == (ALIGNED, 0)
-
-
-def test_a_chain_is_composed_from_the_source_up_to_the_target():
-    # A quarter turn of the mast, on which the camera is 2 m ahead: that is to the left, 2 m along y.
-    chain = tree((0, "base", "mast", (1, 0, 0), TURN_Z), (0, "mast", "camera", (2, 0, 0)))
-    np.testing.assert_allclose(pose(chain, "base", "camera", 0)[0], [1, 2, 0, *TURN_Z], atol=1e-15)
-
-
-def test_what_is_above_the_common_ancestor_does_not_matter():
-    # map -> base has one old sample only; left and right are siblings under base.
-    known = tree((0, "map", "base", (9, 9, 9)), (200, "base", "left", (1, 0, 0)), (200, "base", "right", (0, 1, 0)))
-    assert pose(known, "left", "right", 200)[1] == ALIGNED
-    assert pose(known, "map", "right", 200)[1] == NONE
-
-
-def test_static_transforms_are_valid_at_any_time_and_have_no_age():
-    known = tree(static=[("base", "mast", (0, 0, 1), NO_TURN), ("mast", "camera", (1, 0, 0), NO_TURN)])
-    value, valid, age = pose(known, "base", "camera", 10**18)
-    assert (value.tolist(), valid, age) == ([1, 0, 1, 0, 0, 0, 1], ALIGNED, 0)
-
-
-def test_a_static_transform_wins_over_a_moving_one_of_the_same_frame():
-    known = tree((0, "base", "mast", (0, 0, 5)), static=[("base", "mast", (0, 0, 1), NO_TURN)])
-    assert pose(known, "base", "mast", 0)[0][2] == 1
-
-
-def test_the_age_is_that_of_the_oldest_transform_and_a_held_one_makes_the_pose_held():
-    known = tree(
-        (0, "base", "arm", (0, 0, 0)), (60, "base", "arm", (6, 0, 0)), (20, "arm", "tool", (1, 0, 0))
-    )  # at 30 the arm is between two samples, the tool's newest is 10 old
-    value, valid, age = pose(known, "base", "tool", 30)
-    assert (value[0], valid, age) == (4, HELD, 30)
-
-
-@pytest.mark.parametrize(("tick", "valid"), [(-1, NONE), (0, ALIGNED), (50, HELD), (51, NONE)])
-def test_nothing_is_extrapolated(tick, valid):
-    known = tree((0, "base", "tool", (1, 0, 0)))
-    value, found, _ = pose(known, "base", "tool", tick)
-    assert found == valid
-    assert value[0] == (1 if valid else 0)
-
-
-def test_a_wide_gap_is_not_interpolated_over():
-    known = tree((0, "base", "tool", (0, 0, 0)), (101, "base", "tool", (1, 0, 0)))
-    assert pose(known, "base", "tool", 30)[1] == HELD
-    assert pose(known, "base", "tool", 60)[1] == NONE
+@pytest.mark.parametrize(
+    ("known", "way", "tick", "expected", "valid", "age"),
+    [
+        (tree((0, "base", "tool", (0, 0, 0)), (100, "base", "tool", (4, 0, 8), TURN_Z)), "base tool", 25,
+         [1, 0, 2, 0, 0, math.sin(ANGLE / 2), math.cos(ANGLE / 2)], ALIGNED, 25),
+        (tree((40, "base", "tool", (0.1, 0.2, 0.3))), "base tool", 40, [0.1, 0.2, 0.3, *NO_TURN], ALIGNED, 0),
+        # A quarter turn of the mast, on which the camera is 2 m ahead: that is to the left, 2 m along y.
+        (tree((0, "base", "mast", (1, 0, 0), TURN_Z), (0, "mast", "camera", (2, 0, 0))), "base camera", 0,
+         [1, 2, 0, *TURN_Z], ALIGNED, 0),
+        (tree(*MAP), "left right", 200, [-1, 1, 0, *NO_TURN], ALIGNED, 0),  # what is above does not matter
+        (tree(*MAP), "map right", 200, LAST, NONE, 0),
+        # Static transforms are valid at any time and have no age, and win over moving ones of the same frame.
+        (tree(static=[MAST, ("mast", "camera", (1, 0, 0), NO_TURN)]), "base camera", 10**18, [1, 0, 1, *NO_TURN],
+         ALIGNED, 0),
+        (tree((0, "base", "mast", (0, 0, 5)), static=[MAST]), "base mast", 0, [0, 0, 1, *NO_TURN], ALIGNED, 0),
+        # At 30 the arm is between two samples, the tool's newest is 10 old: the oldest age counts, and it is held.
+        (tree(*ARM), "base tool", 30, [4, 0, 0, *NO_TURN], HELD, 30),
+        # Nothing is extrapolated.
+        (tree(TOOL), "base tool", -1, LAST, NONE, 0),
+        (tree(TOOL), "base tool", 0, [1, 0, 0, *NO_TURN], ALIGNED, 0),
+        (tree(TOOL), "base tool", 50, [1, 0, 0, *NO_TURN], HELD, 50),
+        (tree(TOOL), "base tool", 51, LAST, NONE, 0),
+        (tree(*FAR), "base tool", 30, [0, 0, 0, *NO_TURN], HELD, 30),
+        (tree(*FAR), "base tool", 60, LAST, NONE, 0),
+    ],
+    ids=range(14),
+)  # fmt: skip
+def test_a_pose_is_that_worked_out_by_hand(known, way, tick, expected, valid, age):
+    value, found, found_age = pose(known, *way.split(), tick)
+    # The series of slerp leaves 1e-8 where it interpolates, and is exact at a sample.
+    np.testing.assert_allclose(value, expected, rtol=0, atol=2e-8 if tick == 25 else 1e-15)
+    assert (found, found_age) == (valid, age)
 
 
 def test_a_frame_that_changes_its_parent_is_held_until_then_and_never_blended():
@@ -201,7 +184,125 @@ def test_poses_are_those_of_tf2(case):
         np.testing.assert_allclose(found[3:] * sign, expected[3:], atol=1e-7)
 
 
-def test_the_cases_have_valid_and_refused_poses():
-    poses = [query[3] for case in CASES for query in case["queries"]]
-    assert sum(pose is None for pose in poses) > 10
-    assert sum(pose is not None for pose in poses) > 30
+# The oracle: each transform resampled by the float64 reference of the operations, and multiplied as 4 x 4 matrices.
+
+
+def matrix(position, rotation):
+    x, y, z, w = rotation / np.linalg.norm(rotation)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    result = np.eye(4)
+    result[:3, :3] = np.eye(3) + 2 * w * cross + 2 * cross @ cross
+    result[:3, 3] = position
+    return result
+
+
+def oracle(edges, target, source, tick):
+    """T_target_source as (4, 4), or None; edges: child -> (parent, stamps, (S, 7) poses)."""
+
+    def root_of(frame):
+        path, total = [frame], np.eye(4)
+        ways = {frame: total}
+        while path[-1] in edges:
+            parent, stamps, poses = edges[path[-1]]
+            parts = [
+                resample(poses[:, part], stamps, np.array([tick]), how, 100, 50)
+                for part, how in ((slice(0, 3), "linear"), (slice(3, 7), "slerp"))
+            ]
+            if not parts[0][1][0]:
+                break
+            total = matrix(parts[0][0][0], parts[1][0][0]) @ total
+            path.append(parent)
+            ways[parent] = total
+        return ways
+
+    up, down = root_of(source), root_of(target)
+    common = next((frame for frame in up if frame in down), None)
+    return None if common is None else np.linalg.inv(down[common]) @ up[common]
+
+
+@st.composite
+def random_trees(draw):
+    """Child -> (parent, stamps, poses) of a random tree of frames f0, f1, ...; f0 is its root."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    edges = {}
+    for child in range(1, draw(st.integers(2, 9))):
+        stamps = np.unique(rng.integers(0, 400, draw(st.integers(1, 12))))
+        rotations = rng.normal(size=4) + rng.normal(size=(len(stamps), 4)) * draw(st.sampled_from([0.01, 0.3, 5]))
+        rotations /= np.linalg.norm(rotations, axis=1, keepdims=True)
+        poses = np.concatenate([rng.normal(size=(len(stamps), 3)) * 3, rotations], axis=1)
+        edges[f"f{child}"] = (f"f{int(rng.integers(0, child))}", stamps, poses)
+    return edges, rng
+
+
+def filled(edges, rng):
+    found = FrameTree(StaticTransforms(), None)
+    samples = [
+        (Transform(parent, child, tuple(p[:3]), tuple(p[3:])), int(stamp))
+        for child, (parent, stamps, poses) in edges.items()
+        for stamp, p in zip(stamps, poses, strict=True)
+    ]
+    for i in rng.permutation(len(samples)):
+        found.add(samples[i][0], samples[i][1], 0)
+    return found
+
+
+@settings(max_examples=80)
+@given(random_trees(), st.integers(0, 8), st.integers(0, 8))
+def test_random_chains_agree_with_the_oracle(drawn, first, second):
+    edges, rng = drawn
+    target, source = f"f{first % (len(edges) + 1)}", f"f{second % (len(edges) + 1)}"
+    if target == source:
+        return
+    found = filled(edges, rng)
+    ticks = np.sort(rng.integers(-20, 460, 12))
+    result = found.poses(target, source, ticks, LINEAR)
+    for k, tick in enumerate(ticks):
+        expected = oracle(edges, target, source, int(tick))
+        assert (expected is None) == (result.valid[k] == NONE)
+        if expected is not None:
+            # slerp's series leaves 1e-8 of an angle for each of 8 transforms, at a lever of some 10 m
+            np.testing.assert_allclose(matrix(result.values[k, :3], result.values[k, 3:]), expected, atol=2e-6)
+
+
+@settings(max_examples=40)
+@given(random_trees(), st.integers(0, 8), st.integers(0, 8))
+def test_one_tick_has_the_bits_that_it_has_among_many(drawn, first, second):
+    edges, rng = drawn
+    target, source = f"f{first % (len(edges) + 1)}", f"f{second % (len(edges) + 1)}"
+    if target == source:
+        return
+    found = filled(edges, rng)
+    ticks = np.sort(rng.integers(-20, 460, 9))
+    many = found.poses(target, source, ticks, LINEAR)
+    for k, tick in enumerate(ticks):
+        one = found.poses(target, source, np.array([tick]), LINEAR)
+        assert one.values[0].tobytes() == many.values[k].tobytes()
+        assert (one.valid[0], one.age_ns[0]) == (many.valid[k], many.age_ns[k])
+
+
+@settings(max_examples=40)
+@given(random_trees(), st.tuples(*[st.integers(0, 8)] * 3), st.integers(0, 400))
+def test_the_inverse_chain_is_the_inverse_and_chains_compose(drawn, numbers, tick):
+    edges, rng = drawn
+    a, b, c = (f"f{n % (len(edges) + 1)}" for n in numbers)
+    found = filled(edges, rng)
+    if len({a, b, c}) < 3:
+        return
+    found_ab, found_bc, found_ac, found_ba = (pose(found, *way, tick) for way in ((a, b), (b, c), (a, c), (b, a)))
+    if not (found_ab[1] and found_bc[1] and found_ac[1]):
+        return
+    ab, bc, ac, ba = (matrix(p[0][:3], p[0][3:]) for p in (found_ab, found_bc, found_ac, found_ba))
+    # Float64 rounds each of some hundred operations by 1e-16 of lengths of some 10 m.
+    np.testing.assert_allclose(ab @ ba, np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(ab @ bc, ac, atol=1e-12)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 5), st.integers(0, 5)), max_size=40))
+def test_any_graph_is_answered(links):
+    found = FrameTree(StaticTransforms(), None)
+    for stamp, parent, child in links:
+        found.add(Transform(f"f{parent}", f"f{child}", (1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)), stamp, 0)
+    result = found.poses("f0", "f5", np.arange(0, 200, 10), LINEAR)
+    assert sum(result.missing.values()) == int((result.valid == NONE).sum())

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.engine import FusionEngine, Ingest, Outcome, offline
+from robocache_ros.engine import FusionEngine, Ingest, Outcome
 from robocache_ros.engine.transform_ingest import WAIT_NS, WAITING
 from robocache_ros.spec import load_spec
+from test.engine.conftest import same_live_as_recorded
 
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9  # a tick
@@ -166,32 +167,11 @@ def test_a_live_engine_makes_the_voxels_of_the_deployed_recording(cloud, moving)
     log = [(at(int(ms + rng.integers(0, 40))), "/tf", _shifted(moving, int(ms))) for ms in stamps]
     log += [(at(int(ms + rng.integers(0, 60))), "scan", cloud(at(int(ms)))) for ms in range(5, 1000, 33)]
     log.sort(key=lambda entry: entry[0])
+    live, recorded = ingest(), Ingest(spec(), FusionEngine(spec(), unbounded=True))
     messages = [(feed, arrival, data) for arrival, feed, data in log]
-    fusion = spec()
-    recorded = list(
-        offline.run(
-            messages, Ingest(fusion, FusionEngine(fusion, unbounded=True)), at(1), at(900), visibility="deployed"
-        )
-    )
-    grids = torch.cat([f.media["scan"] for f in recorded])
-    rows = torch.cat([f.rows() for f in recorded])
-    ticks = np.concatenate([f.ticks_ns for f in recorded]).tolist()
-    assert len({grid.numpy().tobytes() for grid in grids}) > 4
-
-    live = ingest()
-    made = [live.engine.advance(at(0))]
-    for feed, arrival, data in messages:
-        while len(frames := live.engine.advance(arrival - 1, limit=1)):
-            made.append(frames)
-        live.serialized(feed, data, arrival)
-    same = 0
-    for f in made:
-        if len(f) and int(f.ticks_ns[0]) in ticks:
-            k = ticks.index(int(f.ticks_ns[0]))
-            assert torch.equal(f.media["scan"][0], grids[k])
-            assert f.rows()[0].numpy().tobytes() == rows[k].numpy().tobytes()
-            same += 1
-    assert same > 35
+    made = same_live_as_recorded(live, recorded, messages, at(1), at(900))
+    assert len({frames.media["scan"].numpy().tobytes() for frames in made}) > 4
+    assert len(made) > 35
     assert live.counters["scan"]["accepted"] > 20
 
 

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.engine import FusionEngine, Ingest, Outcome, offline, transform_ingest
+from robocache_ros.engine import FusionEngine, Ingest, Outcome, transform_ingest
 from robocache_ros.engine.transforms import MAX_MOVING_FRAMES
 from robocache_ros.spec import load_spec
+from test.engine.conftest import same_live_as_recorded
 
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9  # a tick
@@ -272,38 +272,15 @@ def check_live_and_deployed_rows(tf_message, drawn, emit, seed):
     fusion = spec(timeline={"emit": emit}, more={"back": {**TF, "frames": ["tool", "base"]}}, max_age_ms=30)
     log = []
     for stamp, delay, pairs in drawn:
-        poses = [
-            (at(10 * stamp), *pair, tuple(rng.normal(size=3)), tuple(q / np.linalg.norm(q)))
-            for pair in pairs
-            for q in [rng.normal(size=4)]
-        ]
+        poses = []
+        for pair in pairs:
+            turn = rng.normal(size=4)
+            poses.append((at(10 * stamp), *pair, tuple(rng.normal(size=3)), tuple(turn / np.linalg.norm(turn))))
         log.append((at(10 * stamp + delay), tf_message(*poses)))
-    log = sorted(log, key=lambda entry: entry[0])
+    log.sort(key=lambda entry: entry[0])
     messages = [(name, arrival, data) for arrival, data in log for name in ("ee", "back")]
-    recorded = list(
-        offline.run(messages, ingest(fusion, unbounded=True), at(0) + 1, at(600), visibility="deployed", chunk=7)
-    )
-    rows = dict(
-        zip(
-            np.concatenate([f.ticks_ns for f in recorded]).tolist(),
-            torch.cat([f.rows() for f in recorded]),
-            strict=True,
-        )
-    )
-
-    live = ingest(fusion)
-    made = [live.engine.advance(at(0))]
-    for name, arrival, data in messages:
-        while len(frames := live.engine.advance(arrival - 1, limit=1)):
-            made.append(frames)
-        live.serialized(name, data, arrival)
-    while len(frames := live.engine.advance(at(640), limit=1)):
-        made.append(frames)
-    ticks = [int(f.ticks_ns[0]) for f in made if len(f) and f.ticks_ns[0] in rows]
-    assert len(ticks) >= 25
-    for f in made:
-        if len(f) and int(f.ticks_ns[0]) in rows:
-            assert f.rows()[0].numpy().tobytes() == rows[int(f.ticks_ns[0])].numpy().tobytes()
+    both = ingest(fusion), ingest(fusion, unbounded=True)
+    assert len(same_live_as_recorded(*both, messages, at(0) + 1, at(600), at(640), chunk=7)) >= 25
 
 
 def test_the_gpu_backend_gets_the_bits_of_the_cpu_backend(tf_message, emulated):

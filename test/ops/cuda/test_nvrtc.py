@@ -96,56 +96,42 @@ def test_no_multiplication_is_fused_with_an_addition(nvrtc):
     assert ".ftz" not in ptx
 
 
+IMAGE = (image.ConvertArguments, image.AreaImageArguments, image.AreaArguments, image.NormalizeArguments)
+VOXEL = (voxel.ClearArguments, voxel.PlaceArguments, voxel.LocateArguments, voxel.SortArguments)
+VOXEL += (voxel.BinArguments, voxel.ClaimArguments, voxel.WriteArguments)
+ROW = (tick.RowArguments, tick.RowTarget, tick.RowTask, tick.WindowTask)
 STRUCTURES = [
     *(("resample/arguments.cuh", f"ResampleArguments<{n}>", resample.resample_arguments(n)) for n in (1, 3, 4)),
     ("resample/arguments.cuh", "BlendArguments", resample.BlendArguments),
-    *(
-        ("image/arguments.cuh", kind.__name__, kind)
-        for kind in (image.ConvertArguments, image.AreaImageArguments, image.AreaArguments, image.NormalizeArguments)
-    ),
-    *(
-        ("voxel/arguments.cuh", kind.__name__, kind)
-        for kind in (
-            voxel.ClearArguments,
-            voxel.PlaceArguments,
-            voxel.LocateArguments,
-            voxel.SortArguments,
-            voxel.BinArguments,
-            voxel.ClaimArguments,
-            voxel.WriteArguments,
-        )
-    ),
-    *(
-        ("tick/row.cuh", kind.__name__, kind)
-        for kind in (tick.RowArguments, tick.RowTarget, tick.RowTask, tick.WindowTask)
-    ),
+    *(("image/arguments.cuh", kind.__name__, kind) for kind in IMAGE),
+    *(("voxel/arguments.cuh", kind.__name__, kind) for kind in VOXEL),
+    *(("tick/row.cuh", kind.__name__, kind) for kind in ROW),
     *(("tick/tasks.cuh", kind.__name__, kind) for kind in (tick.ImageTask, tick.CloudTask)),
-    ("tick/tasks.cuh", "ImageArguments", tick.TaskArguments),
-    ("tick/tasks.cuh", "CloudArguments", tick.TaskArguments),
+    *(("tick/tasks.cuh", name, tick.TaskArguments) for name in ("ImageArguments", "CloudArguments")),
 ]
 
 
-@pytest.mark.parametrize(("header", "name", "structure"), STRUCTURES, ids=[name for _, name, _ in STRUCTURES])
-def test_sizes_and_offsets_are_those_of_the_header(host_library, header, name, structure):
+@pytest.fixture(scope="module")
+def measure(host_library):
+    """Measures structures in C++: the size, and the place and size of each field."""
+    text = "#include <cstddef>\n" + "".join(
+        f'#include "{header}"\n' for header in dict.fromkeys(s[0] for s in STRUCTURES)
+    )
+    for number, (_, name, structure) in enumerate(STRUCTURES):
+        text += f'extern "C" void measure{number}(long long* out) {{\n  typedef robocache::{name} Checked;\n'
+        text += "  *out++ = sizeof(Checked);\n"
+        for field in fields_of(structure):
+            text += f"  *out++ = offsetof(Checked, {field.path}); *out++ = sizeof(((Checked*)0)->{field.path});\n"
+        text += "}\n"
+    return host_library(text)
+
+
+@pytest.mark.parametrize("number", range(len(STRUCTURES)), ids=[name for _, name, _ in STRUCTURES])
+def test_sizes_and_offsets_are_those_of_the_header(measure, number):
+    structure = STRUCTURES[number][2]
     fields = list(fields_of(structure))
-    places = "".join(
-        f"  *out++ = offsetof(Checked, {field.path}); *out++ = sizeof(((Checked*)0)->{field.path});\n"
-        for field in fields
-    )
-    library = host_library(
-        f"""
-        #include <cstddef>
-        #include "{header}"
-        using namespace robocache;
-        typedef {name} Checked;
-        extern "C" void measure(long long* out) {{
-          *out++ = sizeof(Checked);
-        {places}
-        }}
-        """
-    )
     found = (c_longlong * (1 + 2 * len(fields)))()
-    library.measure(found)
+    getattr(measure, f"measure{number}")(found)
     assert found[0] == ctypes.sizeof(structure) == packer(structure).size
     sizes = {"P": 8, "l": 8, "q": 8, "d": 8, "f": 4, "i": 4, "I": 4}
     wanted = {field.path: (field.offset, sizes[field.letter]) for field in fields}
@@ -173,3 +159,10 @@ def test_a_filled_packer_puts_given_numbers_between_the_bytes_of_its_template():
     packed = Outer.from_buffer_copy(layout.pack(*arguments))
     assert (packed.first, packed.pointer, packed.last) == (1, 10, 5)
     assert [(inner.letter, inner.number) for inner in packed.inner] == [(b"c", 2.5), (b"d", 3.5)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_87", "sm_89", "sm_100"])
+def test_each_gpu_that_is_supported_can_be_compiled_for(nvrtc, architecture):
+    file, defines = VARIANTS[0]
+    assert compile_cubin(nvrtc, load_source(file), compile_options(architecture, defines))[1] == ""

@@ -8,10 +8,31 @@ import torch
 
 from robocache_ros.ops import convert_image, normalize_image
 from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source, packer
-from robocache_ros.ops.image.conversion import FLOAT_DTYPES
-from robocache_ros.ops.image.cuda import ConvertArguments, convert_arguments, convert_defines
-from robocache_ros.ops.image.formats import FORMATS, PACKED, RESIZE
-from test.ops.image.frames import image_bytes, same_bits
+from robocache_ros.ops.image.conversion import FLOAT_DTYPES, ImageOptions, checked_conversion
+from robocache_ros.ops.image.cuda import (
+    AreaArguments,
+    ConvertArguments,
+    area_defines,
+    area_tiles,
+    convert_arguments,
+    convert_defines,
+)
+from robocache_ros.ops.image.formats import FORMATS, PACKED, RESIZE, ImageLayout
+
+
+def image_bytes(encoding, width, height, padding, seed=0):
+    fmt = FORMATS[encoding]
+    step = width * fmt.pixel_bytes + padding
+    rows = fmt.rows(height)
+    data = torch.randint(0, 256, (step * rows,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return data, {"encoding": encoding, "width": width, "height": height, "step": step}
+
+
+def same_bits(one, other):
+    assert one.dtype == other.dtype
+    assert one.shape == other.shape
+    assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
 
 METHODS = ("nearest", "bilinear", "area")
 HOST = """
@@ -38,11 +59,19 @@ extern "C" void convert(const ConvertArguments* job, int family, int resize) {
 """
 
 
+def on_gpu(data, **arguments):
+    return convert_image(data.cuda(), **arguments).cpu()
+
+
+def check(convert, data, **arguments):
+    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+
+
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def convert(request, monkeypatch):
     """`convert_image` of the code under test, taking and giving CPU tensors."""
     if request.param == "cuda":
-        return lambda data, **arguments: convert_image(data.cuda(), **arguments).cpu()
+        return on_gpu
     library = request.getfixturevalue("host_library")(HOST)
 
     def run(data, conversion, out):
@@ -59,12 +88,11 @@ def convert(request, monkeypatch):
 
 
 @pytest.mark.parametrize("resize", METHODS)
-@pytest.mark.parametrize("size", [None, (9, 31), (50, 7), (64, 96)])
 @pytest.mark.parametrize("encoding", FORMATS)
-def test_every_encoding_has_the_same_bits(convert, encoding, size, resize):
+def test_every_encoding_has_the_same_bits(convert, encoding, resize):
     data, layout = image_bytes(encoding, 48, 36, padding=5)
-    arguments = {**layout, "size": size, "resize": resize}
-    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+    for size in (None, (9, 31), (50, 7), (64, 96)):
+        check(convert, data, **layout, size=size, resize=resize)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +105,7 @@ def test_every_encoding_has_the_same_bits(convert, encoding, size, resize):
 def test_every_dtype_has_the_same_bits(convert, dtype, normalize):
     data, layout = image_bytes("bgr8", 40, 30, padding=0)
     arguments = {**layout, "size": (16, 20), "normalize": normalize, "dtype": dtype}
-    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+    check(convert, data, **arguments)
 
 
 @pytest.mark.parametrize("resize", METHODS)
@@ -85,7 +113,7 @@ def test_every_dtype_has_the_same_bits(convert, dtype, normalize):
 def test_a_crop_at_odd_places_has_the_same_bits(convert, encoding, resize):
     data, layout = image_bytes(encoding, 64, 48, padding=0)
     arguments = {**layout, "crop": (7, 13, 33, 41), "size": (20, 24), "resize": resize}
-    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+    check(convert, data, **arguments)
 
 
 @pytest.mark.parametrize("encoding", ["16UC1", "32FC1"])
@@ -93,7 +121,7 @@ def test_a_crop_at_odd_places_has_the_same_bits(convert, encoding, resize):
 def test_both_byte_orders_have_the_same_bits(convert, encoding, resize):
     data, layout = image_bytes(encoding, 20, 16, padding=2)
     arguments = {**layout, "size": (7, 9), "resize": resize, "big_endian": True}
-    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+    check(convert, data, **arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -105,7 +133,7 @@ def test_nan_infinity_and_subnormals_in_depth_have_the_same_bits(convert, resize
     data = torch.from_numpy(depth.view(np.uint8).reshape(-1))
     arguments = {"encoding": "32FC1", "width": 10, "height": 12, "step": 40, "resize": resize, "dtype": dtype}
     for size in (None, (5, 7), (20, 20)):
-        same_bits(convert(data, size=size, **arguments), convert_image(data, size=size, **arguments))
+        check(convert, data, size=size, **arguments)
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4, 8])
@@ -124,7 +152,7 @@ def test_bytes_at_any_alignment_have_the_same_bits(convert, offset, resize):
 def test_extreme_sizes_have_the_same_bits(convert, source, size, resize):
     data, layout = image_bytes("rgb8", source[1], source[0], padding=0)
     arguments = {**layout, "size": size, "resize": resize}
-    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+    check(convert, data, **arguments)
 
 
 @pytest.mark.gpu
@@ -135,10 +163,7 @@ def test_a_camera_frame_has_the_same_bits_on_the_gpu(encoding, resize):
     arguments = {**layout, "size": (224, 224), "resize": resize, "normalize": {"mean": [0.5] * 3, "std": [0.2] * 3}}
     if FORMATS[encoding].channels == 1:
         arguments["normalize"] = {"mean": [0.5], "std": [0.2]}
-    same_bits(
-        convert_image(data.cuda(), dtype=torch.bfloat16, **arguments).cpu(),
-        convert_image(data, dtype=torch.bfloat16, **arguments),
-    )
+    check(on_gpu, data, dtype=torch.bfloat16, **arguments)
 
 
 @pytest.mark.gpu
@@ -191,3 +216,94 @@ def test_every_level_divided_by_255_is_rounded_as_a_division_is(host_library):
     np.testing.assert_array_equal(
         found.view(np.uint32), (np.arange(256, dtype=np.float32) / np.float32(255)).view(np.uint32)
     )
+
+
+AREA_HOST = """
+#include "image/area.cuh"
+using namespace robocache;
+// As area.cu divides an output row, in pieces of as many chunks as cover them.
+template <int stride>
+void row(
+    const Image& image, const Axis& across, const Axis& down, int y, int out_width, unsigned char* out, Chunk* sums
+) {
+  const Cover rows = cover_of(down, y);
+  const int begin = image.left * stride & -16, end = (image.left + image.columns) * stride;
+  for (int byte = begin; byte < end; byte += 16) {
+    const unsigned char* bytes = image.data + image.step * (image.top + rows.first) + byte;
+    sum_rows(bytes, (uint32)image.step, down, rows, sums + (byte - begin) / 8);
+  }
+  for (int x = 0; x < out_width; ++x) {
+    const Cover cover = cover_of(across, x);
+    for (int channel = 0; channel < image.channels; ++channel) {
+      const int at = (image.left + cover.first) * stride + image.offset[channel] - begin;
+      const unsigned short* first = reinterpret_cast<const unsigned short*>(sums) + at;
+      out[channel * out_width + x] = mean_across<stride>(first, across, cover, across.source * down.source);
+    }
+  }
+}
+extern "C" void area(
+    const AreaArguments* arguments, unsigned char* out, Chunk* sums
+) {
+  const Image* image = &arguments->convert.image;
+  const Axis &across = arguments->across, &down = arguments->down;
+  const int out_width = arguments->convert.width;
+  for (int y = 0; y < arguments->convert.height; ++y, out += out_width * image->channels) {
+    if (image->pixel_bytes == 1) row<1>(*image, across, down, y, out_width, out, sums);
+    else if (image->pixel_bytes == 3) row<3>(*image, across, down, y, out_width, out, sums);
+    else row<4>(*image, across, down, y, out_width, out, sums);
+  }
+}
+"""
+FRAMES = [
+    ((1920, 1080), None, (224, 224)),
+    ((640, 480), None, (96, 128)),
+    ((1280, 720), (7, 13, 640, 1201), (64, 300)),
+    ((64, 48), None, (70, 96)),
+    ((48, 257), None, (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("source", "crop", "size"), FRAMES)
+@pytest.mark.parametrize("encoding", ["rgb8", "bgra8", "mono8"])
+def test_area_means_of_sixteen_bytes_at_a_time_have_the_same_bits(host_library, encoding, source, crop, size):
+    data, layout = image_bytes(encoding, *source, padding=-source[0] * FORMATS[encoding].pixel_bytes % 16)
+    aligned = torch.empty(len(data) + 15, dtype=torch.uint8)
+    aligned = aligned[-aligned.data_ptr() % 16 :][: len(data)].copy_(data)
+    fmt, box = FORMATS[encoding], crop or (0, 0, source[1], source[0])
+    out = torch.empty((size[0], fmt.channels, size[1]), dtype=torch.uint8)
+    tiles = area_tiles(fmt.pixel_bytes, *box[2:], *size)
+    image = ImageLayout(encoding, *source, layout["step"], False)
+    conversion = checked_conversion(len(data), image, ImageOptions(size, crop, "area"))
+    numbers = convert_arguments(aligned, conversion, out.view(fmt.channels, *size))
+    packed = packer(AreaArguments).pack(*numbers, *tiles.across, *tiles.down, tiles.per_block)
+    sums = np.empty(2 * layout["step"] + 64, np.uint8)
+    sums = sums[-sums.ctypes.data % 16 :]
+    host_library(AREA_HOST).area(
+        ctypes.c_char_p(packed), ctypes.c_void_p(out.data_ptr()), ctypes.c_void_p(sums.ctypes.data)
+    )
+    same_bits(out.transpose(0, 1), convert_image(data, **layout, crop=crop, size=size, resize="area"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("source", "crop", "size"), [*FRAMES, ((1920, 1200), (1, 0, 1199, 1920), (37, 300))])
+@pytest.mark.parametrize("encoding", ["rgb8", "bgra8", "mono8"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
+def test_area_means_of_aligned_rows_have_the_same_bits_on_the_gpu(encoding, dtype, source, crop, size):
+    data, layout = image_bytes(encoding, *source, padding=-source[0] * FORMATS[encoding].pixel_bytes % 16)
+    arguments = {**layout, "crop": crop, "size": size, "resize": "area", "dtype": dtype}
+    check(on_gpu, data, **arguments)
+
+
+@pytest.mark.gpu
+def test_an_area_too_wide_for_shared_memory_has_the_same_bits_on_the_gpu():
+    data, layout = image_bytes("rgb8", 16384, 3, padding=0)
+    arguments = {**layout, "size": (2, 1), "resize": "area"}
+    check(on_gpu, data, **arguments)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("pixel_bytes", [1, 3, 4])
+@pytest.mark.parametrize("element", [0, 3])
+def test_areas_compile_without_a_warning(nvrtc, architecture, pixel_bytes, element):
+    options = compile_options(architecture, area_defines(pixel_bytes, element))
+    assert compile_cubin(nvrtc, load_source("image/area.cu"), options)[1] == ""

@@ -1,6 +1,5 @@
 """Blends of chosen rows: the CPU backend by hand, and blend.cu with its bits, run on the CPU and on a GPU."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,60 +14,32 @@ def rows(lower, upper, weight):
     return torch.tensor(lower), torch.tensor(upper), torch.tensor(weight, dtype=torch.float32)
 
 
-def test_linear_lies_between_the_two_rows():
-    source = torch.tensor([[0.0, 10.0], [4.0, 20.0]])
-    assert blend(source, *rows([0], [1], [0.25]), method="linear").tolist() == [[1.0, 12.5]]
+NAN = float("nan")
 
 
-def test_a_row_with_weight_zero_is_copied_even_if_its_neighbour_is_nan():
-    source = torch.tensor([[1.5], [float("nan")]])
-    assert blend(source, *rows([0, 0], [1, 0], [0.0, 0.7]), method="linear").tolist() == [[1.5], [1.5]]
-
-
-def test_no_row_gives_zeros():
-    source = torch.full((2, 3), float("nan"))
-    assert blend(source, *rows([-1], [-1], [0.0]), method="hold").tolist() == [[0.0, 0.0, 0.0]]
-
-
-@pytest.mark.parametrize("method", ["linear", "slerp", "angle"])
-def test_without_an_upper_row_the_lower_one_is_copied_whatever_the_weight(method):
-    source = torch.arange(12.0).view(3, 4)
-    got = blend(source, *rows([0, 1], [-1, -1], [0.5, 1.0]), method=method)
-    assert torch.equal(got, source[:2])
-
-
-def test_an_empty_buffer_gives_zeros():
-    assert blend(torch.empty(0, 2), *rows([-1], [-1], [0.0]), method="linear").tolist() == [[0, 0]]
-
-
-def test_angle_crosses_the_wrap_and_stays_in_range():
-    source = torch.tensor([[3.0], [-3.0]])
-    got = blend(source, *rows([0, 0], [1, 1], [0.25, 0.75]), method="angle")
-    gap = 2 * np.pi - 6
-    np.testing.assert_allclose(got[:, 0], [3 + gap / 4, -3 - gap / 4], rtol=0, atol=3e-7)  # one rounding at 3
-
-
-def test_an_angle_of_several_turns_is_not_folded():
-    source = torch.tensor([[7.0], [7.5]])
-    assert blend(source, *rows([0], [1], [0.5]), method="angle").tolist() == [[7.25]]
-
-
-def test_slerp_halves_a_right_angle():
-    source = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]])
-    got = blend(source, *rows([0], [1], [0.5]), method="slerp")
-    np.testing.assert_allclose(got[0], [0.5**0.5, 0.5**0.5, 0, 0], rtol=1e-7)
-
-
-def test_slerp_takes_the_shorter_arc():
-    source = torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
-    assert blend(source, *rows([0], [1], [0.3]), method="slerp").tolist() == [[1.0, 0, 0, 0]]
-
-
-def test_sixteen_bit_values_are_rounded_once_at_the_end():
-    source = torch.tensor([[1.0], [1.0078125]], dtype=torch.bfloat16)
-    got = blend(source, *rows([0], [1], [0.5]), method="linear")  # halfway between two bfloat16: to the even one
-    assert got.dtype == torch.bfloat16
-    assert got.tolist() == [[1.0]]
+@pytest.mark.parametrize(
+    ("source", "selected", "method", "expected"),
+    [
+        ([[0.0, 10.0], [4.0, 20.0]], ([0], [1], [0.25]), "linear", [[1.0, 12.5]]),
+        ([[1.5], [NAN]], ([0, 0], [1, 0], [0.0, 0.7]), "linear", [[1.5], [1.5]]),  # a weight of 0: copied
+        ([[NAN] * 3] * 2, ([-1], [-1], [0.0]), "hold", [[0.0, 0.0, 0.0]]),  # no row
+        (torch.empty(0, 2), ([-1], [-1], [0.0]), "linear", [[0, 0]]),
+        *(
+            (torch.arange(12.0).view(3, 4), ([0, 1], [-1, -1], [0.5, 1.0]), method, [[0, 1, 2, 3], [4, 5, 6, 7]])
+            for method in ("linear", "slerp", "angle")  # no upper row: copied, whatever the weight
+        ),
+        # Halfway between two bfloat16: rounded once at the end, to the even one.
+        (torch.tensor([[1.0], [1.0078125]], dtype=torch.bfloat16), ([0], [1], [0.5]), "linear", [[1.0]]),
+    ],
+    ids=range(8),
+)
+def test_a_blend_of_rows_is_that_worked_out_by_hand(source, selected, method, expected):
+    source = torch.as_tensor(source)
+    out = torch.empty(len(expected), source.shape[1], dtype=source.dtype)
+    arrays = [tensor.numpy() for tensor in rows(*selected)]
+    assert blend(source, *rows(*selected), method=method).tolist() == expected
+    assert blend(source, *arrays, method=method, out=out) is out
+    assert out.tolist() == expected
 
 
 def test_nan_from_arithmetic_has_one_pattern_of_bits():
@@ -77,40 +48,19 @@ def test_nan_from_arithmetic_has_one_pattern_of_bits():
     assert got.view(torch.int32).tolist() == [[0x7FC00000], [0x7FC00000]]
 
 
-def test_out_is_filled_and_returned():
-    out = torch.empty(1, 1)
-    assert blend(torch.ones(1, 1), *rows([0], [0], [0.0]), method="hold", out=out) is out
-    assert out.item() == 1
-
-
-def test_numpy_rows_are_accepted():
-    got = blend(
-        torch.tensor([[2], [3]], dtype=torch.uint8),
-        np.array([1]),
-        np.array([1]),
-        np.zeros(1, np.float32),
-        method="hold",
-    )
-    assert got.tolist() == [[3]]
-
-
 @pytest.mark.parametrize(
-    ("source", "method", "message"),
+    ("source", "method", "upper", "message"),
     [
-        (torch.ones(2, 3), "slerp", "quaternions of 4 columns"),
-        (torch.ones(2, 3, dtype=torch.uint8), "linear", "cannot be aligned by linear"),
-        (torch.ones(2, 3), "cubic", "'cubic' is not one of"),
-        (torch.ones(2), "linear", "expected 2 dimensions"),
+        (torch.ones(2, 3), "slerp", 1, "quaternions of 4 columns"),
+        (torch.ones(2, 3, dtype=torch.uint8), "linear", 1, "cannot be aligned by linear"),
+        (torch.ones(2, 3), "cubic", 1, "'cubic' is not one of"),
+        (torch.ones(2), "linear", 1, "expected 2 dimensions"),
+        (torch.ones(2, 1), "linear", 2, "below 2"),
     ],
 )
-def test_a_wrong_source_is_refused_with_the_reason(source, method, message):
+def test_a_wrong_source_and_a_row_past_the_end_are_refused(source, method, upper, message):
     with pytest.raises(RoboCacheError, match=message):
-        blend(source, *rows([0], [1], [0.5]), method=method)
-
-
-def test_a_row_past_the_end_is_refused():
-    with pytest.raises(RoboCacheError, match="below 2"):
-        blend(torch.ones(2, 1), *rows([0], [2], [0.5]), method="linear")
+        blend(source, *rows([0], [upper], [0.5]), method=method)
 
 
 def emulated_blend(host_library, text, source, lower, upper, weight, method):
@@ -125,8 +75,9 @@ def emulated_blend(host_library, text, source, lower, upper, weight, method):
 
 
 @pytest.mark.parametrize("where", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("width", [4, 7])
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize(
+    ("method", "width"), [*((name, 7) for name in NAMES), ("linear", 4), ("slerp", 4), ("hold", 4)]
+)
 def test_blend_of_chosen_rows(values, assert_same_bits, host_library, host_text, method, width, where):
     source = values(torch.bfloat16, 11, width * alignment(method).group)
     random = torch.Generator().manual_seed(5)

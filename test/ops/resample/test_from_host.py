@@ -11,7 +11,7 @@ from robocache_ros.ops import resample_from_host, resample_trajectories
 SECOND = 1_000_000_000
 
 
-def trajectories(each_times: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def trajectories(each_times):
     generator = torch.Generator().manual_seed(0)
     source = torch.randn(37, 20, 5, generator=generator)
     times = torch.arange(20) * (SECOND // 20)
@@ -23,15 +23,13 @@ def trajectories(each_times: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 @pytest.mark.gpu
 @pytest.mark.parametrize("each_times", [False, True], ids=["one timeline", "own times"])
 @pytest.mark.parametrize("slab_bytes", [1, 4 * 20 * 5 * 4, 1 << 20])
-def test_slabs_have_the_bits_of_one_call(each_times: bool, slab_bytes: int) -> None:
+def test_slabs_have_the_bits_of_one_call(each_times, slab_bytes):
     source, times, targets = trajectories(each_times)
     options = {"max_gap": SECOND // 15, "max_age": SECOND // 10}
-
     found = resample_from_host(source.pin_memory(), times.pin_memory(), targets, slab_bytes=slab_bytes, **options)
-
     assert found.cpu().equal(resample_trajectories(source, times, targets, **options))
 
 
-def test_a_device_without_slabs_is_refused() -> None:
+def test_a_device_without_slabs_is_refused():
     with pytest.raises(RoboCacheError, match="device: cpu is not a CUDA device; use resample_trajectories"):
         resample_from_host(*trajectories(False), "cpu")

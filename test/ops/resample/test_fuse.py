@@ -16,7 +16,7 @@ def random_stream(samples, width, method="linear", dtype=torch.float32, **more):
 
 def test_each_stream_fills_its_columns_as_if_resampled_separately():
     streams = [random_stream(10, 5), random_stream(20, 4, "slerp"), random_stream(30, 3, "hold", max_age=9)]
-    values, valid, age = fuse(streams, TARGETS)
+    values, valid, age = fuse([tuple(stream) for stream in streams], TARGETS)
     assert values.shape == (2, 20, 12)
     column = 0
     for index, (data, times, method, _, _, max_age) in enumerate(streams):
@@ -54,11 +54,6 @@ def test_the_output_is_rounded_once_to_the_requested_dtype():
     assert got.flatten().tolist() == [1.0, 1.0, 1.0078125]  # the half-way one to the even neighbour
 
 
-def test_streams_may_be_tuples():
-    stream = random_stream(10, 2)
-    assert torch.equal(fuse([(stream.data, stream.times)], TARGETS).values, fuse([stream], TARGETS).values)
-
-
 def test_multimodal_alignment_takes_streams_in_turn():
     a, b = random_stream(10, 5), random_stream(20, 4)
     expected = fuse([a, b], TARGETS)
@@ -66,11 +61,6 @@ def test_multimodal_alignment_takes_streams_in_turn():
     assert torch.equal(fuse_multimodal_alignment(*a[:2], *b[:2], target_times=TARGETS), expected.values)
     got = fuse_multimodal_alignment(*a[:2], *b[:2], TARGETS, method=["linear", "hold"], return_valid=True)
     assert torch.equal(got.values, fuse([a, b._replace(method="hold")], TARGETS).values)
-
-
-def test_any_number_of_streams():
-    streams = [random_stream(n, 1 + n % 3) for n in range(1, 50)]
-    assert fuse(streams, TARGETS).valid.shape == (2, 20, 49)
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,6 @@ def resample(targets, data=DATA, times=TIMES, **more):
     return values[0, :, 0].tolist(), valid[0].tolist()
 
 
-def test_targets_between_samples_are_blended():
-    assert resample([0, 25, 150, 300]) == ([0.0, 2.5, 15.0, 30.0], [1, 1, 1, 1])
-
-
-def test_targets_outside_are_held_or_nothing():
-    assert resample([-1, 301]) == ([0.0, 30.0], [0, 2])
-
-
-def test_a_gap_too_wide_is_held_while_young():
-    assert resample([50, 150, 250], max_gap=100, max_age=60) == ([5.0, 10.0, 0.0], [1, 2, 0])
-
-
 def test_limits_are_seconds_next_to_float_times():
     times = TIMES.double() / 1000
     values, valid = resample_trajectories(DATA, times, times + 0.05, max_gap=0.1, max_age=0.05, return_valid=True)
@@ -45,17 +33,6 @@ def test_lengths_cut_each_row():
     values, valid = resample_trajectories(data, TIMES, targets, lengths=lengths, return_valid=True)
     assert values.flatten().tolist() == [20.0, 10.0, 0.0]
     assert valid.flatten().tolist() == [1, 2, 0]
-
-
-def test_unsorted_times_give_the_results_of_sorted_ones():
-    shuffled = [2, 0, 1]
-    targets = [0, 25, 150, 300, 400, -1]
-    assert resample(targets, DATA[:, shuffled].contiguous(), TIMES[shuffled]) == resample(targets)
-
-
-def test_of_repeated_times_the_first_counts():
-    data = torch.tensor([[[1.0], [2.0], [3.0], [4.0]]])
-    assert resample([0, 5, 10], data, torch.tensor([0, 0, 10, 10])) == ([1.0, 2.0, 3.0], [1, 1, 1])
 
 
 def test_a_sample_or_target_marked_never_is_absent():

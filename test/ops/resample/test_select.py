@@ -11,107 +11,39 @@ from robocache_ros.ops.resample.selection import ALIGNED, HELD, NONE, Rule, sele
 STAMPS = np.array([100, 200, 260, 400], np.int64)
 
 
-def selected(method, tick, *, gap=100, age=30, holds=False, **seen):
-    ticks = np.array([tick], np.int64)
-    if seen:
-        seen = {"arrivals_ns": np.array(seen["arrivals"]), "deadlines_ns": np.array([seen["deadline"]])}
-    s = select(STAMPS, ticks, Rule(method, gap, age, holds), **seen)
+def selected(method, tick, *, holds):
+    s = select(STAMPS, np.array([tick], np.int64), Rule(method, 100, 30, holds))
     return s.lower[0], s.upper[0], s.weight[0], s.valid[0], s.age_ns[0]
 
 
-@pytest.mark.parametrize(
-    ("tick", "row"),
-    [
-        (99, (-1, -1, 0, NONE, 0)),  # before all samples
-        (100, (0, 0, 0, ALIGNED, 0)),  # on one
-        (125, (0, 1, 0.25, ALIGNED, 25)),  # between two
-        (260, (2, 2, 0, ALIGNED, 0)),  # on one, the next too far away
-        (290, (2, 2, 0, HELD, 30)),  # between two that are too far apart: held while young
-        (291, (-1, -1, 0, NONE, 0)),  # and no longer
-        (430, (3, 3, 0, HELD, 30)),  # past the last
-    ],
-)
-def test_linear_lies_between_neighbours_and_holds_past_them(tick, row):
-    assert selected("linear", tick) == row
+NOTHING = (-1, -1, 0, NONE, 0)
 
 
 @pytest.mark.parametrize(
-    ("tick", "row"),
+    ("method", "tick", "row", "held"),
     [
-        (99, (-1, -1, 0, NONE, 0)),
-        (230, (1, 1, 0, ALIGNED, 30)),
-        (231, (-1, -1, 0, NONE, 0)),
-        (260, (2, 2, 0, ALIGNED, 0)),
+        ("linear", 99, NOTHING, NOTHING),  # before all samples
+        ("linear", 125, (0, 1, 0.25, ALIGNED, 25), None),  # between two
+        ("linear", 260, (2, 2, 0, ALIGNED, 0), None),  # on one, the next too far away
+        ("linear", 290, (2, 2, 0, HELD, 30), None),  # between two that are too far apart: held while young
+        ("linear", 399, NOTHING, (2, 2, 0, HELD, 139)),
+        ("hold", 290, (2, 2, 0, ALIGNED, 30), None),
+        ("hold", 291, NOTHING, (2, 2, 0, HELD, 31)),
+        ("nearest", 70, (0, 0, 0, ALIGNED, -30), None),
+        ("nearest", 230, (1, 1, 0, ALIGNED, 30), None),  # equally near: the earlier
+        ("nearest", 369, NOTHING, (2, 2, 0, HELD, 109)),  # though the one ahead is nearer
+        ("next", 69, NOTHING, NOTHING),  # the first sample is too far ahead
+        ("next", 200, (1, 1, 0, ALIGNED, 0), None),  # on one
+        ("next", 201, NOTHING, (1, 1, 0, HELD, 1)),  # the one before it is nearer
+        ("next", 370, (3, 3, 0, ALIGNED, -30), None),
+        ("next", 500, NOTHING, (3, 3, 0, HELD, 100)),  # after all samples
     ],
 )
-def test_hold_takes_the_newest_while_it_is_young(tick, row):
-    assert selected("hold", tick) == row
-
-
-@pytest.mark.parametrize(
-    ("tick", "row"),
-    [
-        (70, (0, 0, 0, ALIGNED, -30)),
-        (230, (1, 1, 0, ALIGNED, 30)),
-        (231, (2, 2, 0, ALIGNED, -29)),
-        (330, (-1, -1, 0, NONE, 0)),
-    ],
-)
-def test_nearest_takes_the_earlier_on_a_tie(tick, row):
-    assert selected("nearest", tick) == row
-
-
-@pytest.mark.parametrize(
-    ("tick", "row"),
-    [
-        (69, (-1, -1, 0, NONE, 0)),  # the first sample is too far ahead
-        (70, (0, 0, 0, ALIGNED, -30)),
-        (200, (1, 1, 0, ALIGNED, 0)),  # on one
-        (201, (-1, -1, 0, NONE, 0)),  # the one before it is nearer
-        (230, (2, 2, 0, ALIGNED, -30)),
-        (401, (-1, -1, 0, NONE, 0)),  # after all samples
-    ],
-)
-def test_next_takes_the_first_sample_at_or_after_the_tick(tick, row):
-    assert selected("next", tick) == row
-
-
-@pytest.mark.parametrize(
-    ("method", "tick", "row"),
-    [
-        ("next", 370, (3, 3, 0, ALIGNED, -30)),
-        ("next", 369, (2, 2, 0, HELD, 109)),
-        ("next", 500, (3, 3, 0, HELD, 100)),
-        ("next", 69, (-1, -1, 0, NONE, 0)),
-        ("nearest", 291, (2, 2, 0, HELD, 31)),
-        ("nearest", 369, (2, 2, 0, HELD, 109)),  # though the one ahead is nearer
-        ("nearest", 370, (3, 3, 0, ALIGNED, -30)),
-        ("hold", 290, (2, 2, 0, ALIGNED, 30)),
-        ("hold", 291, (2, 2, 0, HELD, 31)),
-        ("linear", 399, (2, 2, 0, HELD, 139)),
-    ],
-)
-def test_a_stream_that_holds_has_the_newest_sample_before_a_tick_that_no_other_is_selected_for(method, tick, row):
-    assert selected(method, tick, holds=True) == row
-
-
-def test_next_skips_a_sample_that_had_not_arrived():
-    late = {"arrivals": [110, 290, 270, 410], "deadline": 280}
-    assert selected("next", 150, age=200, **late) == (2, 2, 0, ALIGNED, -110)
-    assert selected("next", 270, age=200, **late) == (-1, -1, 0, NONE, 0)
-
-
-def test_a_neighbour_that_had_not_arrived_is_not_used():
-    late = {"arrivals": [110, 290, 270, 410], "deadline": 280}
-    assert selected("linear", 150, gap=200, age=60, **late) == (0, 2, np.float32(50 / 160), ALIGNED, 50)
-    assert selected("hold", 230, age=200, **late) == (0, 0, 0, ALIGNED, 130)
-    assert selected("linear", 300, gap=200, age=60, **late) == (2, 2, 0, HELD, 40)
-
-
-def test_no_samples_give_nothing():
-    s = select(np.empty(0, np.int64), np.array([5, 6]), Rule("linear", 1, 1))
-    assert s.lower.tolist() == [-1, -1]
-    assert s.valid.tolist() == [NONE, NONE]
+def test_a_selection_is_that_worked_out_by_hand_and_with_holds_the_newest_before_a_tick_that_has_none(
+    method, tick, row, held
+):
+    assert selected(method, tick, holds=False) == row
+    assert selected(method, tick, holds=True) == (row if held is None else held)
 
 
 @given(
@@ -120,12 +52,13 @@ def test_no_samples_give_nothing():
     st.sampled_from(["linear", "hold", "nearest", "next"]),
     st.integers(1, 20),
     st.integers(0, 20),
+    st.booleans(),
 )
-def test_every_selection_is_what_a_search_through_all_samples_finds(samples, ticks, method, gap, age):
+def test_every_selection_is_what_a_search_through_all_samples_finds(samples, ticks, method, gap, age, holds):
     samples.sort()
     stamps, arrivals = (np.array([s[i] for s in samples], np.int64) for i in (0, 1))
     times, deadlines = (np.array([t[i] for t in ticks], np.int64) for i in (0, 1))
-    got = select(stamps, times, Rule(method, gap, age), arrivals, deadlines)
+    got = select(stamps, times, Rule(method, gap, age, holds), arrivals, deadlines)
     for i, (tick, deadline) in enumerate(ticks):
         seen = [s for s, arrival in samples if arrival <= deadline]
         before = max((s for s in seen if s <= tick), default=None)
@@ -143,6 +76,8 @@ def test_every_selection_is_what_a_search_through_all_samples_finds(samples, tic
         elif before is not None:
             between = before == tick or (after is not None and after - before <= gap)
             valid = ALIGNED if between else HELD if tick - before <= age else NONE
+        if not valid and holds and before is not None:
+            used, valid = before, HELD
         assert got.valid[i] == valid
         if valid:
             assert stamps[got.lower[i]] == used

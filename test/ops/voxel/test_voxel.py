@@ -46,23 +46,11 @@ def test_the_index_is_a_division_rounded_to_float32_not_a_product_with_the_recip
     assert occupied(voxels.grid) == [[int(np.floor((edge * size) / size)), 0, 0]]
 
 
-def test_points_that_are_not_finite_and_points_outside_are_counted_not_placed():
-    points = cloud((NAN, 0, 0), (0, INF, 0), (0, 0, -INF), (5, 0, 0), (-5, 0, 0), (3e38, 0, 0), (0, 0, 0), (NAN, 9, 9))
-    voxels = voxelize_pointcloud(points, *UNIT, "count")
-    assert (int(voxels.nonfinite), int(voxels.outside), int(voxels.grid.sum())) == (4, 3, 1)
-
-
 @pytest.mark.parametrize("size", [2, 2.0, np.float32(2), (2, 2, 2), np.full(3, 2.0), torch.tensor([2.0, 2, 2])])
 def test_a_voxel_s_size_is_a_number_or_three(size):
     points = torch.rand(20, 3) * 4
     wanted = voxelize_pointcloud(points, (0, 0, 0), (2.0, 2.0, 2.0), (2, 2, 2), "count").grid
     assert torch.equal(voxelize_pointcloud(points, (0, 0, 0), size, (2, 2, 2), "count").grid, wanted)
-
-
-def test_count_counts_and_occupancy_does_not():
-    points = cloud((0, 0, 0), (0.5, 0, 0), (1, 0, 0))
-    assert voxelize_pointcloud(points, *UNIT, "count").grid[:, 0, 0].tolist() == [2, 1]
-    assert voxelize_pointcloud(points, *UNIT, "occupancy").grid[:, 0, 0].tolist() == [1, 1]
 
 
 def test_bit_z_modulo_32_of_word_z_over_32_is_voxel_z():

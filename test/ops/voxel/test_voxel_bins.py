@@ -92,11 +92,7 @@ def test_bins_support_most_clouds_and_leave_the_others_to_claims():
 @pytest.mark.parametrize("file", ["voxel/bin_sort.cu", "voxel/bin_reduce.cu"])
 def test_it_compiles_without_a_warning(nvrtc, file, architecture):
     tensor = ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0")
-    variants = [
-        ("mean", 4, "POINTS=4"),
-        ("max", 3, "POINTS=4", *tensor),
-        ("mean", 16, "POINTS=1", *tensor),
-    ]
+    variants = [("mean", 4, "POINTS=4"), ("max", 3, "POINTS=4", *tensor), ("mean", 16, "POINTS=1", *tensor)]
     for mode, features, *others in variants if architecture == "sm_90" else variants[:1]:
         defines = (*bin_defines(checked_reduction(mode, features, None, 20)), *others)
         assert compile_cubin(nvrtc, load_source(file, defines), compile_options(architecture, defines))[1] == ""
