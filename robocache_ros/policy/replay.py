@@ -531,9 +531,11 @@ def _write_cut(
                 event = run.event(data)
                 if event is None or runner_done:
                     continue
-                start_ns = starts["m" if event.name == "plan" else "e"]
-                if record.log_ns < start_ns and event.name not in ("begin", "ready"):
-                    continue
+                if event.name not in ("begin", "ready"):
+                    start = "m" if event.name == "plan" else "e"
+                    if record.log_ns < starts[start]:
+                        continue
+                    starts[start] = 0  # all from here on: the times of two threads may step back
                 if event.name == "step":
                     tick = event.facts.get("tick")
                     runner_done = tick == max(wanted.steps)
@@ -541,7 +543,9 @@ def _write_cut(
                         data = pack_event(event._replace(facts={**event.facts, "unchecked": True}))
             elif engine_done or (record.log_ns < starts["m"] and record.topic != TF_STATIC):
                 continue
-            elif record.topic == CALLS.name:
+            elif record.topic != TF_STATIC:
+                starts["m"] = 0
+            if record.topic == CALLS.name:
                 try:
                     numbers = [run.tick_of(tick.tick_ns) for tick in run.ticks(data)]
                     data = data if numbers and min(numbers) >= first else unchecked_call(data)

@@ -26,7 +26,8 @@ from robocache_ros.policy.replay import Verification, cut, verify
 from robocache_ros.policy.runner import Reply, Runner
 from robocache_ros.policy.watchdog import State
 from robocache_ros.policy.worker import answer
-from robocache_ros.recorder.run_log import LoggedEngine, RunLog, RunReader
+from robocache_ros.recorder.mcap import McapWriter
+from robocache_ros.recorder.run_log import CALLS, EVENTS, RUN, LoggedEngine, RunLog, RunReader, read_event
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from test.fuzz.messages import serialize
@@ -319,6 +320,27 @@ def test_a_part_of_a_run_recomputes_its_commands(log: Path, wave: str, tmp_path:
     found = altered(tmp_path / "part.mcap", tmp_path / "b.mcap", lambda content: content.index(chunk) + row * 8)
     assert found.first is not None
     assert found.first.tick == step.facts["tick"]
+
+
+def test_a_part_of_a_run_is_complete_where_the_times_of_its_threads_step_back(log: Path, tmp_path: Path) -> None:
+    run, path = RunReader(log), tmp_path / "late.mcap"
+    file = McapWriter(path, {RUN: run.metadata})
+    types = {feed.topic: feed.type for feed in run.spec.feeds} | {topic.name: topic.type for topic in (CALLS, EVENTS)}
+    encodings = {topic.name: topic.encoding for topic in (CALLS, EVENTS)}
+    channels = {
+        topic: file.add_channel(topic, kind, run.definitions.get(kind, ""), encoding=encodings.get(topic, "cdr"))
+        for topic, kind in types.items()
+    }
+    first = executed(log, START + 100)[1].facts["tick"] - 4
+    for record in run.records():
+        event = read_event(record.data) if record.topic == EVENTS.name else None
+        is_late = event and event.name == "step" and event.facts["tick"] == first - 5
+        file.write(channels[record.topic], 0 if is_late else record.log_ns, record.publish_ns, record.data)
+    file.close()
+
+    part = cut(path, tmp_path / "part.mcap", first, first + 9)
+
+    assert (part.first, part.ticks, part.commands) == (None, 10, 10)
 
 
 def test_damage_anywhere_is_at_most_a_users_error(wave: str, tmp_path: Path) -> None:
