@@ -84,15 +84,6 @@ def label(stream: Stream, where: str) -> str:
     return f"{where}: {printable(stream.name, 40)}"
 
 
-def grey_levels(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return an 8-bit image as it is, and other numbers, such as depth, scaled to 0 to 255."""
-    if image.dtype == np.uint8:
-        return image
-    finite = np.nan_to_num(image.astype(np.float32), posinf=0, neginf=0)
-    levels: NDArray[np.uint8] = (255 * finite / max(float(finite.max()), 1e-9)).clip(0, 255).astype(np.uint8)
-    return levels
-
-
 def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, int]:
     """Return the height and the width of the first image that is used, as its file states them.
 

@@ -19,7 +19,6 @@ from robocache_ros.bags.stats import Gap, TopicStats
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import number_of
 from robocache_ros.extras import need
-from robocache_ros.formats.images import grey_levels
 from robocache_ros.formats.pieces import EpisodeInfo
 from robocache_ros.spec import FusionSpec
 from robocache_ros.storage.paths import AnyPath
@@ -27,6 +26,15 @@ from robocache_ros.units import NS_PER_MS
 
 VISIBILITIES = ("ideal", "deployed")
 Totals = dict[str, Any]  # ticks, and by stream the ticks aligned and held, and the sum and the number of ages
+
+
+def grey_levels(image: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an 8-bit image as it is, and other numbers, such as depth, scaled to 0 to 255."""
+    if image.dtype == np.uint8:
+        return image
+    finite = np.nan_to_num(image.astype(np.float32), posinf=0, neginf=0)
+    levels: NDArray[np.uint8] = (255 * finite / max(float(finite.max()), 1e-9)).clip(0, 255).astype(np.uint8)
+    return levels
 
 
 class ValueAges:

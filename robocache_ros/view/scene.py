@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.images import grey_levels
+from robocache_ros.formats.recording import grey_levels
 
 Int64 = NDArray[np.int64]
 
