@@ -25,6 +25,7 @@ from robocache_ros.policy.doctor import ERROR, OK, UNCHECKED, WARNING, Finding, 
 from robocache_ros.policy.trained_facts import TrainedFacts
 from robocache_ros.spec import IMAGENET, FusionSpec, Layout
 from robocache_ros.storage.paths import AnyPath
+from robocache_ros.training.policies.make_policy import tick_noise
 from robocache_ros.training.trained_policy import TrainedPolicy
 from robocache_ros.units import NS_PER_MS
 
@@ -535,8 +536,8 @@ class Prediction:
             frames = [{name: shown[tick] for name, shown in observed.images.items()} for tick in self.ticks.tolist()]
             each = [policy.images(frame) for frame in frames]
             images = {key: torch.cat([one[key] for one in each]) for key in policy.info.cameras}
-        generator = torch.Generator().manual_seed(0)  # of the noise of a diffusion policy
-        return policy.act(proprio, valid, images, generator=generator).cpu().numpy()
+        noise = torch.cat([tick_noise(policy.policy.config, tick) for tick in self.ticks.tolist()])
+        return policy.act(proprio, valid, images, noise).cpu().numpy()
 
     def _error(self, predicted: NDArray[np.floating], commands: Float64, shift: int = 0) -> float:
         """Return the mean distance of commands from predictions, in standard deviations of the training."""

@@ -115,7 +115,7 @@ class TrainedPolicy:
         observation: FusedFrame | Mapping[str, Tensor] | Tensor,
         valid: Tensor | None = None,
         images: Mapping[str, Tensor] | None = None,
-        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Return (B, horizon, A) float32 actions.
 
@@ -125,7 +125,7 @@ class TrainedPolicy:
             valid: (B, n_obs, N) of the streams in `info.streams`; None: all are. Invalid values count as the mean, as
                 in training.
             images: (B, T, H, W, 3) uint8, or (B, T, C, H, W, 3), by the keys of `info.cameras`; the last T is used.
-            generator: see `Policy.predict`.
+            noise: see `Policy.predict`.
 
         Errors:
             RoboCacheError: a frame lacks a stream, a value is not of its shape, a valid one is infinite or not a
@@ -152,7 +152,7 @@ class TrainedPolicy:
             channels_first = images[key].to(mean.device).movedim(-1, -3).contiguous()
             observed[key] = normalize_image(channels_first, "imagenet", torch.float32)
         mean, std = self._actions
-        actions: Tensor = self.policy.predict(observed, generator).float() * std + mean
+        actions: Tensor = self.policy.predict(observed, noise).float() * std + mean
         finite = torch.stack([scaled.isfinite().all(), actions.isfinite().all()]).tolist()  # waits for the device once
         for name, is_finite in zip(("proprio", "actions"), finite, strict=True):
             if not is_finite:

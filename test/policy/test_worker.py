@@ -143,12 +143,14 @@ def test_what_is_not_a_policy_is_refused(text: str) -> None:
 
 def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot() -> None:
     from robocache_ros.policy.policies.checkpoint import CheckpointPolicy
+    from robocache_ros.training.policies.policy_config import PolicyConfig
 
     class Trained:
         info = SimpleNamespace(rate_hz=50)
-        device = torch.device("cpu")
+        policy = SimpleNamespace(config=PolicyConfig("diffusion", 1, 2, horizon=4))
 
-        def act(self, frame: FusedFrame, generator: torch.Generator) -> torch.Tensor:
+        def act(self, frame: FusedFrame, noise: torch.Tensor) -> torch.Tensor:
+            assert noise.shape == (1, 4, 2)
             return frame["x"][None].expand(1, 4, 2)
 
     found = CheckpointPolicy(Trained()).plan(frame(3), 5)  # type: ignore[arg-type]

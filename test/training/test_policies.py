@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.training.policies.make_policy import ActionDiffusion, _Quarters, kept_shares, make_policy, parameters
+from robocache_ros.training.policies.make_policy import (
+    ActionDiffusion,
+    _Quarters,
+    kept_shares,
+    make_policy,
+    parameters,
+    tick_noise,
+)
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 
 SMALL = PolicyConfig("transformer", 5, 3, n_obs=2, horizon=4, layers=1, heads=2, width=16)
@@ -90,25 +97,53 @@ def test_the_share_of_signal_falls_from_one_to_zero() -> None:
 
 
 @pytest.mark.parametrize("sample_steps", [1, 10, 100])
-def test_denoising_with_the_true_noise_gives_the_actions(sample_steps: int) -> None:
+def test_denoising_with_the_true_actions_gives_them(sample_steps: int) -> None:
     config = replace(SMALL, kind="diffusion", sample_steps=sample_steps)
     policy = ActionDiffusion(config)
     wanted = batch(config)["actions"].clamp(-2, 2)
-
-    def true_noise(_observed: Any, noisy: Tensor, step: Tensor) -> Tensor:
-        kept = policy.kept[step][:, None, None]
-        return (noisy - kept.sqrt() * wanted) / (1 - kept).sqrt()
-
-    policy._noise = true_noise  # type: ignore[method-assign]
+    policy._clean = lambda _observed, _noisy, _step: wanted  # type: ignore[method-assign]
 
     torch.testing.assert_close(policy.predict(batch(config)), wanted, atol=1e-4, rtol=0)  # float32, in up to 100 steps
 
 
-def test_the_same_generator_gives_the_same_actions() -> None:
-    policy = make_policy(replace(SMALL, kind="diffusion"))
-    first, second = (policy.predict(batch(SMALL), torch.Generator().manual_seed(7)) for _ in range(2))
+def test_a_denoiser_of_normal_actions_samples_their_distribution() -> None:
+    """Of actions with mean m and deviation s, the best prediction from noisy ones is linear; DDIM is then an ODE."""
+    config = replace(SMALL, kind="diffusion", horizon=50, noise_steps=1000, sample_steps=1000)
+    policy = ActionDiffusion(config)
+    mean, std = 0.7, 0.3
 
-    assert torch.equal(first, second)
+    def best(_observed: Any, noisy: Tensor, step: Tensor) -> Tensor:
+        kept = policy.kept[step][:, None, None]
+        gain = kept.sqrt() * std**2 / (kept * std**2 + 1 - kept)
+        return mean + gain * (noisy - kept.sqrt() * mean)
+
+    policy._clean = best  # type: ignore[method-assign]
+    noise = torch.randn(64, 50, SMALL.actions, generator=torch.Generator().manual_seed(0))
+    observed = {name: each[:1].expand(64, *each.shape[1:]) for name, each in batch(SMALL).items()}
+
+    found = policy.predict(observed, noise)
+
+    torch.testing.assert_close(found, mean + std * noise, atol=0.005, rtol=0)  # of 1000 steps of the ODE
+
+
+def test_the_same_noise_gives_the_same_actions() -> None:
+    policy = make_policy(replace(SMALL, kind="diffusion"))
+    noise = torch.randn(len(batch(SMALL)["actions"]), SMALL.horizon, SMALL.actions)
+
+    assert torch.equal(*(policy.predict(batch(SMALL), noise) for _ in range(2)))
+
+
+@pytest.mark.parametrize("tick", [0, 63, 64, 90_000_000_001])
+def test_the_noise_of_a_tick_is_the_same_in_each_plan_that_has_it(tick: int) -> None:
+    config = replace(SMALL, horizon=150)
+
+    plan, later = tick_noise(config, tick), tick_noise(config, tick + 10)
+
+    assert plan.shape == (1, 150, SMALL.actions)
+    assert torch.equal(plan[:, 10:], later[:, :140])
+    assert len(plan.flatten().unique()) > 0.99 * plan.numel()
+    assert abs(plan.mean()) < 0.2
+    assert abs(plan.std() - 1) < 0.2
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.training.policies.make_policy import tick_noise
 from robocache_ros.training.trained_policy import TrainedPolicy
 
 
@@ -34,9 +33,8 @@ class CheckpointPolicy:
             raise RoboCacheError(
                 f"rate_hz: {rate_hz}, but the training had {self._policy.info.rate_hz}; use the spec of the training"
             )
-        # Noise of the tick: a policy that samples gives the same plan again.
-        noise = torch.Generator(self._policy.device).manual_seed(tick)
-        return Chunk(tick, self._policy.act(frame, generator=noise)[0].cpu().numpy())
+        noise = tick_noise(self._policy.policy.config, tick)  # so that a policy which samples gives the same plan again
+        return Chunk(tick, self._policy.act(frame, noise=noise)[0].cpu().numpy())
 
     def close(self) -> None:
         """Do nothing: the process ends."""

@@ -36,12 +36,12 @@ class Policy(nn.Module):
         """Return the loss of a batch with the keys `config.keys`, a scalar."""
         raise NotImplementedError
 
-    def predict(self, observation: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+    def predict(self, observation: Mapping[str, Tensor], noise: Tensor | None = None) -> Tensor:
         """Return (B, horizon, A) actions.
 
         Args:
             observation: proprio (B, n_obs, P), and the images of `config.cameras`.
-            generator: of random numbers, on the device of the policy; None: torch's own.
+            noise: (B, horizon, A) of a standard normal distribution, from which actions are sampled; None: torch's own.
         """
         raise NotImplementedError
 
@@ -102,8 +102,8 @@ class ActionTransformer(Policy):
         return masked_mean(error, batch["action_is_pad"])
 
     @torch.no_grad()
-    def predict(self, observation: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
-        """See `Policy`; it draws no random numbers."""
+    def predict(self, observation: Mapping[str, Tensor], noise: Tensor | None = None) -> Tensor:
+        """See `Policy`; the noise is not used."""
         return self._actions(observation)
 
     def _actions(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -112,10 +112,15 @@ class ActionTransformer(Policy):
 
 
 LARGEST = 5.0  # of a normalised action while it is denoised, in standard deviations
+NOISE_BLOCK = 64  # ticks whose noise comes from one generator
 
 
 class ActionDiffusion(Policy):
-    """A transformer denoiser: predicts the noise in a chunk of actions, given the observation and the step."""
+    """A transformer denoiser: predicts the actions in a noisy chunk of them, given the observation and the step.
+
+    It predicts the actions, not their noise: after the same training of the simulated SO-101, 42 of 50 starts succeeded
+    with it, and 22 with a predicted noise.
+    """
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
@@ -127,38 +132,51 @@ class ActionDiffusion(Policy):
         self.register_buffer("kept", kept_shares(config.noise_steps), persistent=False)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean squared error of the predicted noise at random steps."""
+        """Return the mean squared error of the predicted actions at random steps."""
         actions = batch["actions"]
         step = torch.randint(self.config.noise_steps, (len(actions),), device=actions.device)
-        noise = torch.randn_like(actions)
         kept = self.kept[step][:, None, None]
-        noisy = kept.sqrt() * actions + (1 - kept).sqrt() * noise
-        error = (self._noise(self.observed(batch), noisy, step).float() - noise).square()
+        noisy = kept.sqrt() * actions + (1 - kept).sqrt() * torch.randn_like(actions)
+        error = (self._clean(self.observed(batch), noisy, step) - actions).square()
         return masked_mean(error, batch["action_is_pad"])
 
     @torch.no_grad()
-    def predict(self, observation: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+    def predict(self, observation: Mapping[str, Tensor], noise: Tensor | None = None) -> Tensor:
         """See `Policy`."""
         proprio = observation["proprio"]
         observed = self.observed(observation)
         shape = (len(proprio), self.config.horizon, self.config.actions)
-        actions = torch.randn(shape, generator=generator, device=proprio.device)
-        # Even steps down to 0, without the noisiest one: there an error of the noise is divided by almost no signal.
+        actions = torch.randn(shape, device=proprio.device) if noise is None else noise.to(proprio.device)
         stride = self.config.noise_steps // self.config.sample_steps
         steps = [number * stride for number in reversed(range(self.config.sample_steps))]
         for step, following in zip(steps, [*steps[1:], -1], strict=True):
             kept = self.kept[step]
-            noise = self._noise(observed, actions, torch.full((len(proprio),), step, device=proprio.device)).float()
-            clean = ((actions - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(-LARGEST, LARGEST)
-            noise = (actions - kept.sqrt() * clean) / (1 - kept).sqrt()  # that of the clamped action
+            clean = self._clean(observed, actions, torch.full((len(proprio),), step, device=proprio.device))
+            clean = clean.clamp(-LARGEST, LARGEST)
+            left = (actions - kept.sqrt() * clean) / (1 - kept).sqrt()
             after = self.kept[following] if following >= 0 else torch.ones_like(kept)
-            actions = after.sqrt() * clean + (1 - after).sqrt() * noise
+            actions = after.sqrt() * clean + (1 - after).sqrt() * left
         return actions
 
-    def _noise(self, observed: list[Tensor], actions: Tensor, step: Tensor) -> Tensor:
-        """The noise in (B, horizon, A) actions at (B,) steps, of that shape."""
+    def _clean(self, observed: list[Tensor], actions: Tensor, step: Tensor) -> Tensor:
+        """The actions in (B, horizon, A) noisy ones at (B,) steps, of that shape."""
         time = self.of_step(_sinusoids(step, self.config.width)).unsqueeze(1)
-        return self.read_out([*observed, time, self.of_action(actions)])
+        return self.read_out([*observed, time, self.of_action(actions)]).float()
+
+
+def tick_noise(config: PolicyConfig, tick: int) -> Tensor:
+    """Return (1, horizon, A) noise for `Policy.predict` at a tick, always the same numbers.
+
+    Row i belongs to tick `tick` + i, and is the same for each plan that has this tick: so where several actions are
+    as likely, plans that overlap sample the same ones.
+    """
+    last = tick + config.horizon - 1
+    blocks = [
+        torch.randn(NOISE_BLOCK, config.actions, generator=torch.Generator().manual_seed(block))
+        for block in range(tick // NOISE_BLOCK, last // NOISE_BLOCK + 1)
+    ]
+    first = tick % NOISE_BLOCK
+    return torch.cat(blocks)[first : first + config.horizon].unsqueeze(0)
 
 
 def kept_shares(steps: int) -> Tensor:
