@@ -12,11 +12,10 @@ import json
 import logging
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,11 +176,11 @@ class PolicyRunner(ManagedNode):
         elif action == "stop":
             self.run.runner.stop("the operator stopped it")
         else:
-            self.run.runner.arm()
+            self.run.arm()
 
     def _on_arm(self, request: Any, response: Any) -> Any:
         if self.run:
-            self.run.runner.arm()
+            self.run.arm()
         return self._answered(response, "armed: commands are sent after the next plan")
 
     def _on_stop(self, request: Any, response: Any) -> Any:
@@ -242,8 +241,8 @@ class Run:
         self._logged_error = ""
         self._clock: ClockReader | None = None  # in sim time, while the node is active
         self._sim_ns: int | None = None
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._commands: process.Repeated | None = None  # while the node is active
+        self._failed = False  # whether the thread of the commands has ended with an error
         self._button, self._pressed = parameters.read(node, "takeover_button"), False
         with ExitStack() as made:  # so that nothing stays if one of them cannot be
             self._made = made
@@ -292,7 +291,7 @@ class Run:
     @property
     def active(self) -> bool:
         """Whether commands are sent."""
-        return self._thread is not None
+        return self._commands is not None
 
     def start(self, *, sim_time: bool) -> None:
         """Start the steps; with `sim_time` the ticks follow /clock."""
@@ -305,10 +304,21 @@ class Run:
                 lambda _, pressed: self.take_over(pressed),
                 self._pedal_lost,
             )
-        self._ended.clear()
+        self._waiter = middleware.Waiter(self._node, 1)
+        self._start_commands()
+
+    def arm(self) -> None:
+        """Start again after a stop."""
+        if self._failed:
+            self._start_commands()
+        else:
+            self.runner.arm()
+
+    def _start_commands(self) -> None:
+        self._failed = False
         self.runner.arm()
-        self._thread = threading.Thread(target=self._step, name="robocache-commands", daemon=True)
-        self._thread.start()
+        self._commands = process.Repeated("robocache-commands", self._step, self._stop_failed)
+        self._commands.start()
 
     def take_over(self, active: bool) -> None:
         """Begin or end a takeover, and publish it."""
@@ -320,10 +330,10 @@ class Run:
         if self._pedal:
             self._pedal.close()
             self._pedal = None
-        if self._thread:
-            self._ended.set()
-            self._thread.join()
-            self._thread = None
+        if self._commands:
+            self._commands.stop()
+            self._commands = None
+            self._waiter.destroy()
             self._send_zero()
             if self._clock:
                 self._clock.destroy()
@@ -350,27 +360,30 @@ class Run:
         return DiagnosticStatus(level=level, name=f"{name}: run", message=message, hardware_id=name, values=pairs)
 
     def _step(self) -> None:
-        """Send the commands of due ticks, until the end."""
-        process.reduce_timer_slack()
-        waiter = middleware.Waiter(self._node, 1)
-        try:
-            while not self._ended.is_set():
-                now_ns = self._now_ns()
-                if now_ns is not None:
-                    for step in self.runner.advance(now_ns):
-                        self._send(step, now_ns)
-                    self._log_error()
-                if self._clock:
-                    waiter.wait(round(WAIT_S * 1e9), [self._clock.subscription])
-                    if clocks := self._clock.take():
-                        self._sim_ns = clocks[-1][1]
-                        self._clock.set(self._sim_ns)
-                else:
-                    due_ns = self.runner.next_ns()
-                    left_s = WAIT_S if due_ns is None else (due_ns - time.time_ns()) / 1e9
-                    self._ended.wait(min(WAIT_S, max(0.0, left_s)))
-        finally:
-            waiter.destroy()
+        """Send the commands of due ticks, and wait for the next one."""
+        now_ns = self._now_ns()
+        if now_ns is not None:
+            for step in self.runner.advance(now_ns):
+                self._send(step, now_ns)
+            self._log_error()
+        if self._clock:
+            self._waiter.wait(round(WAIT_S * 1e9), [self._clock.subscription])
+            if clocks := self._clock.take():
+                self._sim_ns = clocks[-1][1]
+                self._clock.set(self._sim_ns)
+        elif self._commands:
+            due_ns = self.runner.next_ns()
+            left_s = WAIT_S if due_ns is None else (due_ns - time.time_ns()) / 1e9
+            self._commands.stopped.wait(min(WAIT_S, max(0.0, left_s)))
+
+    def _stop_failed(self, error: Exception) -> None:
+        """Stop, since no more commands are sent until `arm`; called in their thread, which ends."""
+        self._failed = True
+        reason = f"commands could not be sent: {printable(repr(error), 150)}"
+        self.runner.stop(reason)
+        log.error("%s; call ~/arm to start again", reason, exc_info=error)
+        with suppress(Exception):  # the same error
+            self._send_zero()
 
     def _send(self, step: Step, now_ns: int) -> None:
         for output, data in self.runner.messages(step, now_ns):

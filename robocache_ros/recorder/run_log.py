@@ -90,7 +90,7 @@ class RunLog:
                 f"{printable(path)}: cannot be written ({error.strerror}); give another file"
             ) from None
         self._lock = threading.Lock()  # static transforms and events come from other threads
-        self._newest_ns = 0
+        self._engine_ns = self._runner_ns = 0  # the last times of both, which follow the clock in threads of their own
 
     @staticmethod
     def _topics_of(spec: FusionSpec, definitions: Mapping[str, str]) -> dict[str, RecordedTopic]:
@@ -151,9 +151,13 @@ class RunLog:
 
     def _put(self, topic: RecordedTopic, log_ns: int | None, data: bytes) -> None:
         with self._lock:
-            self._newest_ns = self._newest_ns if log_ns is None else log_ns
-            publish_ns = time.time_ns() if topic is EVENTS else self._newest_ns
-            self._file.put(Message(topic, self._newest_ns, publish_ns, data))
+            if topic is EVENTS:
+                self._runner_ns = log_ns or self._runner_ns or self._engine_ns
+                message = Message(topic, self._runner_ns, time.time_ns(), data)
+            else:
+                self._engine_ns = self._engine_ns if log_ns is None else log_ns
+                message = Message(topic, self._engine_ns, self._engine_ns, data)
+            self._file.put(message)
 
 
 class Event(NamedTuple):

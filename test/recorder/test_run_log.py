@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.cli.commands import app
-from robocache_ros.engine import Ingest
+from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.replay import cut, verify
-from robocache_ros.recorder.run_log import LoggedEngine, RunLog
+from robocache_ros.recorder.run_log import EVENTS, LoggedEngine, RunLog, RunReader
 from robocache_ros.spec import FusionSpec, load_spec
 from test.fuzz.messages import serialize
 
@@ -69,6 +69,24 @@ def log(spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "run.mcap"
     run(path, spec, joint_messages(1))
     return path
+
+
+def test_an_event_has_the_time_of_the_runner_whatever_the_engine_has_logged(spec: FusionSpec, tmp_path: Path) -> None:
+    log, engine = RunLog(tmp_path / "run.mcap", spec, {}), FusionEngine(spec)
+    log.event("begin", {})
+    log.advanced(100, None, engine.advance(100))
+    log.event("frame", {})
+    log.event("advance", {}, now_ns=80)
+    log.advanced(120, None, engine.advance(120))
+    log.event("step", {})
+    log.message("/joints", b"", 130)
+    log.reset()
+    log.close()
+
+    found = [(record.topic, record.log_ns) for record in RunReader(tmp_path / "run.mcap").records()]
+
+    assert [at for topic, at in found if topic == EVENTS.name] == [0, 100, 80, 80]
+    assert [at for topic, at in found if topic != EVENTS.name] == [100, 120, 130, 130]
 
 
 def test_a_run_with_late_lost_and_duplicate_messages_is_recomputed_to_the_bit(log: Path) -> None:

@@ -271,6 +271,29 @@ def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_
         assert (result.successful, "is read when the node is configured" in result.reason) == (False, True)
 
 
+def test_a_runner_that_cannot_send_stops_with_zero_velocity_and_starts_again_when_it_is_armed(
+    rig: Rig, runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diagnostic_msgs.msg import DiagnosticArray
+    from std_srvs.srv import Trigger
+
+    robot = Robot(rig)
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.run.runner, "messages", lambda *_: 1 / 0)
+        robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity")
+
+    def stopped() -> Any:
+        status, _ = rig.status(diagnostics, "run")
+        return status and status.message.startswith("stop: commands could not be sent: ZeroDivisionError")
+
+    robot.wait_for(stopped, "the reason in the diagnostics")
+    assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
+    robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
+
+
 def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: Path) -> None:
     from rclpy.parameter import Parameter
     from std_msgs.msg import Float32MultiArray
