@@ -118,14 +118,18 @@ def test_nothing_is_allocated_in_ten_thousand_ticks(mixture):
     engine, step = steady(mixture)
     for k in range(100):
         step(k)
-    before, counters = allocated(), engine.counters()
+
+    def counters():  # a GPU that is also used by others stalls
+        return {name: count for name, count in engine.counters().items() if name != "stalls"}
+
+    before, counted = allocated(), counters()
     assert any(before.values())
     with Count() as count:
         for k in range(100, 10_100):
             assert step(k).rows().shape == (1, 13)
     assert allocated() == before
     assert count.calls == 0
-    assert engine.counters() == counters
+    assert counters() == counted
 
 
 def test_a_tick_waits_for_the_copies_that_it_needs(mixture, delay_uploads):
