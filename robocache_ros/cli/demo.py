@@ -404,6 +404,8 @@ def watch(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path) 
             while not player.done():
                 time.sleep(1 / REFRESH_HZ)
                 screen.update(_table(live, rate))
+        if not console.is_terminal:
+            console.line()  # rich ends the table with one on a terminal only
         return live
 
 

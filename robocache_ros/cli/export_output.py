@@ -83,7 +83,13 @@ def problem_lines(all_expected: Sequence[Expected]) -> list[str]:
             problems = (f"none of the {len(expected.streams)} streams matches",)
         for problem in problems:
             where = printable(expected.path, 60)
-            bare = problem.removeprefix(f"{expected.path}: ").removeprefix(f"{where}: ")
+            bare = problem
+            for prefix in (
+                f"{expected.path}: ",
+                f"{where}: ",
+                f"{expected.path}/",
+            ):  # of a file in it
+                bare = bare.removeprefix(prefix)
             found.setdefault(bare, []).append(where)
     lines = []
     for problem, names in list(found.items())[:MAX_PROBLEM_LINES]:

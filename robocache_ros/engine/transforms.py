@@ -609,18 +609,18 @@ class TransformSamples(StreamSamples):
         share: NDArray[np.float32] = np.zeros(len(ticks), np.float32)
         selections.set(number, Selection(rows, rows, share, found.valid, found.age_ns), slots)
         for reason, count in found.missing.items():
-            self._explain(reason, count)
+            self._explain(reason, count, int(ticks[-1]))
 
     def shown_ns(self, ticks: Int64) -> Int64:
         """When every transform of the chain first has a sample at or after each tick; NO_TIME_NS if not in time."""
         show, way = self.tree.shown_ns, (self._target, self._source)
         return np.array([show(*way, tick, self.rule, tick + self._cut_ns) for tick in ticks.tolist()], np.int64)
 
-    def _explain(self, reason: str, ticks: int) -> None:
+    def _explain(self, reason: str, ticks: int, newest_ns: int) -> None:
         """Log a reason for missing poses once, when it applies to as many ticks as one second has."""
         before = self.missing.pop(reason, 0)
         self.missing[reason] = before + ticks
         if len(self.missing) > MAX_REASONS:
             del self.missing[next(iter(self.missing))]
         if before < self._patience <= before + ticks:
-            log.warning("%s: no pose: %s", self.spec.name, reason)
+            log.warning("%s: no pose up to the tick of %.2f s: %s", self.spec.name, newest_ns / 1e9, reason)

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from robocache_ros import __version__
+from robocache_ros.bags.write import write_bag
 from robocache_ros.json_values import plain
 from robocache_ros.spec import load_spec
 from test.cli.conftest import BAG, ROOT, SPEC, Finished
+from test.fuzz.messages import serialize
 
 
 def test_version(robocache: Callable[..., Finished]) -> None:
@@ -242,6 +244,22 @@ def test_check_names_what_does_not_match(robocache: Callable[..., Finished], tmp
     assert "streams.action: no topic /panda/comand; did you mean '/panda/command'?" in result.err
     assert "streams.joint_position: names: no joint panda_jiont3; did you mean 'panda_joint3'?" in result.err
     assert reported["recordings"][0]["streams"]["gripper"]["problems"] == []
+
+
+def test_check_names_a_damaged_file_of_a_folder_once(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    text = serialize("std_msgs/msg/String", {"data": "a" * 100})
+    messages = [("/text", 10**18 + k, text) for k in range(200)]
+    folder = write_bag(tmp_path / "bag", {"/text": "std_msgs/msg/String"}, messages, storage="sqlite3")
+    (file,) = folder.glob("*.db3")
+    data = file.read_bytes()
+    file.write_bytes(data[:-4096] + b"\xff" * 100 + data[-3996:])
+
+    found = robocache("check", SPEC, folder)
+
+    assert found.code == 1
+    assert f": {file.name}: cannot be read" in found.err
+    assert "/".join((folder.name, file.name)) not in found.err
+    assert f"sqlite3 {file.name} .recover" in found.err
 
 
 def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished], short: Path, tmp_path: Path) -> None:

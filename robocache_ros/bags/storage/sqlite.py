@@ -148,7 +148,13 @@ class SqliteFile:
 
     def _damaged(self, error: Exception) -> RoboCacheError:
         reason = printable(" ".join(str(error).split()) or type(error).__name__, 60)
-        return RoboCacheError(f"{self._path}: cannot be read, it is damaged or truncated: {reason}")
+        return RoboCacheError(
+            f"{self._path}: cannot be read, it is damaged or truncated: {reason}; copy it again, {_recover(self._path)}"
+        )
+
+
+def _recover(path: AnyPath) -> str:
+    return f"or recover what is left: sqlite3 {path.name} .recover | sqlite3 recovered.db3"
 
 
 def _check_length(path: AnyPath) -> int:
@@ -162,8 +168,5 @@ def _check_length(path: AnyPath) -> int:
     length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
     current = head[24:28] == head[92:96]  # false after an old SQLite, which does not update the count
     if head.startswith(HEADER) and current and size < length:
-        raise RoboCacheError(
-            f"{path}: truncated to {size:,} of {length:,} bytes; copy it again, "
-            f"or recover what is left: sqlite3 {path.name} .recover | sqlite3 recovered.db3"
-        )
+        raise RoboCacheError(f"{path}: truncated to {size:,} of {length:,} bytes; copy it again, {_recover(path)}")
     return size
