@@ -71,6 +71,9 @@ class Simulator(Node):
         self._waited_ns = -1  # time on /clock during the last wait
         self._ignored = 0
         self._is_locked = False  # with lockstep: commands come, and each tick waits for its own
+        self._awaits_commands = (
+            given.lockstep and given.episodes > 0 and not given.expert
+        )  # the first episode begins with the first command
         self.create_subscription(JointState, COMMANDS, self._on_command, middleware.reliable(10))
         if given.operator:
             self.create_subscription(Bool, INTERVENTION, self._on_intervention, latched)
@@ -85,13 +88,19 @@ class Simulator(Node):
         successes = episodes = 0
         simulation.begin(given.seed, expert=given.expert)
         acknowledged_ns = simulation.now_ns
+        if self._awaits_commands:
+            self.get_logger().info(f"the first episode begins with the first command on {COMMANDS}")
         while not ended():
             self._take()
             self._publish()
             if given.lockstep and simulation.at_tick:
                 self._wait_for_command(ended)
             simulation.step()
-            if given.episodes and simulation.episode_has_ended:
+            if self._awaits_commands:
+                if self._is_locked or simulation.episode_has_ended:
+                    self._awaits_commands = not self._is_locked
+                    simulation.begin(given.seed, expert=False)
+            elif given.episodes and simulation.episode_has_ended:
                 successes, episodes = successes + simulation.robot.is_success, episodes + 1
                 word = "success" if simulation.robot.is_success else "failure"
                 self.get_logger().info(f"episode {episodes} of {given.episodes}: {word}")
@@ -140,7 +149,8 @@ class Simulator(Node):
         if not self._is_locked and self._commanded_ns is None:
             return
         before_ns, self._waited_ns = self._waited_ns, self.simulation.now_ns + 1
-        self._publish_clock(self._waited_ns)  # all messages of this time are out: its ticks can be computed
+        self.wait_for_acknowledgement()  # a message that the transport has lost is sent again, and comes after /clock
+        self._publish_clock(self._waited_ns)  # all messages of this time are there: its ticks can be computed
         end = time.monotonic() + WAIT_S
         with self._changed:
             while not (came := (self._commanded_ns or -1) > before_ns) and not ended():

@@ -29,7 +29,8 @@ class SimArguments:
         rate: seconds of the simulation per second; 0: as fast as its subscribers acknowledge messages.
         expert: whether the expert acts.
         operator: whether the expert is the operator during takeovers of a policy runner.
-        lockstep: each tick waits for its command, once commands come, so that a slow policy is not late.
+        lockstep: each tick waits for its command, once commands come, so that a slow policy is not late. The first
+            episode begins with the first command.
         out: folder of demonstrations to write, without ROS.
 
     Raises:
@@ -74,7 +75,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--operator", action="store_true", help=f"During a takeover, let the expert send its commands on {OPERATOR}."
     )
-    made.add_argument("--lockstep", action="store_true", help="Wait for the command of each tick, once commands come.")
+    made.add_argument(
+        "--lockstep", action="store_true", help="Begin with the first command, and wait for that of each tick."
+    )
     made.add_argument("--no-camera", action="store_true", help="Render no images.")
     made.add_argument(
         "--disturbance",

@@ -90,3 +90,26 @@ def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(
             send(tick_ns)
             until(lambda count=done: len(waits()) > count, "the next tick")
         assert [after - before for before, after in pairwise(waits())] == [20_000_000] * 6
+
+
+def test_in_lockstep_the_first_episode_begins_with_the_first_command(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rosgraph_msgs.msg import Clock
+    from sensor_msgs.msg import JointState
+    from std_msgs.msg import Bool
+
+    longest_ns = 10**9
+    monkeypatch.setattr("robocache_ros.sim.simulation.LONGEST_NS", longest_ns)
+    clock = rig.listen(Clock, "/clock")
+    episode = rig.listen(Bool, "/so101/episode", latched=True)
+    commands = rig.publisher(JointState, "/so101/commands")
+    with rig.simulator(episodes=1, rate=0) as node:
+        first_ns = node.simulation.now_ns
+        until(
+            lambda: len(clock) and node.simulation.now_ns > first_ns + 3 * longest_ns, "three episodes without commands"
+        )
+        assert episode.newest.data
+
+        begun_ns = node.simulation.now_ns
+        command = JointState(name=list(JOINTS), position=[0.25] * 6)
+        until(repeating(lambda: commands.publish(command), lambda: not episode.newest.data), "the end of the episode")
+        assert node.simulation.now_ns - begun_ns >= longest_ns
