@@ -37,7 +37,7 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import frame_messages, middleware, parameters, process
-from robocache_ros.nodes.client.subscriber import FusedSubscriber
+from robocache_ros.nodes.fused_subscriber import FusedSubscriber
 from robocache_ros.nodes.fusion_node import FusionNode
 from robocache_ros.nodes.managed_node import SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
 from robocache_ros.nodes.parameters import Declared
