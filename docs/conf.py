@@ -43,7 +43,7 @@ except ImportError:
     autodoc_mock_imports += ["rclpy", *(f"{package}_msgs" for package in packages)]
     with mock(autodoc_mock_imports):
         import robocache_ros.client
-        import robocache_ros.nodes.client.subscriber as subscriber
+        import robocache_ros.nodes.fused_subscriber as subscriber
     robocache_ros.client.FusedSubscriber = subscriber.FusedSubscriber
 
 html_theme = "furo"

@@ -17,8 +17,8 @@ from robocache_ros.engine.frames import FusedFrame as FusedFrame
 from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from robocache_ros.nodes.client.subscriber import FusedSubscriber as FusedSubscriber
+    from robocache_ros.nodes.fused_subscriber import FusedSubscriber as FusedSubscriber
 
 # rclpy is imported with the subscriber, not with the frame's type.
-__getattr__, __dir__, __all__ = lazy_names(__name__, {"robocache_ros.nodes.client.subscriber": ("FusedSubscriber",)})
+__getattr__, __dir__, __all__ = lazy_names(__name__, {"robocache_ros.nodes.fused_subscriber": ("FusedSubscriber",)})
 __all__ += ["FusedFrame"]

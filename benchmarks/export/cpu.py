@@ -132,11 +132,12 @@ def as_markdown(result: dict[str, Any]) -> str:
         rows.append(f"| {what} | {' | '.join(f'{of[name]:.3f}' for name in names)} | {of.get(peer, '')} | {ratio} |")
     of_parts = result.get("shares", {})
     of_part = f" --part {result['part']}" if result.get("part") else ""
-    info = (
-        f"`robocache info`: a recording of {result['info_minutes']:g} minutes, {result['info_bytes'] / 1e9:.2f} GB, "
-        "1060 messages a second. "
-    )
-    info = info if INFO in result["cpu_seconds"] else ""
+    info = ""
+    if "info_minutes" in result:
+        info = (
+            f"`robocache info`: a recording of {result['info_minutes']:g} minutes, "
+            f"{result['info_bytes'] / 1e9:.2f} GB, 1060 messages a second. "
+        )
     shares = [
         "",
         "## Parts of an export with h264, one process, CPU seconds",
@@ -190,7 +191,9 @@ def main() -> None:
         if given.part:
             measure = [part for part in measure if part.__name__ == given.part]
             result["part"] = given.part
-        result |= {"info_minutes": given.minutes, "info_bytes": sum(f.stat().st_size for f in folder.glob("long/*"))}
+        if given.part in (None, "commands"):
+            info_bytes = sum(file.stat().st_size for file in folder.glob("long/*"))
+            result |= {"info_minutes": given.minutes, "info_bytes": info_bytes}
         for number in range(given.rounds):
             for part in measure:
                 tell(f"round {number + 1}: {part.__name__}")

@@ -20,8 +20,7 @@ from robocache_ros.bags.storage.merge import joined_spans, merged_messages, merg
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata
 from robocache_ros.bags.storage.metadata import storage_files as storage_files
 from robocache_ros.bags.storage.ros1 import ANY_VERSION as ROS1_MAGIC
-from robocache_ros.bags.storage.ros1 import Ros1Bag
-from robocache_ros.bags.storage.ros1_messages import AsRos2
+from robocache_ros.bags.storage.ros1 import AsRos2, Ros1Bag
 from robocache_ros.bags.storage.sqlite import HEADER as SQLITE_MAGIC
 from robocache_ros.bags.storage.sqlite import SqliteFile
 from robocache_ros.decode.cdr import message_end

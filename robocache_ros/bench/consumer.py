@@ -15,7 +15,7 @@ from robocache_ros.bench.processes import Columns, leave_result, read_options, s
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.ipc.frame_ring import FrameReader
 from robocache_ros.nodes import process
-from robocache_ros.nodes.client.subscriber import FusedSubscriber
+from robocache_ros.nodes.fused_subscriber import FusedSubscriber
 from robocache_ros.spec.layout import Layout
 
 WAIT_S = 0.2

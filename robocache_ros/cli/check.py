@@ -1,18 +1,31 @@
-"""`robocache check`: what a spec resolves to, and whether recordings match it."""
+"""`robocache check`, `report` and `validate`: whether a spec, recordings and datasets are as they should be."""
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli.options import AsJson, ManifestFile, Recordings, place, with_msg_path
+from robocache_ros.cli.options import (
+    AsJson,
+    ManifestFile,
+    Recording,
+    Recordings,
+    SpecFile,
+    place,
+    with_msg_path,
+    with_options,
+)
 from robocache_ros.cli.program import print_document
+from robocache_ros.errors import printable
+from robocache_ros.spec.dataset import DatasetOptions
 
 if TYPE_CHECKING:
     from robocache_ros.exporter.preview import Expected
+    from robocache_ros.formats.check import Findings
     from robocache_ros.spec import FusionSpec
 
 
@@ -59,7 +72,6 @@ def _recordings(
     from robocache_ros.cli import export_output, tables
     from robocache_ros.exporter.preview import expect
     from robocache_ros.exporter.recordings import recordings_of
-    from robocache_ros.spec.dataset import DatasetOptions
 
     recordings = recordings_of(bags, manifest)
     options = replace(spec.dataset or DatasetOptions(), **given)
@@ -92,3 +104,72 @@ def _spec_facts(spec: "FusionSpec", path: str) -> dict[str, object]:
     from robocache_ros.spec import Layout
 
     return {"spec_file": path, "spec": spec.to_dict(), "layout": Layout(spec).to_dict()}
+
+
+@with_options(DatasetOptions, "visibility", "compare_visibility", "msg_path")
+def report(
+    bag: Recording,
+    spec: SpecFile,
+    given: dict[str, Any],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write; its JSON document has the ending .json.")
+    ] = Path("report.html"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Write the quality report of a recording, without a dataset."""
+    from robocache_ros.cli import tables
+    from robocache_ros.cli.progress import shown_progress
+    from robocache_ros.exporter.job import summarize
+    from robocache_ros.exporter.report import json_file, write_report
+    from robocache_ros.spec import load_spec
+    from robocache_ros.storage.new_files import check_new
+
+    check_new(out, json_file(out), overwrite=overwrite)
+    loaded = load_spec(spec)
+    with shown_progress() as progress:
+        recording = summarize(bag, loaded, progress=progress, **given)
+    document = write_report([recording], out, overwrite=overwrite)
+    if json:
+        print_document("report", {"wrote": out, "wrote_json": json_file(out), **document})
+    else:
+        tables.say(f"wrote {out} and {json_file(out)}")
+
+
+def validate(
+    datasets: Annotated[list[Path], typer.Argument(help="Folders or files of datasets, of any of the formats.")],
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Decode every image; otherwise the frames of videos are counted.")
+    ] = False,
+    recordings: Annotated[
+        bool, typer.Option("--recordings", help="Compare the recordings that the dataset was exported from.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Read every file of a dataset and print what is wrong with it, one line each; exit code 1 if anything is."""
+    from robocache_ros.formats.validate import validate as read_all
+
+    checked = [found for dataset in datasets for found in read_all(dataset, decode=decode, recordings=recordings)]
+    wrong = any(findings.found for findings in checked)
+    if json:
+        lines = [str(finding) for findings in checked for finding in findings.found]
+        content = {"datasets": [findings.to_dict() for findings in checked]}
+        print_document("validate", content, exit_code=int(wrong), errors=lines)
+    else:
+        for findings in checked:
+            _print_findings(findings)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _print_findings(findings: "Findings") -> None:
+    for finding in findings.found:
+        typer.echo(str(finding))
+    if findings.more:
+        typer.echo(f"and {findings.more:,} more findings")
+    for text in findings.unchecked:
+        typer.echo(f"not checked: {text}")
+    checked = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in findings.counted.items())
+    total = len(findings.found) + findings.more
+    outcome = f"{total:,} finding{'s' if total != 1 else ''}" if total else "nothing wrong found"
+    typer.echo(f"{printable(findings.dataset.name)}: {findings.title}: {outcome}; checked {checked or 'nothing'}")

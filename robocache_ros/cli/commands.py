@@ -5,22 +5,20 @@
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from robocache_ros.bench.command import live
 from robocache_ros.cli.calibrate import calibrate
-from robocache_ros.cli.check import check
+from robocache_ros.cli.check import check, report, validate
 from robocache_ros.cli.doctor import doctor
 from robocache_ros.cli.export import export
 from robocache_ros.cli.fleet import fleet
 from robocache_ros.cli.info import info
 from robocache_ros.cli.program import run as run_program
-from robocache_ros.cli.replay import replay
-from robocache_ros.cli.report import report
-from robocache_ros.cli.run import run
-from robocache_ros.cli.validate import validate
+from robocache_ros.cli.run import replay, run
 from robocache_ros.cli.view import view
 
 app = typer.Typer(
@@ -110,9 +108,22 @@ _forward(
     "Replay a recording through a ROS 2 node, compare with offline ticks, export it (--help lists the options).",
     parser="robocache_ros.cli.demo:parser",
 )
+
+
+def _sim(arguments: Sequence[str]) -> int:
+    """The simulated robot as a node, or its demonstrations without ROS."""
+    from robocache_ros.sim.command import parse, write_demonstrations
+
+    given = parse(arguments)
+    if given.out is None:
+        return int(importlib.import_module("robocache_ros.nodes.simulator").main(arguments))
+    write_demonstrations(given.out, given, print)
+    return 0
+
+
 _forward(
     "sim",
-    "robocache_ros.cli.sim:main",
+    "robocache_ros.cli.commands:_sim",
     "Simulate an SO-101 arm as a ROS 2 node, or write its demonstrations (--help lists the options).",
     parser="robocache_ros.sim.command:parser",
 )

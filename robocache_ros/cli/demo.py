@@ -124,7 +124,7 @@ def running(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     from robocache_ros.client import FusedSubscriber
     from robocache_ros.nodes import process
-    from robocache_ros.nodes.client.background_node import DiagnosticsWatch
+    from robocache_ros.nodes.fused_subscriber import DiagnosticsWatch
 
     process.prepare()  # this process acts as the policy: its work per tick must take less than a period
     live = Live(spec)

@@ -1,4 +1,4 @@
-"""`robocache run`: a policy on a robot."""
+"""`robocache run` and `replay`: a policy on a robot, and the same run computed again."""
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli.options import OptionalPath, OptionalText, SpecFile, with_options
+from robocache_ros.cli.options import AsJson, OptionalInt, OptionalPath, OptionalText, SpecFile, with_options
+from robocache_ros.cli.program import print_document
 from robocache_ros.cli.terminal import pressed_keys
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec.run import RunOptions
 
 if TYPE_CHECKING:
     from robocache_ros.nodes.policy_runner import PolicyRunner
+    from robocache_ros.policy.replay import Verification
 
 KEYS = "t: take over, or give back; s: stop; a: arm; q: quit"
 
@@ -79,3 +81,56 @@ def control(node: "PolicyRunner", running: Callable[[], bool]) -> bool:
         else:
             node.act(action)
     return False
+
+
+def replay(
+    run: Annotated[
+        Path, typer.Argument(help="A run log: of `robocache run --record`, or of a node's parameter record_run.")
+    ],
+    verify: Annotated[bool, typer.Option("--verify", help="Compare all that is computed with the run.")] = False,
+    policy: Annotated[
+        OptionalText,
+        typer.Option(
+            metavar="POLICY",
+            help="Plans again; it must give the same plan for the same frame. (the checkpoint of the run, if it "
+            "planned on the CPU)",
+            show_default=False,
+        ),
+    ] = None,
+    first: Annotated[
+        OptionalInt,
+        typer.Option("--from", metavar="TICK", help="With --export: the first tick, by its index on the tick grid."),
+    ] = None,
+    last: Annotated[OptionalInt, typer.Option("--to", metavar="TICK", help="With --export: the last tick.")] = None,
+    export: Annotated[
+        OptionalPath,
+        typer.Option("--export", metavar="PATH", help="Write the part of the run that recomputes these ticks."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Recompute a run to the bit; exit code 1 if it differs, with the first tick, its stream and its column."""
+    from robocache_ros.policy import replay as runs
+
+    if export is not None:
+        if first is None or last is None:
+            raise RoboCacheError("replay: --export needs --from and --to; give two ticks that --verify names")
+        found = runs.cut(run, export, first, last, policy)
+    elif verify:
+        found = runs.verify(run, policy)
+    else:
+        raise RoboCacheError("replay: nothing to do; give --verify, or --from, --to and --export")
+    wrong = found.first is not None
+    if json:
+        print_document("replay", {"run": export or run, **vars(found)}, exit_code=int(wrong))
+    else:
+        _print(export or run, found)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _print(path: Path, found: "Verification") -> None:
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    if found.first:
+        typer.echo(f"the first difference: {found.first}")
+    typer.echo(f"{printable(path.name, 60)}: {found}")

@@ -29,8 +29,8 @@ from robocache_ros.engine import Frames, FusionEngine, Ingest
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import transport
-from robocache_ros.nodes.client.subscriber import ImageConverter
 from robocache_ros.nodes.diagnostics import TopicChecks
+from robocache_ros.nodes.fused_subscriber import ImageConverter
 from robocache_ros.nodes.publishers import Window
 from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
 from robocache_ros.nodes.tick_loop import (

@@ -37,7 +37,7 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import frame_messages, middleware, parameters, process
-from robocache_ros.nodes.client.subscriber import FusedSubscriber
+from robocache_ros.nodes.fused_subscriber import FusedSubscriber
 from robocache_ros.nodes.fusion_node import FusionNode
 from robocache_ros.nodes.managed_node import SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
 from robocache_ros.nodes.parameters import Declared
@@ -176,11 +176,11 @@ class PolicyRunner(ManagedNode):
         elif action == "stop":
             self.run.runner.stop("the operator stopped it")
         else:
-            self.run.arm()
+            self.run.runner.arm()
 
     def _on_arm(self, request: Any, response: Any) -> Any:
         if self.run:
-            self.run.arm()
+            self.run.runner.arm()
         return self._answered(response, "armed: commands are sent after the next plan")
 
     def _on_stop(self, request: Any, response: Any) -> Any:
@@ -238,11 +238,11 @@ class Run:
         if policy:
             check_policy(policy, with_options)
         self._state: tuple[State, bool] | None = None
+        self._stops_silently = options.stop == "none"
         self._logged_error = ""
         self._clock: ClockReader | None = None  # in sim time, while the node is active
         self._sim_ns: int | None = None
         self._commands: process.Repeated | None = None  # while the node is active
-        self._failed = False  # whether the thread of the commands has ended with an error
         self._button, self._pressed = parameters.read(node, "takeover_button"), False
         with ExitStack() as made:  # so that nothing stays if one of them cannot be
             self._made = made
@@ -305,17 +305,6 @@ class Run:
                 self._pedal_lost,
             )
         self._waiter = middleware.Waiter(self._node, 1)
-        self._start_commands()
-
-    def arm(self) -> None:
-        """Start again after a stop."""
-        if self._failed:
-            self._start_commands()
-        else:
-            self.runner.arm()
-
-    def _start_commands(self) -> None:
-        self._failed = False
         self.runner.arm()
         self._commands = process.Repeated("robocache-commands", self._step, self._stop_failed)
         self._commands.start()
@@ -360,12 +349,17 @@ class Run:
         return DiagnosticStatus(level=level, name=f"{name}: run", message=message, hardware_id=name, values=pairs)
 
     def _step(self) -> None:
-        """Send the commands of due ticks, and wait for the next one."""
-        now_ns = self._now_ns()
-        if now_ns is not None:
-            for step in self.runner.advance(now_ns):
-                self._send(step, now_ns)
-            self._log_error()
+        """Send the commands of due ticks, and wait for the next one. An error stops the run, not the thread."""
+        try:
+            if (now_ns := self._now_ns()) is not None:
+                for step in self.runner.advance(now_ns):
+                    self._send(step, now_ns)
+                self._log_error()
+            self._wait()
+        except Exception as error:
+            self._stop_failed(error)
+
+    def _wait(self) -> None:
         if self._clock:
             self._waiter.wait(round(WAIT_S * 1e9), [self._clock.subscription])
             if clocks := self._clock.take():
@@ -377,13 +371,17 @@ class Run:
             self._commands.stopped.wait(min(WAIT_S, max(0.0, left_s)))
 
     def _stop_failed(self, error: Exception) -> None:
-        """Stop, since no more commands are sent until `arm`; called in their thread, which ends."""
-        self._failed = True
-        reason = f"commands could not be sent: {printable(repr(error), 150)}"
-        self.runner.stop(reason)
-        log.error("%s; call ~/arm to start again", reason, exc_info=error)
-        with suppress(Exception):  # the same error
-            self._send_zero()
+        """Stop the run: the next ticks send what is sent after a stop or, where that fails too, zero velocities."""
+        if not self._commands or self._commands.stopped.is_set():
+            return
+        if self.runner.state is not State.STOP:
+            reason = f"commands could not be sent: {printable(repr(error), 150)}"
+            self.runner.stop(reason)
+            log.error("%s; call ~/arm to start again", reason, exc_info=error)
+        elif not self._stops_silently:
+            with suppress(Exception):  # the same error
+                self._send_zero()
+        self._commands.stopped.wait(1 / self._spec.rate_hz)
 
     def _send(self, step: Step, now_ns: int) -> None:
         for output, data in self.runner.messages(step, now_ns):

@@ -9,8 +9,7 @@ import torch
 
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes.client.subscriber import ImageConverter
-from robocache_ros.nodes.client.topics import Assembly
+from robocache_ros.nodes.fused_subscriber import Assembly, ImageConverter
 from robocache_ros.spec import Layout, load_spec
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig

@@ -34,7 +34,7 @@ from robocache_ros.formats.read import (
     read_object,
     refusing,
 )
-from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, RecordFile, Values, parse_example, read_records
+from robocache_ros.formats.rlds.tfrecord import RecordFile, Values, parse_example, read_records
 from robocache_ros.processes import cached_until_fork
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, filled, folder_below, name_below, path_below
@@ -563,12 +563,11 @@ class TfdsDataset:
                 raise RoboCacheError(f"{printable(self.folder)}: its files are {kind}; only tfrecord is read")
             self.splits = {split["name"]: self._split(split) for split in info["splits"]}
 
-    def episodes(self, split: str, *, limit: int = RECORD_BYTES) -> Iterator[dict[str, Any]]:
+    def episodes(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the values of each record of a split, in order; see `values_of`.
 
         Args:
             split: its name.
-            limit: maximum size of a record in bytes.
 
         Errors:
             RoboCacheError: there is no such split; a file is missing, or has another number of records than
@@ -580,7 +579,7 @@ class TfdsDataset:
             if not path.exists():
                 raise RoboCacheError(f"{printable(path)}: not there, but a file of split {split}; get the file")
             count = 0
-            for record in read_records(file_below(self.folder, path.name), limit=limit):
+            for record in read_records(file_below(self.folder, path.name)):
                 try:
                     example = values_of(parse_example(record), self.features)
                 except RoboCacheError as error:

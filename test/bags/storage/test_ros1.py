@@ -12,8 +12,7 @@ from rosbags.typesys import Stores, get_typestore
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.bags.storage.ros1 import ROS1_MAGIC
-from robocache_ros.bags.storage.ros1_messages import ToCdr, ros2_definition, ros2_type
+from robocache_ros.bags.storage.ros1 import ROS1_MAGIC, ToCdr, ros2_definition, ros2_type
 from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError

@@ -14,8 +14,7 @@ import yaml
 from robocache_ros.bags.describe import FrameInfo, describe, tree_of
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.bags.suggest.timing import suggested_poses
+from robocache_ros.bags.suggest.first_spec import suggest_spec, suggested_poses
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
 

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("rclpy")
 from robocache_ros.engine.frames import FusedFrame
-from robocache_ros.nodes.client.topics import AWAITED, Assembly
+from robocache_ros.nodes.fused_subscriber import AWAITED, Assembly
 
 
 def window(tick_ns: int, valid: int = 1) -> FusedFrame:

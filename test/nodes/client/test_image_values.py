@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("rclpy")
 from robocache_ros import ops
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes.client.subscriber import ImageConverter
+from robocache_ros.nodes.fused_subscriber import ImageConverter
 from robocache_ros.spec import StreamSpec, load_spec
 
 PIXELS = torch.arange(256, dtype=torch.uint8).repeat(3, 1).reshape(3, 16, 16)

@@ -24,8 +24,8 @@ from robocache_ros import ops
 from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import frame_messages
-from robocache_ros.nodes.client import subscriber as mailbox
-from robocache_ros.nodes.client import subscriber as subscriber_module
+from robocache_ros.nodes import fused_subscriber as mailbox
+from robocache_ros.nodes import fused_subscriber as subscriber_module
 from robocache_ros.spec import load_spec
 from test.nodes.rig import JOINT_SPEC, Rig
 

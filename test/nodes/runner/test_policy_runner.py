@@ -290,6 +290,9 @@ def test_a_runner_that_cannot_send_stops_with_zero_velocity_and_starts_again_whe
         return status and status.message.startswith("stop: commands could not be sent: ZeroDivisionError")
 
     robot.wait_for(stopped, "the reason in the diagnostics")
+    sent = len(robot.commands)
+    robot.wait_for(lambda: len(robot.commands) > sent + 2, "what is sent after a stop")
+    assert robot.newest == [0, 0]
     assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
 
