@@ -326,7 +326,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         else:
             episode = self.aligned_episode(episode_index)[0]
         outside = {key: torch.from_numpy(flag) for key, flag in flags.items()}
-        found = episode.rows(*rows, self.window.n_images, decode=decode)
+        observed, acted = rows
+        found = episode.rows(observed, acted, self.window.n_images, decode=decode)
         return {**found, **outside, "length": self.window.n_obs}
 
     def align_episode(self, episode: SourceEpisode, *, decode: bool = True) -> dict[str, Any]:
