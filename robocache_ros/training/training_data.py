@@ -22,7 +22,7 @@ from robocache_ros.datasets import (
 )
 from robocache_ros.datasets.timeline_dataset import ResizedFrames
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.images import MAX_INTERVAL, VideoFrames
+from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.read import Stream
 from robocache_ros.training.policies.policy_config import check_size, check_sizes
 
@@ -283,7 +283,7 @@ def _samples(dataset: TimelineDataset, images: list[str]) -> dict[str, dict[str,
 
 
 MAX_WORKERS = 16
-RUN_SAMPLES = 8  # of a run at least: a reader may have to seek before each run
+MIN_RUN, MAX_RUN = 8, 32  # samples: shorter runs are sought too often, longer ones are too alike in a batch
 BUFFER_SAMPLES, BUFFER_BYTES = 8192, 4 << 30  # at most
 
 
@@ -296,14 +296,14 @@ def default_workers() -> int:
 def shuffled_order(dataset: TimelineDataset) -> bool | ShuffledRuns:
     """Return the order in which a training reads a dataset: runs of videos, which decode each frame once.
 
-    A run has the samples between two key frames, at least 8, and the buffer has room for 8,192 samples, or 4 GiB. The
-    order follows from the dataset alone: memory, workers and caches change nothing.
+    A run has half of the samples between two key frames, 8 to 32, and the buffer 8,192 samples, or 4 GiB. The order
+    follows from the dataset alone: memory, workers and caches change nothing.
     """
     videos = [video for stream in dataset.streams_of(0).streams.values() if (video := _video_of(stream)) is not None]
     if not videos or dataset.window is None:
         return True
     ticks = max(round(video.key_frame_interval() / video.fps * dataset.rate_hz) for video in videos)
-    length = max(min(ticks, MAX_INTERVAL), RUN_SAMPLES)
+    length = min(max(ticks // 2, MIN_RUN), MAX_RUN)
     sample_bytes = sum(value.nbytes for value in dataset[0].values() if isinstance(value, torch.Tensor))
     return ShuffledRuns(length, max(length, min(BUFFER_BYTES // sample_bytes, BUFFER_SAMPLES)))
 
