@@ -152,7 +152,7 @@ def draw_rows(record: Record, path: Path) -> None:
         machine = record["machine"]
         about = f"{machine['cores']} cores, torch {machine['torch']}, {machine['date'][:10]}"
         gpu = "" if machine["gpu"] == "none" else f"{machine['gpu']}, "
-        title = "Batches of each format" if path.stem == "formats" else "Training"
+        title = {"formats": "Batches of each format", "cameras": "Training on videos"}.get(path.stem, "Training")
         draw_panels(shown, f"{title} ({gpu}{about})", path)
 
 
@@ -377,6 +377,7 @@ def _draw_modes(axis: Any, key: str, record: Record) -> None:
 DRAW: Mapping[str, Callable[[Record, Path], None]] = {
     "training": draw_rows,
     "training_transformers": draw_rows,
+    "cameras": draw_rows,
     "formats": draw_rows,
     "loading": draw_loading,
     "loading_on_gpu": draw_loading,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
 from bisect import bisect_right
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,12 @@ from benchmarks.episodes import OnDevice
 from benchmarks.processes import end_on_sigterm
 from benchmarks.report import argument_parser, json_of, tell
 from benchmarks.training.measured import Row, Run, Sources, machine, train_for, wait_for, write
+from benchmarks.training.order import nearness
 from robocache_ros import normalize_image
-from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
+from robocache_ros.datasets import ShuffledRuns, TimelineDataset, TimelineLoader, Window
 from robocache_ros.datasets.loader import cache as loader_cache
+from robocache_ros.datasets.loader.order import BatchOrder
+from robocache_ros.datasets.loader.timeline_loader import RunOrder
 from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.formats.lerobot.read import read_layout
@@ -61,12 +65,20 @@ CAMERAS, FPS, HORIZON = 2, recordings.CAMERA_HZ, 16
 BATCH = 64  # of the loaders; trainings have the default of examples/train_policy.py
 TRAINING_BATCH = 32
 WINDOW = Window(2, HORIZON, n_images=1)  # as of examples/train_policy.py
-DATASETS = {f"{codec}, g={gop}": (codec, gop) for codec in ("av1", "h264") for gop in (2, 30)}
+# All readers are measured on the first one, and trainings on the first two.
+DATASETS = {"av1, g=2": ("av1", 2), "h264, g=30": ("h264", 30), "h264, g=2": ("h264", 2), "av1, g=30": ("av1", 30)}
 MODES: Mapping[str, Mapping[str, Any]] = {
-    "shuffle=True, no cache": {"shuffle": True, "cache": "none"},
     "no cache": {"cache": "none"},
     "defaults": {},
+    "shuffle=True, no cache": {"shuffle": True, "cache": "none"},
 }
+RUNS = {
+    "480x640, g=2": ShuffledRuns(8, 2327),
+    "480x640, g=30": ShuffledRuns(15, 2327),
+    "224x224, g=2": ShuffledRuns(8, 8192),
+    "default of ShuffledRuns": ShuffledRuns(),
+}
+TRAINED = 2
 PEER = "DataLoader that seeks with PyAV in each sample"
 HALF = "half of it cached"
 
@@ -132,8 +144,6 @@ class SeekingDataset(Dataset[dict[str, Tensor]]):
 def seeking_loader(folder: Path, batch: int, workers: int, device: torch.device) -> OnDevice:
     """Return the batches of the peer: pinned memory, two batches per worker, workers that stay."""
     options: dict[str, Any] = {"prefetch_factor": 2, "persistent_workers": True} if workers else {}
-    if workers:
-        options["multiprocessing_context"] = "forkserver"
     pinned = device.type == "cuda"
     data: Any = SeekingDataset(folder)
     return OnDevice(
@@ -201,17 +211,34 @@ class Measurement:
         tell(f"{part}: {what}")
         try:
             yield
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             self.add(part, what, None, "", f"failed: {type(error).__name__}: {error}"[:200])
 
-    def loaders(self, name: str, folder: Path, lerobot: str | None) -> None:
-        """Measure batches of uint8 images, on the device, from each reader."""
+    def orders(self) -> None:
+        """Compare orders with a full shuffle: the variance of the means of batches, over independent samples'."""
+        ends = np.cumsum(np.full(180, 600))
+        length, part = int(ends[-1]), "Order of batches of 32, of 180 episodes of 20 s at 30 Hz"
+        found: dict[str, BatchOrder] = {"full shuffle": BatchOrder(length, TRAINING_BATCH, True, 1)}
+        for what, runs in RUNS.items():
+            found[f"{what}: runs of {runs.length}, buffer {runs.buffer:,}"] = RunOrder(
+                length, TRAINING_BATCH, True, 1, runs=runs, ends=ends
+            )
+        for what, order in found.items():
+            near = nearness(order, ends)
+            note = (
+                f"each sample once an epoch: {near.once}; of a batch, {near.alike:.2f} others within 1 s of a sample, "
+                f"{near.of_episode:.2f} of its episode; correlation with the next batch {near.correlation:.2f}"
+            )
+            self.add(part, f"variance of the means, {what}", near.variance, "x", note)
+
+    def loaders(self, name: str, folder: Path, lerobot: str | None, *, every: bool) -> None:
+        """Measure batches of uint8 images, on the device: of the peer and without a cache, or of every reader."""
         part, rates = f"Batches of {BATCH}, {name}, {self._workers} workers", {}
         dataset = self._dataset(folder)
         makers: dict[str, Callable[[], Any]] = {
             PEER: lambda: seeking_loader(folder, BATCH, self._workers, self._device)
         }
-        for mode, given in MODES.items():
+        for mode, given in MODES.items() if every else islice(MODES.items(), 1):
             makers[f"TimelineLoader, {mode}"] = partial(self._loader, dataset, given)
         for what, make in makers.items():
             with self._part(part, what):
@@ -222,11 +249,15 @@ class Measurement:
                 batches.close()
             del batches
             torch.cuda.empty_cache()
-        if lerobot is not None:
+        if lerobot is not None and every:
             with self._part(part, "LeRobotDataset"):
                 wanted = {"path": str(folder), "cameras": True, "workers": self._workers, "batch": BATCH}
                 script = Path(__file__).parents[1] / "loading" / "peer_lerobot.py"
-                found = json_of(lerobot, script, json.dumps({**wanted, "samples": int(1e9), "seconds": self._seconds}))
+                given = json.dumps({**wanted, "samples": int(1e9), "seconds": self._seconds})
+                try:
+                    found = json_of(lerobot, script, given)
+                except SystemExit as error:
+                    raise RuntimeError(str(error)[-100:]) from None
                 for what, rate in found.items():
                     rates[what] = rate
                     self.add(part, what, rate, "samples/s", self._times(what, rates))
@@ -306,8 +337,12 @@ class Measurement:
         return train_for(trainer, self._seconds, warm_up=80 if isinstance(batches, TimelineLoader) else 12)
 
 
+PROGRAM = "from benchmarks.training.cameras import main; main()"
+
+
 def main() -> None:
     """Measure, and write the results."""
+    end_on_sigterm()
     parser = argument_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="Tiny data and a tiny policy: no figure means anything.")
     parser.add_argument("--record-s", type=float, default=20.0, help="Seconds of each recording; there is one a core.")
@@ -321,6 +356,7 @@ def main() -> None:
         count, record_s, seconds, workers = 2, 3.0, 0.1, 1
     record: dict[str, Any] = {"machine": machine(), "quick": given.quick, "took_s": {}}
     measured = Measurement(given.out, record, seconds, workers, "tiny" if given.quick else "act-13m")
+    measured.orders()
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         tell(f"{count} recordings of {record_s:g} s")
@@ -336,11 +372,11 @@ def main() -> None:
             minutes = count * record_s / 60
             about = f"{minutes:.1f} minutes, {size / 1e6:.0f} MB of video, by {cores} processes"
             measured.add("Datasets: two cameras of 480x640 at 30 Hz", f"export, {name}", taken, "s", about)
-            measured.loaders(name, out, given.lerobot)
-            measured.trainings(name, out, peer=number == 0)
+            measured.loaders(name, out, given.lerobot, every=number == 0)
+            if number < TRAINED:
+                measured.trainings(name, out, peer=number == 0)
     print((given.out / "cameras.md").read_text(encoding="utf-8"))
 
 
-if __name__ == "__main__":
-    end_on_sigterm()
-    main()
+if __name__ == "__main__":  # not as this module: the workers of a loader would import it
+    os.execv(sys.executable, [sys.executable, "-c", PROGRAM, *sys.argv[1:]])

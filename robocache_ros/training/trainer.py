@@ -77,6 +77,8 @@ class GraphedStep:
             return False
         self._batches = [{key: value.clone() for key, value in batch.items()} for batch in batches]
         graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[self._stream.device.index]
+        before = generator.clone_state()  # a capture that fails leaves the other one of no use
         try:
             # Threads of a loader, which pin memory, go on meanwhile.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
@@ -84,6 +86,7 @@ class GraphedStep:
         except RuntimeError as error:
             if self._required:
                 raise
+            generator.graphsafe_set_state(before)
             self._refused, self._loss, self._batches = True, None, []
             _LOG.info("CUDA graph: not used, the step cannot be captured: %s", printable(error, 120))
             return False

@@ -228,6 +228,8 @@ class TimelineLoader:
         prefetch = max(2 * workers, 2) if options.prefetch is None else options.prefetch
         self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, options.max_batch_bytes)
         self._workers = workers
+        gathers = self.device.type == "cuda" and (self.cache != "none" or isinstance(self._order, RunOrder))
+        self._stream: Any = torch.cuda.Stream(self.device) if gathers else None  # type: ignore[no-untyped-call]
         self._close = weakref.finalize(self, self._prefetcher.close)
 
     def __len__(self) -> int:
@@ -270,7 +272,7 @@ class TimelineLoader:
         self._resumed = False  # not before: an iterator that is not used leaves no epoch
         epoch, first = self._epoch, self._position
         delivered = first > 0
-        for position, (batch, skipped) in enumerate(self._found(epoch, first), start=first + 1):
+        for position, (batch, skipped) in enumerate(self._ahead(self._found(epoch, first)), start=first + 1):
             self._position = position
             for number, reason in skipped:
                 self._skip(number, reason)
@@ -281,6 +283,28 @@ class TimelineLoader:
         if len(self) and not delivered:
             number, reason = next(iter(self.skipped_samples.items()))
             raise RoboCacheError(f"epoch {epoch}: no sample can be read, the first because sample {number}: {reason}")
+
+    def _ahead(self, found: Iterator[tuple[Batch | None, Skipped]]) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield the same. On a GPU, what is put together there is a batch ahead, while the training uses the last."""
+        if self._stream is None:
+            yield from found
+            return
+        ready: tuple[Batch | None, Skipped] | None = None
+        while True:
+            current = torch.cuda.current_stream(self.device)
+            event = self._stream.record_event()  # of the batch that is ready
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                following = next(found, None)
+            if ready is not None:
+                current.wait_event(event)
+                if ready[0] is not None:
+                    for tensor in (*ready[0].tensors.values(), ready[0].padding()):
+                        tensor.record_stream(current)
+                yield ready
+            if following is None:
+                return
+            ready = following
 
     def _found(self, epoch: int, first: int) -> Iterator[tuple[Batch | None, Skipped]]:
         """Yield batches of an epoch, None for one without a sample that can be read, and the samples that it lacks."""

@@ -127,11 +127,11 @@ def test_memory_of_the_gpu_is_flat() -> None:
         TimelineDataset(MovingStreams(images="jpeg")), 4, device="cuda", options=LoaderOptions(jpeg="gpu")
     )
     used = []
-    for _ in range(20):
+    for _ in range(60):
         for batch in loader:
             assert batch["vision"].is_cuda
         used.append(torch.cuda.memory_reserved())
-    assert used[-1] == used[5]
+    assert used[-1] == used[30]  # how many blocks are in use at once depends on when the GPU is done with each
 
 
 # Batches on a GPU: the same values as on the CPU.
