@@ -253,9 +253,9 @@ class Measurement:
             with self._part(part, "LeRobotDataset"):
                 wanted = {"path": str(folder), "cameras": True, "workers": self._workers, "batch": BATCH}
                 script = Path(__file__).parents[1] / "loading" / "peer_lerobot.py"
-                given = json.dumps({**wanted, "samples": int(1e9), "seconds": self._seconds})
+                text = json.dumps({**wanted, "samples": int(1e9), "seconds": self._seconds})
                 try:
-                    found = json_of(lerobot, script, given)
+                    found = json_of(lerobot, script, text)
                 except SystemExit as error:
                     raise RuntimeError(str(error)[-100:]) from None
                 for what, rate in found.items():
