@@ -72,7 +72,7 @@ class LoaderOptions:
         image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
         jpeg: decoder of jpeg files: `cpu`, or `gpu`: nvJPEG, which is faster and differs by a few counts.
         align_on: `device`: the workers send the streams as they are, and one operation aligns the batch; `workers`:
-            they align each sample; `auto`: the device if it is a GPU. The bits are the same.
+            they align each sample; `auto`: the device if it is a GPU and the order has no runs. The bits are the same.
         prefetch: batches that workers read ahead, also of the next epoch; None: two per worker, and at least two.
         max_batch_bytes: limit of a batch in host memory. There are `prefetch` + 2 such blocks, and one in each worker.
         rank, world_size: of this process; None: those of torch.distributed if it is initialised, else 0 of 1.
@@ -224,6 +224,8 @@ class TimelineLoader:
         self._cached: list[Part] = []
         self._uncached = UNCACHED if self.device.type == "cuda" else 0
         raw, files = options.aligns_on(self.device), options.jpeg == "gpu"
+        if isinstance(self._order, RunOrder) and options.align_on == "auto" and not files:
+            raw = False  # a worker aligns the windows of a run together, and the device would do so run by run
         reader = BatchReader(dataset, on_error == "skip", raw, files, chunks_of(dataset, cache))
         prefetch = max(2 * workers, 2) if options.prefetch is None else options.prefetch
         self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, options.max_batch_bytes)
