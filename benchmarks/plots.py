@@ -144,6 +144,7 @@ def _draw_bars(axis: Any, panel: Panel) -> None:
 # second one; shares are in the table.
 
 UNITS = ("ms", "samples/s", "s")
+PEERS = re.compile(r"\b(DataLoader|LeRobotDataset)\b")
 
 
 def draw_rows(record: Record, path: Path) -> None:
@@ -163,7 +164,12 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
         mine = [row for row in rows if row["part"] == part and row["value"] is not None and row["value"] > 0]
         for unit in dict.fromkeys(row["unit"] for row in mine if row["unit"] in UNITS):
             bars = [
-                Bar(row["what"], row["value"], PEER if re.search(r"\bDataLoader", row["what"]) else OURS, marks)
+                Bar(
+                    row["what"],
+                    row["value"],
+                    PEER if re.search(r"\b(DataLoader|LeRobotDataset)", row["what"]) else OURS,
+                    marks,
+                )
                 for row in mine
                 if row["unit"] == unit
                 for marks in [_marks(row, mine)]

@@ -84,9 +84,9 @@ class GraphedStep:
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._loss = self._step(self._batches)
         except RuntimeError as error:
+            generator.graphsafe_set_state(before)
             if self._required:
                 raise
-            generator.graphsafe_set_state(before)
             self._refused, self._loss, self._batches = True, None, []
             _LOG.info("CUDA graph: not used, the step cannot be captured: %s", printable(error, 120))
             return False
