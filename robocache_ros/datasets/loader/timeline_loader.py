@@ -162,8 +162,9 @@ class TimelineLoader:
         drop_last: leave out the last samples if they do not fill a batch of each rank.
         workers: processes that read; 0: this process does.
         device: of the batches: cpu, cuda, cuda:<index>, or auto.
-        cache: keep the dataset, aligned: on the `device`, on the `host`, wherever it fits (`auto`), or `none`. One pass
-            fills it before the first epoch. Each tick is kept once, however many windows of the dataset have it.
+        cache: keep the dataset, aligned: on the `device`, on the `host`, on both as far as it fits (`auto`), or `none`.
+            One pass fills it, for `auto` and a GPU after 32 batches. Each tick is kept once, however many windows of
+            the dataset have it.
         statistics: mean and std by key, by which valid values are normalised; `auto`: as of `dataset_statistics`.
         augmentation: random changes of the samples.
         on_error: `raise` on a sample that cannot be read, or `skip` it: `skipped` counts them, and
