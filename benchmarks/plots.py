@@ -144,6 +144,7 @@ def _draw_bars(axis: Any, panel: Panel) -> None:
 # second one; shares are in the table.
 
 UNITS = ("ms", "samples/s", "s")
+PEERS = re.compile(r"\b(DataLoader|LeRobotDataset)\b")
 
 
 def draw_rows(record: Record, path: Path) -> None:
@@ -152,7 +153,7 @@ def draw_rows(record: Record, path: Path) -> None:
         machine = record["machine"]
         about = f"{machine['cores']} cores, torch {machine['torch']}, {machine['date'][:10]}"
         gpu = "" if machine["gpu"] == "none" else f"{machine['gpu']}, "
-        title = "Batches of each format" if path.stem == "formats" else "Training"
+        title = {"formats": "Batches of each format", "cameras": "Training on videos"}.get(path.stem, "Training")
         draw_panels(shown, f"{title} ({gpu}{about})", path)
 
 
@@ -163,7 +164,12 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
         mine = [row for row in rows if row["part"] == part and row["value"] is not None and row["value"] > 0]
         for unit in dict.fromkeys(row["unit"] for row in mine if row["unit"] in UNITS):
             bars = [
-                Bar(row["what"], row["value"], PEER if re.search(r"\bDataLoader", row["what"]) else OURS, marks)
+                Bar(
+                    row["what"],
+                    row["value"],
+                    PEER if re.search(r"\b(DataLoader|LeRobotDataset)", row["what"]) else OURS,
+                    marks,
+                )
                 for row in mine
                 if row["unit"] == unit
                 for marks in [_marks(row, mine)]
@@ -377,6 +383,7 @@ def _draw_modes(axis: Any, key: str, record: Record) -> None:
 DRAW: Mapping[str, Callable[[Record, Path], None]] = {
     "training": draw_rows,
     "training_transformers": draw_rows,
+    "cameras": draw_rows,
     "formats": draw_rows,
     "loading": draw_loading,
     "loading_on_gpu": draw_loading,

@@ -37,7 +37,9 @@ def spec(cameras: int) -> dict[str, Any]:
     return {"robocache": 1, "rate_hz": CAMERA_HZ if cameras else COMMAND_HZ, "streams": {**streams, **images}}
 
 
-def write(path: Path, seconds: float, cameras: int, compression: str = "none", size: int | None = None) -> Path:
+def write(
+    path: Path, seconds: float, cameras: int, compression: str = "none", size: int | None = None, scene: int = 0
+) -> Path:
     """Write a recording.
 
     Args:
@@ -46,24 +48,26 @@ def write(path: Path, seconds: float, cameras: int, compression: str = "none", s
         cameras: their number.
         compression: as in `write_bag`, or lz4 (of the chunks of an mcap file), or sqlite3.
         size: height and width of a part of the images; None: all of them.
+        scene: a number, by which the images of recordings differ.
     """
     types = {"/joint_states": JOINT_STATE, "/command": JOINT_STATE}
     types.update({camera_topic(k): IMAGE for k in range(cameras)})
     if compression != "lz4":
         storage, compression = ("sqlite3", "none") if compression == "sqlite3" else ("mcap", compression)
-        return write_bag(path, types, messages(seconds, cameras, size), storage=storage, compression=compression)
-    write_bag(path, types, messages(seconds, cameras, size))  # for its metadata.yaml, which rosbags needs
+        content = messages(seconds, cameras, size, scene)
+        return write_bag(path, types, content, storage=storage, compression=compression)
+    write_bag(path, types, messages(seconds, cameras, size, scene))  # for its metadata.yaml, which rosbags needs
     (file,) = path.glob("*.mcap")
     declared = {topic: (kind, "") for topic, kind in types.items()}
-    file.write_bytes(write_mcap(declared, messages(seconds, cameras, size), McapLayout(compression="lz4")))
+    file.write_bytes(write_mcap(declared, messages(seconds, cameras, size, scene), McapLayout(compression="lz4")))
     return path
 
 
-def messages(seconds: float, cameras: int, size: int | None = None) -> Iterator[tuple[str, int, bytes]]:
+def messages(seconds: float, cameras: int, size: int | None = None, scene: int = 0) -> Iterator[tuple[str, int, bytes]]:
     """Yield (topic, log time in ns, CDR bytes) in the order of their times."""
     typesys = need("rosbags.typesys", "bags")
     store: Any = typesys.get_typestore(typesys.Stores.LATEST)
-    films = [film(camera) for camera in range(cameras)]
+    films = [film(scene * cameras + camera) for camera in range(cameras)]
     pictures = 0
     for step in range(int(seconds * JOINTS_HZ)):
         now_ns = START_NS + step * NS_PER_S // JOINTS_HZ

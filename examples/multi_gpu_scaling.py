@@ -75,7 +75,7 @@ def measured(
     dataset: TimelineDataset, info: DataInfo, group: ProcessGroup, batch_size: int, args: argparse.Namespace
 ) -> dict[str, float]:
     """Return the samples per second of all processes, of loading with alignment, and of training."""
-    loader = training_loader(dataset, info, batch_size, workers=args.workers, device=group.device)
+    loader = training_loader(dataset, info, batch_size, workers=args.workers, device=group.device, cache="none")
     torch.manual_seed(0)
     shape = {"proprio": info.proprio, "actions": info.actions, "n_obs": WINDOW.n_obs, "horizon": WINDOW.horizon}
     policy = make_policy(PolicyConfig(**{**PRESETS[args.policy], **shape}))

@@ -11,8 +11,10 @@ python examples/train_policy.py lift --out run --resume --steps 40000    # the s
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import torch
 
 from robocache_ros.datasets import Window
+from robocache_ros.datasets.loader.timeline_loader import CACHES
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.checkpoints import checkpoint_in, read_checkpoint, resume, save_checkpoint
@@ -27,7 +30,13 @@ from robocache_ros.training.policies.make_policy import make_policy, parameters
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.process_group import process_group
 from robocache_ros.training.trainer import Trainer
-from robocache_ros.training.training_data import DataInfo, data_info, open_for_training, training_loader
+from robocache_ros.training.training_data import (
+    DataInfo,
+    data_info,
+    default_workers,
+    open_for_training,
+    training_loader,
+)
 from robocache_ros.training.training_options import TrainingOptions
 from robocache_ros.training.training_progress import TrainingProgress
 
@@ -57,8 +66,8 @@ def arguments() -> argparse.ArgumentParser:
     add("--action-offset", type=int, default=0, help="ticks from the last observation to the first action")
     switch("--vision", help="use the images")
     add("--batch-size", type=int, default=32, help="samples of a batch, per process")
-    add("--workers", type=int, default=4, help="processes that read, per process")
-    add("--cache", choices=("none", "auto", "device", "host"), default="none", help="keep the samples in memory")
+    add("--workers", type=int, default=default_workers(), help="processes that read, per process")
+    add("--cache", choices=CACHES, default="auto", help="keep the samples in memory; auto: those that fit")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
     add("--steps", type=int, default=default.steps, help="of the optimizer, in all")
     add("--learning-rate", type=float, default=default.learning_rate, help="the highest; falls as a cosine to a tenth")
@@ -69,7 +78,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--average", type=float, default=default.average, help="decay per step of the average of the weights; 0: none")
     switch("--bf16", help="autocast to bfloat16")
     switch("--compile", help="torch.compile")
-    switch("--cuda-graph", help="replay whole steps as a CUDA graph")
+    switch("--cuda-graph", default=None, help="replay whole steps as a CUDA graph; else where one process can")
     switch("--deterministic", help="on a GPU, the same bits in each run; slower")
     add("--seed", type=int, default=default.seed, help="of the weights, the noise and the order of the samples")
     add("--report-every", type=positive, default=50, help="steps between two reports")
@@ -91,7 +100,8 @@ def parsed(given: list[str] | None = None) -> tuple[argparse.Namespace, dict[str
         if action.dest not in earlier or action.dest not in stored(args):
             continue
         value, default = earlier[action.dest], action.default
-        kind = type(value) is type(default) or (default is None and isinstance(value, str | None))
+        optional = bool | None if isinstance(action, argparse.BooleanOptionalAction) else str | None
+        kind = type(value) is type(default) or (default is None and isinstance(value, optional))
         if not kind or (action.choices is not None and value not in action.choices):
             text = f"{printable(checkpoint, 60)}: argument {action.dest} is {printable(value, 30)}"
             raise RoboCacheError(f"{text}; give another checkpoint")
@@ -111,7 +121,7 @@ def main(given: list[str] | None = None) -> None:
     args, earlier = parsed(given)
     options = TrainingOptions(**{name: getattr(args, name) for name in TrainingOptions.__dataclass_fields__})
     checkpoint = checkpoint_in(args.out, resumed=args.resume)
-    with process_group(args.device) as group:
+    with process_group(args.device) as group, log_on_stdout(group.first):
         if args.policy is None:
             args.policy = DEFAULT_POLICIES[group.device.type]
             if group.first and group.device.type == "cpu":
@@ -121,7 +131,7 @@ def main(given: list[str] | None = None) -> None:
             args.dataset,
             file_format=args.format,
             rate_hz=args.rate_hz,
-            window=Window(args.n_obs, args.horizon, args.action_offset),
+            window=Window(args.n_obs, args.horizon, args.action_offset, n_images=1),  # policies see the newest ones
             vision=args.vision,
             split=args.split,
         )
@@ -151,6 +161,21 @@ def main(given: list[str] | None = None) -> None:
                 print(f"continues at step {trainer.step:,} with {changed}")
         train(trainer, info, checkpoint, args, first=group.first)
         loader.close()
+
+
+@contextmanager
+def log_on_stdout(wanted: bool) -> Iterator[None]:
+    """Print what the package logs: where the cache is, whether there is a CUDA graph, samples that are skipped."""
+    log, handler = logging.getLogger("robocache_ros"), logging.StreamHandler(sys.stdout)
+    level = log.level
+    if wanted:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def changes(earlier: dict[str, Any], args: argparse.Namespace) -> str:

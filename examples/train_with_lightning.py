@@ -73,7 +73,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--precision", default="32-true", help="of Lightning, such as bf16-mixed")
     parser.add_argument("--out", type=Path, default=Path("lightning_run"), help="folder of Lightning's files")
     args = parser.parse_args(given)
-    dataset = open_for_training(args.dataset, window=Window(n_obs=2, horizon=16))
+    dataset = open_for_training(args.dataset, window=Window(n_obs=2, horizon=16, n_images=1))
     monitor = TrainingMonitor()
     trainer = lightning.Trainer(
         max_steps=args.steps,

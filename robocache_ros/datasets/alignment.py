@@ -158,6 +158,7 @@ class Unaligned:
         action_ticks_ns: (H,) int64 such ticks of actions and rewards, if they have their own.
         flags: `is_pad` (T,) and `action_is_pad` (H,) bool, of windows.
         texts: such as `language`.
+        n_images: the last ticks, of which images are wanted; None: all.
     """
 
     episode: SourceEpisode
@@ -166,6 +167,7 @@ class Unaligned:
     action_ticks_ns: NDArray[np.int64] | None
     flags: Mapping[str, NDArray[np.bool_]]
     texts: Mapping[str, str]
+    n_images: int | None = None
 
 
 class AlignedEpisode:
@@ -222,28 +224,42 @@ class AlignedEpisode:
         self._measured = [stream.measured for stream in streams]
         self._success = -1 if success is None else int(success)
 
-    def rows(self, observed: NDArray[np.int64], acted: NDArray[np.int64], *, decode: bool = True) -> dict[str, Any]:
+    def rows(
+        self,
+        observed: NDArray[np.int64],
+        acted: NDArray[np.int64],
+        n_images: int | None = None,
+        *,
+        decode: bool = True,
+    ) -> dict[str, Any]:
         """Return the sample of some ticks: tensors and texts.
 
         Args:
             observed: (n,) indices of the ticks of observations.
             acted: (m,) those of actions and rewards.
+            n_images: images of the last ones of `observed`; None: of all.
             decode: whether images of files are decoded; else they are `UndecodedImages`.
 
         Errors:
             DatasetError: an image is damaged.
         """
-        sample, texts = self.windows(observed, acted, decode=decode)
+        sample, texts = self.windows(observed, acted, n_images, decode=decode)
         return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in sample.items()} | texts
 
     def windows(
-        self, observed: NDArray[np.int64], acted: NDArray[np.int64], *, decode: bool = True
+        self,
+        observed: NDArray[np.int64],
+        acted: NDArray[np.int64],
+        n_images: int | None = None,
+        *,
+        decode: bool = True,
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return samples at once: arrays (..., n) or (..., m), and their texts.
 
         Args:
             observed: (..., n) indices of the ticks of observations.
             acted: (..., m) those of actions and rewards.
+            n_images: images of the last ones of `observed`; None: of all.
             decode: whether images of files are decoded; else they are `UndecodedImages`, of (n,) ticks only.
 
         Errors:
@@ -256,12 +272,13 @@ class AlignedEpisode:
             if values is not None
         }
         pictures: dict[str, Any] = {}
+        shown = observed if n_images is None else observed[..., -n_images:]
         for name, stream in self._pictures.items():
-            rows = self._image_rows[name][observed].reshape(-1)
+            rows = self._image_rows[name][shown].reshape(-1)
             undecoded = None if decode else undecoded_images(stream, rows, self._where)
             if undecoded is None:
                 images = images_at(stream, rows, self._where)
-                pictures[name] = images.reshape(*observed.shape, *images.shape[1:])
+                pictures[name] = images.reshape(*shown.shape, *images.shape[1:])
             else:
                 pictures[name] = undecoded
         cameras = {name: each for name, each in pictures.items() if self._pictures[name].modality == "vision"}

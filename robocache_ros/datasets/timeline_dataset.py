@@ -44,13 +44,17 @@ class Window:
         n_obs: ticks of observations, up to the tick of the sample.
         horizon: ticks of actions.
         action_offset: ticks from the tick of the sample to the first action.
+        n_images: ticks of images, the last ones of `n_obs`; None: all.
     """
 
     n_obs: int = 1
     horizon: int = 1
     action_offset: int = 0
+    n_images: int | None = None
 
     def __post_init__(self) -> None:
+        if self.n_images is not None and not 0 < self.n_images <= self.n_obs:
+            raise RoboCacheError(f"window: {self}: n_images is from 1 to n_obs")
         if not (0 < self.n_obs <= 10_000 and 0 < self.horizon <= 10_000 and abs(self.action_offset) <= 10_000):
             raise RoboCacheError(f"window: {self}: n_obs and horizon are from 1 to 10000, action_offset to +-10000")
 
@@ -252,8 +256,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
       of the stream were measured. The names of the N streams are `stream_names(index)`.
     - tick_ns: (T,) int64; language: str; length: T; success: int64, 1 yes, 0 no, -1 not known.
 
-    In a window, T is `n_obs`, actions and rewards have `horizon` ticks; ticks before the first and after the last
-    of the episode repeat it, and is_pad (n_obs,) and action_is_pad (horizon,) bool mark them.
+    In a window, T is `n_obs`, actions and rewards have `horizon` ticks, images `n_images`; ticks before the first and
+    after the last of the episode repeat it, and is_pad (n_obs,) and action_is_pad (horizon,) bool mark them.
 
     Errors:
         RoboCacheError: an argument is wrong. DatasetError: a file or a record is missing or damaged.
@@ -322,7 +326,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         else:
             episode = self.aligned_episode(episode_index)[0]
         outside = {key: torch.from_numpy(flag) for key, flag in flags.items()}
-        return {**episode.rows(*rows, decode=decode), **outside, "length": self.window.n_obs}
+        observed, acted = rows
+        found = episode.rows(observed, acted, self.window.n_images, decode=decode)
+        return {**found, **outside, "length": self.window.n_obs}
 
     def align_episode(self, episode: SourceEpisode, *, decode: bool = True) -> dict[str, Any]:
         """Return the sample of a whole episode that `streams_of` has returned."""
@@ -345,7 +351,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             return Unaligned(episode, methods, times, None, {}, self._texts(episode))
         rows, flags = self.window.rows(tick, count)
         ticks, action_ticks = (tick_grid.ticks_after(first, each, self.rate_hz) for each in rows)
-        return Unaligned(episode, methods, ticks, action_ticks, flags, self._texts(episode))
+        return Unaligned(episode, methods, ticks, action_ticks, flags, self._texts(episode), self.window.n_images)
 
     def _texts(self, episode: SourceEpisode) -> dict[str, str]:
         return {"language": episode.task} if "language" in self.modalities else {}

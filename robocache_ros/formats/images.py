@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from threading import get_ident
 from typing import Any, TypeGuard
 
@@ -302,6 +303,7 @@ def _opened(path: DatasetFile, version: tuple[int, int], user: tuple[int, int]) 
 
 
 TOLERANCE = 0.25  # of a frame's time, in frames
+MAX_INTERVAL = 64  # frames that are searched for the second key frame
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,20 @@ class VideoFrames:
             for place, row in enumerate(rows.tolist()):
                 found[place] = self._picture(video, row, found.shape[1:])
         return found
+
+    def key_frame_interval(self) -> int:
+        """Return the frames from the first key frame of the file to the second one, at most `MAX_INTERVAL`.
+
+        Errors:
+            DatasetError: the file is missing or damaged.
+        """
+        with (
+            refusing(printable(self.path), "damaged", errors=(need("av", "datasets").FFmpegError, OSError, ValueError)),
+            open_container(file_below(self.root, self.name)) as container,
+        ):
+            packets = (packet for packet in container.demux(video=0) if packet.pts is not None)
+            keys = (n for n, packet in enumerate(islice(packets, MAX_INTERVAL)) if packet.is_keyframe and n)
+            return next(keys, MAX_INTERVAL)
 
     def _picture(self, video: OpenVideo, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
         time_s = self.start_s + row / self.fps

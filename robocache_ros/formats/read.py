@@ -123,6 +123,9 @@ class Stream:
         return modality_of(self.name)
 
 
+IMAGE_MODALITIES = ("vision", "depth", "voxels")
+
+
 def modality_of(name: str) -> str:
     """Return the modality of a stream of images: vision, depth or voxels."""
     first = name.partition("/")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from robocache_ros.monitoring import DataWaitMeter
 from robocache_ros.training.policies.make_policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
+_LOG = logging.getLogger("robocache_ros.training")
 StepBatches = Sequence[Mapping[str, Tensor]]
 WARM_UP = 3  # steps before the capture: libraries allocate their workspaces, the optimizer its state
 PARALLEL_WARM_UP = 11  # with DistributedDataParallel, as its documentation demands
@@ -33,6 +35,7 @@ class GraphedStep:
             on the host, and sets the gradients to None before it computes them.
         warm_up: calls that run the step as it is.
         stream: of these calls and of the capture; None: one of its own.
+        required: raise what prevents a capture; else log it, and go on without a graph.
     """
 
     def __init__(
@@ -40,35 +43,56 @@ class GraphedStep:
         step: Callable[[StepBatches], Tensor],
         warm_up: int = WARM_UP,
         stream: torch.cuda.Stream | None = None,
+        *,
+        required: bool = True,
     ) -> None:
-        self._step, self._warm_up = step, warm_up
+        self._step, self._warm_up, self._required = step, warm_up, required
         self._stream: torch.cuda.Stream = stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._batches: list[dict[str, Tensor]] = []  # what the graph reads
         self._loss: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._calls = 0
+        self._refused = False
         _STEPS.add(self)
 
     def __call__(self, batches: StepBatches) -> Tensor:
         """Run a step and return its loss."""
         self._calls += 1
-        if self._calls <= self._warm_up:
+        if self._calls <= self._warm_up or (self._graph is None and not self._captured(batches)):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 loss = self._step(batches)
             torch.cuda.current_stream().wait_stream(self._stream)
             return loss
-        if self._graph is None:
-            self._batches = [{key: value.clone() for key, value in batch.items()} for batch in batches]
-            self._graph = torch.cuda.CUDAGraph()
-            # Threads of a loader, which pin memory, go on meanwhile.
-            with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
-                self._loss = self._step(self._batches)
+        assert self._graph is not None
         for own, batch in zip(self._batches, batches, strict=True):
             fill(own, batch)
         self._graph.replay()
         assert self._loss is not None
         return self._loss.clone()
+
+    def _captured(self, batches: StepBatches) -> bool:
+        """Capture the step. Return whether it could be; if not, all further steps run as they are."""
+        if self._refused:
+            return False
+        self._batches = [{key: value.clone() for key, value in batch.items()} for batch in batches]
+        graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[self._stream.device.index]
+        before = generator.clone_state()  # a capture that fails leaves the other one of no use
+        try:
+            # Threads of a loader, which pin memory, go on meanwhile.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._loss = self._step(self._batches)
+        except RuntimeError as error:
+            generator.graphsafe_set_state(before)
+            if self._required:
+                raise
+            self._refused, self._loss, self._batches = True, None, []
+            _LOG.info("CUDA graph: not used, the step cannot be captured: %s", printable(error, 120))
+            return False
+        self._graph = graph
+        _LOG.info("CUDA graph: captured, further steps are replays of it")
+        return True
 
     def release(self) -> None:
         """Free the graph; the next step captures another one."""
@@ -149,7 +173,11 @@ class Trainer:
         self.data_wait = DataWaitMeter(self.device)
         self._parameters = list(policy.parameters())
         self._parallel = distributed.is_available() and distributed.is_initialized()
-        self._graph = options.cuda_graph
+        self._graph = self.device.type == "cuda" and not self._parallel
+        if options.cuda_graph is not None:
+            self._graph = options.cuda_graph
+        elif self._parallel and self.device.type == "cuda":
+            _LOG.info("CUDA graph: not used, because several processes train; cuda_graph=True tries it")
         if self._graph and self.device.type != "cuda":
             raise RoboCacheError("cuda_graph: needs a GPU; leave it out")
         self._stream: Any = torch.cuda.Stream(self.device) if self._graph else None  # type: ignore[no-untyped-call]
@@ -280,19 +308,16 @@ class Trainer:
     def _make_step(self) -> Any:
         if not self._graph:
             return self._plain_step
-        return GraphedStep(self._plain_step, PARALLEL_WARM_UP if self._parallel else WARM_UP, self._stream)
+        warm_up, required = PARALLEL_WARM_UP if self._parallel else WARM_UP, bool(self.options.cuda_graph)
+        return GraphedStep(self._plain_step, warm_up, self._stream, required=required)
 
     def _make_optimizer(self) -> torch.optim.AdamW:
-        options = self.options
-        # A graph reads the learning rate from memory, so that it can change.
-        rate: Any = torch.tensor(options.learning_rate, device=self.device) if self._graph else 0.0
-        return torch.optim.AdamW(
-            self._parameters,
-            rate,
-            weight_decay=options.weight_decay,
-            fused=self.device.type == "cuda",
-            capturable=self._graph,
-        )
+        # A graph reads the learning rate from memory, so that it can change, and corrects the bias on the device. Steps
+        # without a graph do the same, for the same bits.
+        cuda = self.device.type == "cuda"
+        rate: Any = torch.tensor(self.options.learning_rate, device=self.device) if cuda else 0.0
+        decay = self.options.weight_decay
+        return torch.optim.AdamW(self._parameters, rate, weight_decay=decay, fused=cuda, capturable=cuda)
 
     def _plain_step(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
         """A step on `accumulate` batches, which a CUDA graph can capture."""
@@ -337,7 +362,7 @@ class Trainer:
         return loss.detach()
 
     def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
-        cached = not self._graph  # a cache of converted weights would be part of the graph
+        cached = self.device.type != "cuda"  # a cache of converted weights would be part of a graph
         with torch.autocast(self.device.type, torch.bfloat16, self.options.bf16, cached):
             loss: Tensor = self._model(batch)
         return loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +13,17 @@ import torch
 
 from robocache_ros.datasets import (
     LoaderOptions,
+    ShuffledRuns,
     TimelineDataset,
     TimelineLoader,
     Window,
     dataset_statistics,
     open_dataset,
 )
+from robocache_ros.datasets.timeline_dataset import ResizedFrames
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.images import VideoFrames
+from robocache_ros.formats.read import Stream
 from robocache_ros.training.policies.policy_config import check_size, check_sizes
 
 # Files by which a format is known.
@@ -277,6 +282,38 @@ def _samples(dataset: TimelineDataset, images: list[str]) -> dict[str, dict[str,
     return found
 
 
+MAX_WORKERS = 16
+MIN_RUN, MAX_RUN = 8, 32  # samples: shorter runs are sought too often, longer ones are too alike in a batch
+BUFFER_SAMPLES, BUFFER_BYTES = 8192, 4 << 30  # at most
+
+
+def default_workers() -> int:
+    """Return the processes that read for one training process: one per core, but for one core."""
+    cores = len(os.sched_getaffinity(0)) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return min(max(1, cores - 1), MAX_WORKERS)
+
+
+def shuffled_order(dataset: TimelineDataset) -> bool | ShuffledRuns:
+    """Return the order in which a training reads a dataset: runs of videos, which decode each frame once.
+
+    A run has half of the samples between two key frames, 8 to 32, and the buffer 8,192 samples, or 4 GiB. The order
+    follows from the dataset alone: memory, workers and caches change nothing.
+    """
+    videos = [video for stream in dataset.streams_of(0).streams.values() if (video := _video_of(stream)) is not None]
+    if not videos or dataset.window is None:
+        return True
+    ticks = max(round(video.key_frame_interval() / video.fps * dataset.rate_hz) for video in videos)
+    length = min(max(ticks // 2, MIN_RUN), MAX_RUN)
+    sample_bytes = sum(value.nbytes for value in dataset[0].values() if isinstance(value, torch.Tensor))
+    return ShuffledRuns(length, max(length, min(BUFFER_BYTES // sample_bytes, BUFFER_SAMPLES)))
+
+
+def _video_of(stream: Stream) -> VideoFrames | None:
+    """The video that the images of a stream are in, if they are in one."""
+    values = stream.values.stream.values if isinstance(stream.values, ResizedFrames) else stream.values
+    return values if isinstance(values, VideoFrames) else None
+
+
 def training_loader(
     dataset: TimelineDataset,
     info: DataInfo,
@@ -285,8 +322,13 @@ def training_loader(
     options: LoaderOptions = NORMALIZED_IMAGES,
     **arguments: Any,
 ) -> TimelineLoader:
-    """Return the shuffled, normalised batches of a dataset; `options` and `arguments` are those of `TimelineLoader`."""
-    given = {"shuffle": True, "drop_last": True, "statistics": info.statistics, **arguments}
+    """Return the shuffled, normalised batches of a dataset, from memory as far as it fits.
+
+    `options` and `arguments` are those of `TimelineLoader`; the defaults are `shuffled_order` and `cache="auto"`.
+    """
+    given = {"drop_last": True, "statistics": info.statistics, "cache": "auto", **arguments}
+    if "shuffle" not in given:
+        given["shuffle"] = shuffled_order(dataset)
     return TimelineLoader(dataset, batch_size, options=options, **given)
 
 

@@ -24,9 +24,9 @@ class TrainingOptions:
         average: decay of the exponential moving average of the weights; 0: none.
         bf16: compute in bfloat16 where it is safe (autocast). The weights stay float32.
         compile: torch.compile.
-        cuda_graph: replay the whole step as a CUDA graph, which saves launches where a step is small; with `compile`,
+        cuda_graph: replay the whole step as a CUDA graph, which saves launches and has the same bits; with `compile`,
             that of the compiled policy; with several processes, with their exchange of gradients (not tried on
-            several GPUs yet).
+            several GPUs yet). None: where one process trains on a GPU and the step can be captured.
         deterministic: use operations that give the same bits each time, in the whole process. On a GPU, the gradient of
             attention is otherwise a sum whose order varies, and a run repeats another one only up to rounding.
         seed: of the weights, the noise and the dropout.
@@ -41,7 +41,7 @@ class TrainingOptions:
     average: float = 0.999
     bf16: bool = False
     compile: bool = False
-    cuda_graph: bool = False
+    cuda_graph: bool | None = None
     deterministic: bool = False
     seed: int = 0
 

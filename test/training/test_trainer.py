@@ -185,14 +185,54 @@ def test_a_state_of_version_3_is_continued() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:TensorFloat32")  # of torch's compiler
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"compile": True}], ids=str)
-def test_a_cuda_graph_has_the_losses_of_the_steps_it_replays(options: dict[str, Any]) -> None:
-    plain = losses(trainer("plain", device="cuda", **{**options, "compile": False}), 12)
-    graphed = losses(trainer("plain", device="cuda", cuda_graph=True, **options), 12)
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"bf16": True}], ids=str)
+def test_a_cuda_graph_has_the_bits_of_the_steps_it_replays_and_is_the_default(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"device": "cuda", "deterministic": True, **options}
+    plain = losses(trainer("plain", cuda_graph=False, **options), 12)
+    with caplog.at_level("INFO"):
+        graphed = losses(trainer("plain", **options), 12)
 
-    # The graph's optimizer computes its bias correction in float32 on the device.
-    assert graphed == pytest.approx(plain, rel=1e-3)
+    assert caplog.messages == ["CUDA graph: captured, further steps are replays of it"]
+    assert graphed == plain
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:TensorFloat32")  # of torch's compiler
+def test_a_cuda_graph_of_a_compiled_policy_has_nearly_the_losses_of_the_policy() -> None:
+    plain = losses(trainer("plain", device="cuda", cuda_graph=False), 12)
+    compiled = losses(trainer("plain", device="cuda", compile=True), 12)
+
+    assert compiled == pytest.approx(plain, rel=1e-3)  # compiled operations round in other places
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("kind", ["plain", "diffusion"])
+def test_a_step_that_cannot_be_captured_runs_as_it_is(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"device": "cuda", "deterministic": True}
+    expected = losses(trainer(kind, cuda_graph=False, **options), 8)
+    made = trainer(kind, **options)
+    computed = type(made.policy).forward
+
+    def waits(self: Any, batch: Any) -> Any:
+        loss = computed(self, batch)
+        loss.item()
+        return loss
+
+    monkeypatch.setattr(type(made.policy), "forward", waits)
+    with caplog.at_level("INFO"):
+        found = losses(made, 8)
+
+    assert found == expected
+    (message,) = caplog.messages
+    assert message.startswith("CUDA graph: not used, the step cannot be captured: ")
+    with pytest.raises(RuntimeError):
+        losses(trainer(kind, cuda_graph=True, **options), 8)
 
 
 @pytest.fixture
@@ -209,10 +249,10 @@ def nccl_group() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:TensorFloat32")  # of torch's compiler
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"compile": True}], ids=str)
 def test_a_cuda_graph_of_a_parallel_training_has_the_losses_of_its_steps(options: dict[str, Any]) -> None:
-    plain = losses(trainer("plain", device="cuda", **{**options, "compile": False}), 16)
+    plain = losses(trainer("plain", device="cuda", cuda_graph=False, **{**options, "compile": False}), 16)
     graphed = losses(trainer("plain", device="cuda", cuda_graph=True, **options), 16)
 
-    # The graph's optimizer computes its bias correction in float32 on the device.
+    # The gradient of attention is a sum whose order varies, and compiled operations round in other places.
     assert graphed == pytest.approx(plain, rel=1e-3)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
+from benchmarks import recordings
+from robocache_ros.datasets import ShuffledRuns, SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
 from robocache_ros.spec import load_spec
@@ -17,7 +18,14 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
-from robocache_ros.training.training_data import data_info, format_of, open_for_training, training_loader
+from robocache_ros.training.training_data import (
+    data_info,
+    default_workers,
+    format_of,
+    open_for_training,
+    shuffled_order,
+    training_loader,
+)
 from robocache_ros.training.training_options import TrainingOptions
 from test.datasets.conftest import write_calvin
 from test.training.conftest import Reach
@@ -54,6 +62,35 @@ def test_batches_are_normalised_and_constant_columns_stay() -> None:
     assert torch.equal(proprio[..., 0], torch.zeros(8, 1))  # 2.5 - 2.5, over 1
     assert proprio[..., 1].mean().abs() < 1e-6
     assert proprio[..., 1].std(correction=0) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("gop", "length"), [(2, 8), (12, 10)])
+def test_videos_are_read_in_runs_of_half_the_key_frame_interval(tmp_path: Path, gop: int, length: int) -> None:
+    bag = recordings.write(tmp_path / "bag", 2, 1, size=64)
+    options = DatasetOptions(gop=gop, codec="h264")
+    out = export([bag], load_spec(recordings.spec(1)), tmp_path / "dataset", options).out
+    dataset = open_for_training(out, window=Window(2, 4, n_images=1), vision=True)  # 50 Hz of 30
+
+    order = shuffled_order(dataset)
+
+    assert order == ShuffledRuns(length, 8192)
+    smaller = open_for_training(out, window=Window(2, 4), vision=True, image_size=(32, 32))
+    assert shuffled_order(smaller) == order
+    assert shuffled_order(open_for_training(out, window=Window(2, 4))) is True
+    loader = training_loader(dataset, data_info(dataset), 8, seed=1)
+    read = training_loader(dataset, data_info(dataset), 8, seed=1, cache="none")
+    for cached, expected in zip(loader, read, strict=True):
+        assert all(torch.equal(cached[key], expected[key]) for key in ("vision", "proprio", "actions", "index"))
+    assert loader._cached
+
+
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)))
+    assert default_workers() == 11
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert default_workers() == 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "12")
+    assert default_workers() == 1
 
 
 def test_what_is_known_of_an_export_is_stored(reach: Reach) -> None:

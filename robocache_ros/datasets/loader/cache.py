@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,46 +20,56 @@ from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS, is_time
 from robocache_ros.datasets.loader.prefetch import Prefetcher
 from robocache_ros.datasets.loader.reading import CHUNKS, Sample
 from robocache_ros.datasets.timeline_dataset import Window
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.read import IMAGE_MODALITIES
 from robocache_ros.ipc.shared_memory import available_bytes
 
 _LOG = logging.getLogger("robocache_ros.datasets.loader")
 
 
-def choose_place(where: str, expected: float, what: str, share: float, device: torch.device) -> torch.device | None:
-    """Return where a cache is kept: the first place that has room for it. A line in the log states the sizes.
+def _room(where: str, expected: float, what: str, share: float, device: torch.device) -> dict[torch.device, float]:
+    """Return the bytes that a cache may use in each place.
 
     Args:
-        where: device, host or auto: the first of the two that has room.
-        expected: bytes.
+        where: device, host or auto: both.
+        expected: bytes of all that is to be kept.
         what: is kept.
         share: of the free memory that may be used.
         device: of the batches.
 
-    Returns:
-        the place; None if none has room and `where` is auto.
-
     Errors:
-        RoboCacheError: there is no room where the cache is wanted.
+        RoboCacheError: not all of it has room where the cache is wanted.
     """
     host = torch.device("cpu")
     places = {"device": [device], "host": [host], "auto": [device, host]}[where]
     room = {place: free_bytes(place) * share for place in places}
-    facts = ", ".join(f"{each / 2**30:.1f} GiB may be used on {place}" for place, each in room.items())
-    facts = f"{expected / 2**30:.2f} GiB expected of {what}, {facts}"
+    if where != "auto" and expected > room[places[0]]:
+        raise RoboCacheError(f"cache: {_facts(expected, what, room)}; use cache='auto' or 'none'")
+    return room
+
+
+def _facts(expected: float, what: str, room: Mapping[torch.device, float]) -> str:
+    each = ", ".join(f"{most / 2**30:.1f} GiB may be used on {place}" for place, most in room.items())
+    return f"{expected / 2**30:.2f} GiB expected of {what}, {each}"
+
+
+def _one_place(where: str, expected: float, what: str, share: float, device: torch.device) -> torch.device | None:
+    """Return the first place that has room for a cache, None if none has; see `_room`."""
+    room = _room(where, expected, what, share, device)
+    facts = _facts(expected, what, room)
     for place, each in room.items():
         if expected <= each:
             _LOG.info("cache: on %s, because of %s", place, facts)
             return place
-    if where != "auto":
-        raise RoboCacheError(f"cache: {facts}; use cache='auto' or 'none'")
     _LOG.info("cache: none, because of %s", facts)
     return None
 
 
 def free_bytes(place: torch.device) -> int:
-    """Return the free memory of a place."""
-    return int(torch.cuda.mem_get_info(place)[0]) if place.type == "cuda" else available_bytes() or 0
+    """Return the free memory of a place; of the host, the share of this process."""
+    if place.type == "cuda":
+        return int(torch.cuda.mem_get_info(place)[0])
+    return (available_bytes() or 0) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 BYTES_TOGETHER = {"cpu": 2**20, "cuda": 2**28}  # of batches that are gathered together: they share memory
@@ -265,7 +277,7 @@ def fill_samples(
             continue
         if place is None:
             expected = _nbytes(item.batch.tensors) / len(item.batch.samples) * items
-            place = choose_place(where, expected, f"{items} items", SAMPLE_SHARE, device)
+            place = _one_place(where, expected, f"{items} items", SAMPLE_SHARE, device)
             if place is None:
                 return None
         if parts:
@@ -308,10 +320,11 @@ class Rows(NamedTuple):
 
 
 class _WindowCache(CachedBatches):
-    """Windows of episodes that are in memory, aligned at all of their ticks.
+    """Windows of consecutive episodes that are in memory, aligned at all of their ticks.
 
     Args:
         rows: of the episodes.
+        begin: the number of the first tick.
         unreadable: ticks that could not be read, and why.
         ends: (E,) the number after the last window of each episode.
         window: of the dataset.
@@ -320,14 +333,16 @@ class _WindowCache(CachedBatches):
     def __init__(
         self,
         rows: Rows,
+        begin: int,
         unreadable: Mapping[int, str],
         ends: Numbers,
         window: Window,
         first: Batch,
         device: torch.device,
     ) -> None:
-        super().__init__(first.per_tick, first.widths, next(iter(rows.observed.values())).device, device)
-        self._data, self._window, self._order = rows, window, tuple(first.tensors)
+        few = frozenset() if window.n_images in (None, window.n_obs) else frozenset(filter(_is_image, first.tensors))
+        super().__init__(first.per_tick - few, first.widths, next(iter(rows.observed.values())).device, device)
+        self._data, self._window, self._order, self._begin = rows, window, tuple(first.tensors), begin
         self._ends = ends
         self._starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
         self._unreadable = unreadable
@@ -336,9 +351,9 @@ class _WindowCache(CachedBatches):
     def sample_bytes(self, samples: Samples) -> int | None:
         data, window = self._data, self._window
         return sum(
-            rows * tensor[:1].numel() * tensor.element_size()
+            (window.n_images or rows if _is_image(key) else rows) * tensor[:1].numel() * tensor.element_size()
             for rows, table in ((window.n_obs, data.observed), (window.horizon, data.acted), (1, data.constant))
-            for tensor in table.values()
+            for key, tensor in table.items()
         )
 
     def readable(self, numbers: Numbers, samples: Samples) -> tuple[Numbers, Skipped]:
@@ -365,17 +380,19 @@ class _WindowCache(CachedBatches):
         size, window = len(numbers), self._window
         observed = number + torch.arange(1 - window.n_obs, 1, device=self._place)
         acted = number + torch.arange(window.horizon, device=self._place) + window.action_offset
-        found = {key: self._rows(tensor, number[:, 0]) for key, tensor in self._data.constant.items()}
+        found = {key: self._rows(tensor, number[:, 0] - self._begin) for key, tensor in self._data.constant.items()}
         pads = []
         for rows, table in ((observed, self._data.observed), (acted, self._data.acted)):
             pads.append(((rows < first) | (rows > last)).to(self._device))
-            index = torch.minimum(torch.maximum(rows, first), last).flatten()
-            found.update({key: self._rows(each, index).view(size, -1, *each.shape[1:]) for key, each in table.items()})
+            index = torch.minimum(torch.maximum(rows, first), last) - self._begin
+            for key, each in table.items():
+                wanted = index[:, -(window.n_images or 0) :] if _is_image(key) else index
+                found[key] = self._rows(each, wanted.flatten()).view(size, -1, *each.shape[1:])
         found["is_pad"], found["action_is_pad"] = pads
         found["length"] = torch.full((size,), window.n_obs, dtype=torch.int64, device=self._device)
         found["index"] = number[:, 0].to(self._device)
         lengths = np.full(size, window.n_obs, np.int64)
-        texts = {key: words[numbers].tolist() for key, words in self._data.texts.items()}
+        texts = {key: words[numbers - self._begin].tolist() for key, words in self._data.texts.items()}
         padding = torch.zeros((size, window.n_obs), dtype=torch.bool, device=self._device)
         return Gathered({key: found[key] for key in self._order}, padding, lengths, texts)
 
@@ -385,13 +402,21 @@ class _WindowCache(CachedBatches):
         return self._starts[episodes], self._ends[episodes] - 1
 
 
+class Part(NamedTuple):
+    """Consecutive samples that are in memory."""
+
+    begin: int
+    stop: int  # after the last one
+    batches: CachedBatches
+
+
 def fill_windows(
     where: str, dataset: Any, prefetcher: Prefetcher, widths: Mapping[str, tuple[int, ...]], device: torch.device
-) -> _WindowCache | None:
-    """Read the episodes of a dataset of windows and keep them, if they fit; see `filled`."""
+) -> list[Part]:
+    """Read the first episodes of a dataset of windows, as many as fit, and keep them; see `filled`."""
     ends = np.asarray(dataset.window_ends(), np.int64)
-    rows: Rows | None = None
     first: Batch | None = None
+    kept: list[tuple[int, int, Rows]] = []
     unreadable: dict[int, str] = {}
     reads = list(_reads(ends))
     requests = (Request([Sample(stop - 1, stop - 1, 0, TICKS_PER_READ)]) for _, stop in reads)
@@ -402,17 +427,50 @@ def fill_windows(
             continue
         if first is None:
             first = item.batch
-            place = choose_place(where, _row_bytes(first) * ends[-1], f"{ends[-1]:,} ticks", WINDOW_SHARE, device)
-            if place is None:
-                return None
-            rows = _empty(first, int(ends[-1]), place, pinned=place.type == "cpu" and device.type == "cuda")
-        assert rows is not None
-        _keep(rows, item.batch, begin, stop)
-    if rows is None or first is None:
-        return None  # no tick can be read: the epoch reports it
-    nbytes = sum(map(_nbytes, (rows.observed, rows.acted, rows.constant)))
-    _LOG.info("cache: %d ticks of %d episodes, %.1f MiB", ends[-1], len(ends), nbytes / 2**20)
-    return _WindowCache(rows, unreadable, ends, dataset.window, first, device)
+            kept = _places(where, first, ends, device)
+        rows = next(((rows, begin - start) for start, end, rows in kept if start <= begin < end), None)
+        if rows is None:  # the first ones are kept
+            break
+        if not _keep(*rows, item.batch, stop - begin):
+            if where != "auto":
+                raise RoboCacheError(f"cache: tick {begin} differs from the first in its shapes; use cache='none'")
+            _LOG.info("cache: none, because tick %d differs from the first in its shapes", begin)
+            return []
+    if first is None:
+        return []  # no tick can be read: the epoch reports it
+    return [
+        Part(begin, stop, _WindowCache(rows, begin, unreadable, ends, dataset.window, first, device))
+        for begin, stop, rows in kept
+    ]
+
+
+def _places(where: str, first: Batch, ends: Numbers, device: torch.device) -> list[tuple[int, int, Rows]]:
+    """Return memory for the ticks of the first episodes, as many as fit: their first one, that after the last, memory.
+
+    One line in the log states what is kept where, and why.
+    """
+    total, row_bytes = int(ends[-1]), max(1, _row_bytes(first))
+    room = _room(where, row_bytes * total, f"{total:,} ticks", WINDOW_SHARE, device)
+    facts = _facts(row_bytes * total, f"{total:,} ticks", room)
+    found: list[tuple[int, int, Rows]] = []
+    begin = 0
+    for place, most in room.items():
+        count = int(np.searchsorted(ends, begin + most // row_bytes, "right"))
+        stop = int(ends[count - 1]) if count else 0
+        if stop <= begin:
+            continue
+        try:
+            found.append((begin, stop, _empty(first, stop - begin, place)))
+        except (RuntimeError, MemoryError) as error:  # less is free than was reported
+            if where != "auto":
+                raise RoboCacheError(f"cache: {printable(error, 90)}; use cache='auto' or 'none'") from None
+            facts += f", {place} has not: {printable(error, 60)}"
+            continue
+        begin = stop
+    places = [f"{stop - start:,} ticks on {next(iter(rows.observed.values())).device}" for start, stop, rows in found]
+    places += [f"{total - begin:,} ticks are read in each epoch"] * (begin < total)
+    _LOG.info("cache: %s, because of %s", " and ".join(places) if found else "none", facts)
+    return found
 
 
 def _reads(ends: Numbers) -> Iterator[tuple[int, int]]:
@@ -439,27 +497,34 @@ def _row_bytes(batch: Batch) -> int:
     )
 
 
-def _empty(batch: Batch, count: int, place: torch.device, *, pinned: bool) -> Rows:
-    """Memory for the rows of all ticks. What cannot be read stays zero."""
+def _empty(batch: Batch, count: int, place: torch.device) -> Rows:
+    """Memory for the rows of some ticks. What cannot be read stays zero."""
     rows = Rows({}, {}, {}, {key: np.full(count, "", object) for key in batch.texts})
     for key, tensor in batch.tensors.items():
         if key not in OWN:
             table = _table(key, batch)
             shape = tensor.shape[1:] if table == "constant" else tensor.shape[2:]
-            memory = torch.zeros((count, *shape), dtype=tensor.dtype, device=place, pin_memory=pinned)
-            getattr(rows, table)[key] = memory
+            getattr(rows, table)[key] = torch.zeros((count, *shape), dtype=tensor.dtype, device=place)
     return rows
 
 
-def _keep(rows: Rows, batch: Batch, begin: int, stop: int) -> None:
-    """Copy the rows of a read; the last ones of it are new."""
-    for table in (rows.observed, rows.acted):
+def _keep(rows: Rows, begin: int, batch: Batch, count: int) -> bool:
+    """Copy the rows of a read, the last ones of which are new. Return False if they have other shapes."""
+    new = slice(begin, begin + count)
+    for table, shown in ((rows.observed, 2), (rows.acted, 2), (rows.constant, 1)):
         for key, memory in table.items():
-            memory[begin:stop].copy_(batch.tensors[key][0, begin - stop :])
-    for key, memory in rows.constant.items():
-        memory[begin:stop].copy_(batch.tensors[key].expand(stop - begin, *memory.shape[1:]))
+            read = batch.tensors.get(key)
+            if read is None or read.shape[shown:] != memory.shape[1:] or read.dtype != memory.dtype:
+                return False
+            memory[new].copy_(read[0, -count:] if shown == 2 else read.expand(count, *memory.shape[1:]))
     for key, words in rows.texts.items():
-        words[begin:stop] = batch.texts[key][0]
+        words[new] = batch.texts[key][0]
+    return True
+
+
+def _is_image(key: str) -> bool:
+    """Whether a tensor has images, of which a window may have fewer ticks."""
+    return key.partition("/")[0] in IMAGE_MODALITIES
 
 
 def chunks_of(dataset: Any, cache: str) -> Any:
@@ -471,22 +536,43 @@ def chunks_of(dataset: Any, cache: str) -> Any:
 
 def filled(
     where: str, dataset: Any, prefetcher: Prefetcher, widths: Mapping[str, tuple[int, ...]], device: torch.device
-) -> CachedBatches | None:
-    """Read the whole dataset and keep it, if it fits. One line in the log states where it is kept, and why.
+) -> list[Part]:
+    """Read a dataset and keep it, as far as it fits. One line in the log states where it is kept, and why.
 
     Args:
-        where: device, host or auto.
+        where: device, host or auto: windows on the device, then on the host, as many as fit, and items on one of both.
         dataset: of the loader.
         prefetcher: reads it; its reader has the `chunks_of` the dataset.
         widths: see `Batch`.
         device: of the batches.
 
     Returns:
-        the cache; None if it fits nowhere and `where` is auto, or if nothing can be read.
+        the samples that are kept, from the first on; none if nothing fits and `where` is auto, or can be read.
 
     Errors:
         RoboCacheError: the dataset does not fit where it is wanted, or cannot be read.
     """
-    if chunks_of(dataset, where) is None:
-        return fill_samples(where, len(dataset), prefetcher, widths, device)
-    return fill_windows(where, dataset, prefetcher, widths, device)
+    if chunks_of(dataset, where) is not None:
+        return fill_windows(where, dataset, prefetcher, widths, device)
+    items = fill_samples(where, len(dataset), prefetcher, widths, device)
+    return [] if items is None else [Part(0, ALL, items)]
+
+
+ALL = 2**62
+
+
+def joined(parts: Sequence[Batch], wanted: Numbers) -> Batch:
+    """Return samples of equal lengths as one batch, in the order of the wanted numbers."""
+    if len(parts) == 1:
+        return parts[0]
+    first, samples = parts[0], tuple(chain.from_iterable(part.samples for part in parts))
+    place = {number: at for at, number in enumerate(wanted.tolist())}
+    rows = sorted(range(len(samples)), key=lambda row: place[samples[row]])
+    index, device = torch.tensor(rows), next(iter(first.tensors.values())).device
+    if device.type == "cuda":
+        index = index.pin_memory().to(device, non_blocking=True)
+    tensors = {key: torch.cat([part.tensors[key] for part in parts]).index_select(0, index) for key in first.tensors}
+    texts = {key: tuple(chain.from_iterable(part.texts[key] for part in parts)) for key in first.texts}
+    texts = {key: tuple(words[row] for row in rows) for key, words in texts.items()}
+    lengths = tuple(chain.from_iterable(part.lengths for part in parts))
+    return Batch(tensors, tuple(samples[row] for row in rows), lengths, first.per_tick, texts, first.widths)

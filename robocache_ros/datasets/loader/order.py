@@ -202,17 +202,30 @@ class Epochs:
 
     def __init__(self, order: BatchOrder, samples: Samples) -> None:
         self._order, self._samples = order, samples
-        self.rest = lru_cache(maxsize=1)(partial(_rest, order))  # an epoch that was read ahead comes next
+        self.keep(0)
+
+    def keep(self, stop: int) -> None:
+        """Leave the samples up to a number, without it, out of what is read: they are in memory."""
+        self.rest = lru_cache(maxsize=1)(partial(_rest, self._order, stop))  # an epoch that was read ahead comes next
 
     def requests(self, epoch: int, first: int) -> Iterator[Request]:
         """Yield what is read from a batch of an epoch on. The sequence goes on with the next epoch, without an end."""
         while len(self._order):
-            for numbers in self.rest(epoch, first)[1]:
+            for numbers in self.rest(epoch, first).reads:
                 yield Request(self._samples.of(numbers), epoch)
             epoch, first = epoch + 1, 0
 
 
-def _rest(order: BatchOrder, epoch: int, first: int) -> tuple[list[Int64], Sequence[Int64]]:
-    """Return the samples of each batch of the rest of an epoch, and those that are read together."""
+class Rest(NamedTuple):
+    """The rest of an epoch, as numbers of samples."""
+
+    batches: list[Int64]
+    left: list[Int64]  # of each batch, those that are not in memory
+    reads: Sequence[Int64]  # the same, as they are read together
+
+
+def _rest(order: BatchOrder, kept: int, epoch: int, first: int) -> Rest:
     batches = order.batches(epoch)[first:]
-    return batches, order.reads(epoch, batches)
+    left = [numbers[numbers >= kept] for numbers in batches] if kept else batches
+    reads = order.reads(epoch, left)
+    return Rest(batches, left, [numbers for numbers in reads if len(numbers)] if kept else reads)

@@ -92,7 +92,8 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
     found["fused"] = aligned.values[:, :, :columns].contiguous() if of_role["reward"] else aligned.values
     batch.tensors = {**found, **{key: raw[key] for key in PASSED_THROUGH if key in raw}}
     per_tick = PER_TICK | pictures.keys() | (set() if layout.own_ticks else {"actions", "rewards"})
-    batch.per_tick = per_tick & batch.tensors.keys()
+    ticks = raw["tick_ns"].shape[1]
+    batch.per_tick = frozenset(key for key in per_tick & batch.tensors.keys() if batch.tensors[key].shape[1] == ticks)
     batch.mask = raw["tick_ns"] == ABSENT_NS
 
 

@@ -50,7 +50,7 @@ def raw_sample(
     for index, stream in enumerate(episode.streams.values()):
         method, size, image = sample.methods[stream.name], None, stream.is_image
         if image:
-            size, parts = _images(stream, ticks_ns, method, episode.source, jpeg_files)
+            size, parts = _images(stream, ticks_ns, sample.n_images, method, episode.source, jpeg_files)
         else:
             parts = _vectors(stream, span)
         arrays.update({key_of(index, part): array for part, array in parts.items()})
@@ -89,9 +89,11 @@ def _vectors(stream: Stream, span: NDArray[np.int64]) -> Arrays:
 
 
 def _images(
-    stream: Stream, ticks_ns: NDArray[np.int64], method: str, where: str, jpeg_files: bool
+    stream: Stream, ticks_ns: NDArray[np.int64], n_images: int | None, method: str, where: str, jpeg_files: bool
 ) -> tuple[tuple[int, int] | None, Arrays]:
     rows, valid, age = align_rows(stream, ticks_ns, method, where)
+    if n_images is not None:
+        rows = rows[-n_images:]
     distinct, place = np.unique(rows[rows >= 0], return_inverse=True)
     chosen = np.zeros(len(rows), np.int64)  # which of the images, from 1 on; 0: none
     chosen[rows >= 0] = place + 1

@@ -55,7 +55,7 @@ def read_windows(dataset: Any, items: Sequence[int]) -> WindowRun | None:
         return None
     ticks = np.array([tick for _, tick in places], np.int64)
     rows, flags = dataset.window.rows(ticks[:, None], count)
-    arrays, texts = episode.windows(*rows)
+    arrays, texts = episode.windows(*rows, dataset.window.n_images)
     return WindowRun({**arrays, **flags}, texts, dataset.window.n_obs)
 
 

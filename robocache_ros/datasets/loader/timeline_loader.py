@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,13 @@ from torch import Tensor
 
 from robocache_ros.datasets.loader.augmentation import Augmentation, Finishing, Normalisation
 from robocache_ros.datasets.loader.batch import RAGGED, Batch, Skipped
-from robocache_ros.datasets.loader.cache import CachedBatches, chunks_of, filled
+from robocache_ros.datasets.loader.cache import Part, chunks_of, filled, joined
 from robocache_ros.datasets.loader.order import (
     MIX,
     BatchOrder,
     Epochs,
     Int64,
+    Rest,
     Samples,
     permutation,
     philox,
@@ -44,6 +46,7 @@ MAX_WORKERS = 1024
 MAX_PREFETCH = 4096
 MAX_NAMED = 1000  # skipped samples whose reason is kept
 MAX_COUNT = 2**53  # of epochs and samples in a state
+UNCACHED = 32  # batches before a cache is filled automatically: the training allocates its memory of the GPU first
 _LOG = logging.getLogger("robocache_ros.datasets.loader")
 
 
@@ -69,7 +72,7 @@ class LoaderOptions:
         image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
         jpeg: decoder of jpeg files: `cpu`, or `gpu`: nvJPEG, which is faster and differs by a few counts.
         align_on: `device`: the workers send the streams as they are, and one operation aligns the batch; `workers`:
-            they align each sample; `auto`: the device if it is a GPU. The bits are the same.
+            they align each sample; `auto`: the device if it is a GPU and the order has no runs. The bits are the same.
         prefetch: batches that workers read ahead, also of the next epoch; None: two per worker, and at least two.
         max_batch_bytes: limit of a batch in host memory. There are `prefetch` + 2 such blocks, and one in each worker.
         rank, world_size: of this process; None: those of torch.distributed if it is initialised, else 0 of 1.
@@ -159,8 +162,9 @@ class TimelineLoader:
         drop_last: leave out the last samples if they do not fill a batch of each rank.
         workers: processes that read; 0: this process does.
         device: of the batches: cpu, cuda, cuda:<index>, or auto.
-        cache: keep the dataset, aligned: on the `device`, on the `host`, wherever it fits (`auto`), or `none`. One pass
-            fills it before the first epoch. Each tick is kept once, however many windows of the dataset have it.
+        cache: keep the dataset, aligned: on the `device`, on the `host`, on both as far as it fits (`auto`), or `none`.
+            One pass fills it, for `auto` and a GPU after 32 batches. Each tick is kept once, however many windows of
+            the dataset have it.
         statistics: mean and std by key, by which valid values are normalised; `auto`: as of `dataset_statistics`.
         augmentation: random changes of the samples.
         on_error: `raise` on a sample that cannot be read, or `skip` it: `skipped` counts them, and
@@ -197,7 +201,10 @@ class TimelineLoader:
         self.dataset, self.batch_size, self.device, self.options = dataset, batch_size, find_device(device), options
         self.cache = check_choice("cache", cache, CACHES)
         if depends_on_epoch(dataset) and cache != "none":
-            raise RoboCacheError("cache: the dataset has other items in each epoch; use cache='none'")
+            if cache != "auto":
+                raise RoboCacheError("cache: the dataset has other items in each epoch; use cache='none'")
+            self.cache = cache = "none"
+            _LOG.info("cache: none, because the dataset has other items in each epoch")
         self.skipped = 0  # samples that were left out, in all epochs
         self.skipped_samples: dict[int, str] = {}  # their numbers, and why; the first 1,000
         self._samples = Samples(dataset, options.windows, skip=on_error == "skip")
@@ -215,12 +222,17 @@ class TimelineLoader:
         self._epoch, self._position = 0, 0  # of the next batch
         self._resumed, self._filled = False, False
         self._iterating: Any = lambda: None  # the iterator of the epoch, weakly
-        self._cached: CachedBatches | None = None
+        self._cached: list[Part] = []
+        self._uncached = UNCACHED if self.device.type == "cuda" else 0
         raw, files = options.aligns_on(self.device), options.jpeg == "gpu"
+        if isinstance(self._order, RunOrder) and options.align_on == "auto" and not files:
+            raw = False  # a worker aligns the windows of a run together, and the device would do so run by run
         reader = BatchReader(dataset, on_error == "skip", raw, files, chunks_of(dataset, cache))
         prefetch = max(2 * workers, 2) if options.prefetch is None else options.prefetch
         self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, options.max_batch_bytes)
         self._workers = workers
+        gathers = self.device.type == "cuda" and (self.cache != "none" or isinstance(self._order, RunOrder))
+        self._stream: Any = torch.cuda.Stream(self.device) if gathers else None  # type: ignore[no-untyped-call]
         self._close = weakref.finalize(self, self._prefetcher.close)
 
     def __len__(self) -> int:
@@ -263,7 +275,7 @@ class TimelineLoader:
         self._resumed = False  # not before: an iterator that is not used leaves no epoch
         epoch, first = self._epoch, self._position
         delivered = first > 0
-        for position, (batch, skipped) in enumerate(self._found(epoch, first), start=first + 1):
+        for position, (batch, skipped) in enumerate(self._ahead(self._found(epoch, first)), start=first + 1):
             self._position = position
             for number, reason in skipped:
                 self._skip(number, reason)
@@ -275,24 +287,75 @@ class TimelineLoader:
             number, reason = next(iter(self.skipped_samples.items()))
             raise RoboCacheError(f"epoch {epoch}: no sample can be read, the first because sample {number}: {reason}")
 
+    def _ahead(self, found: Iterator[tuple[Batch | None, Skipped]]) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield the same. On a GPU, what is put together there is a batch ahead, while the training uses the last."""
+        if self._stream is None:
+            yield from found
+            return
+        ready: tuple[Batch | None, Skipped] | None = None
+        while True:
+            current = torch.cuda.current_stream(self.device)
+            event = self._stream.record_event()  # of the batch that is ready
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                following = next(found, None)
+            if ready is not None:
+                current.wait_event(event)
+                if ready[0] is not None:
+                    for tensor in (*ready[0].tensors.values(), ready[0].padding()):
+                        tensor.record_stream(current)
+                yield ready
+            if following is None:
+                return
+            ready = following
+
     def _found(self, epoch: int, first: int) -> Iterator[tuple[Batch | None, Skipped]]:
         """Yield batches of an epoch, None for one without a sample that can be read, and the samples that it lacks."""
+        if self.cache == "auto" and not self._filled:
+            for found in islice(self._served(epoch, first), self._uncached):
+                self._uncached, first = self._uncached - 1, first + 1
+                yield found
+            if self._uncached:
+                return
         if self.cache != "none" and not self._filled:
             self._cached = filled(self.cache, self.dataset, self._prefetcher, self._widths, self.device)
+            self._epochs.keep(self._cached[-1].stop if self._cached else 0)
             self._filled = True
-        if self._cached is not None:
-            for batch, skipped in self._cached.batches(self._order.batches(epoch)[first:], self._samples):
-                yield batch and self._finish(batch), skipped
+        yield from self._served(epoch, first)
+
+    def _served(self, epoch: int, first: int) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield what `_found` yields, from memory as far as it is there."""
+        rest = self._epochs.rest(epoch, first)
+        memory = [
+            part.batches.batches([n[(n >= part.begin) & (n < part.stop)] for n in rest.batches], self._samples)
+            for part in self._cached
+        ]
+        if memory and self._cached[-1].stop >= len(self._samples):
+            sources = memory
+        elif memory:
+            sources = [self._read(epoch, first, rest, _as_it_is), *memory]
+        else:
+            plain = not isinstance(self._order, RunOrder)
+            for batch, skipped in self._read(epoch, first, rest, self._finish if plain else _as_it_is):
+                yield batch if plain else batch and self._finish(batch), skipped
             return
-        batches, reads = self._epochs.rest(epoch, first)
+        for numbers, *found in zip(rest.batches, *sources, strict=True):
+            parts = [batch for batch, _ in found if batch is not None]
+            yield self._finish(joined(parts, numbers)) if parts else None, sum((each for _, each in found), ())
+
+    def _read(
+        self, epoch: int, first: int, rest: Rest, finish: Callable[[Batch], Batch]
+    ) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield the samples of each batch that are not in memory, as workers read them."""
         requests = self._epochs.requests(epoch, first)
+        found = self._prefetcher.batches(requests, len(rest.reads), self._widths, finish)
         if isinstance(self._order, RunOrder):
-            runs = self._prefetcher.batches(requests, len(reads), self._widths, lambda run: run)
-            for batch, skipped in mixed(batches, runs):
-                yield batch and self._finish(batch), skipped
+            yield from mixed(rest.left, found)
             return
-        for item in self._prefetcher.batches(requests, len(reads), self._widths, self._finish):
-            yield item.batch, item.description.skipped
+        for numbers in rest.left:
+            item = next(found) if len(numbers) else None
+            yield (None, ()) if item is None else (item.batch, item.description.skipped)
+        next(found, None)  # the workers read the next epoch
 
     def _finish(self, batch: Batch) -> Batch:
         return self._finishing.apply(batch, self._epoch)
@@ -354,6 +417,10 @@ class TimelineLoader:
         The loader is of no use afterwards.
         """
         self._close()
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 MAX_BUFFER = 2**20

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from robocache_ros import normalize_image
 from robocache_ros.datasets import (
     Augmentation,
     LoaderOptions,
+    ShuffledRuns,
     SourceEpisode,
     Stream,
     TimelineDataset,
@@ -345,15 +348,24 @@ def test_a_mixture_is_drawn_anew_in_each_epoch() -> None:
     assert next(iter(loader))["dataset"] == first
 
 
-def test_a_mixture_is_not_cached() -> None:
+def test_a_mixture_is_not_cached(caplog: pytest.LogCaptureFixture) -> None:
     mixture = WeightedMixture({"a": TimelineDataset(Moving())}, {"a": 1})
     with pytest.raises(RoboCacheError, match="other items in each epoch"):
-        TimelineLoader(mixture, 2, cache="auto")
+        TimelineLoader(mixture, 2, cache="host")
+    with caplog.at_level("INFO"):
+        assert TimelineLoader(mixture, 2, cache="auto").cache == "none"
+    assert "cache: none, because the dataset has other items in each epoch" in caplog.text
 
 
 # A cache of windows keeps each tick once, and its batches have the bits of those that are read.
 
-WINDOWS = [Window(), Window(n_obs=3, horizon=5, action_offset=1), Window(2, 2, -1), Window(40, 1, 30)]
+WINDOWS = [
+    Window(),
+    Window(n_obs=3, horizon=5, action_offset=1),
+    Window(2, 2, -1, n_images=1),
+    Window(40, 1, 30),
+    Window(3, 2, n_images=2),
+]
 
 
 @pytest.fixture
@@ -376,6 +388,8 @@ def epochs(dataset: Any, **options: Any) -> list[dict[str, Any]]:
         (WINDOWS[1], False, "", "device"),
         (WINDOWS[1], False, "png", "workers"),
         (WINDOWS[2], True, "png", "device"),
+        (WINDOWS[2], True, "png", "workers"),
+        (WINDOWS[4], False, "jpeg", "device"),
     ],
 )
 def test_cached_windows_have_the_bits_of_windows_that_are_read(
@@ -384,6 +398,101 @@ def test_cached_windows_have_the_bits_of_windows_that_are_read(
     dataset = TimelineDataset(MovingStreams(3, images, marks=marks), window=window)
     cached = epochs(dataset, options=LoaderOptions(align_on=align_on), cache="host")
     assert same(cached, epochs(dataset, options=LoaderOptions(align_on=align_on)))
+
+
+@pytest.mark.parametrize("align_on", ["device", "workers"])
+@pytest.mark.parametrize("images", ["arrays", "png"])
+@pytest.mark.parametrize("shuffle", [True, ShuffledRuns(4, 8)], ids=str)
+def test_windows_have_images_of_their_newest_ticks_only(align_on: str, images: str, shuffle: Any) -> None:
+    options = {"options": LoaderOptions(align_on=align_on), "shuffle": shuffle}
+    source = MovingStreams(3, images)
+    whole, newest = (
+        epochs(TimelineDataset(source, window=Window(3, 2, n_images=count)), **options) for count in (None, 2)
+    )
+    cameras = [key for key in whole[0] if key.partition("/")[0] == "vision"]
+    assert cameras
+    for batch in whole:
+        batch.update({key: batch[key][:, 1:] for key in cameras})
+    assert same(newest, whole)
+
+
+def test_a_window_without_images_or_with_more_than_ticks_is_refused() -> None:
+    for count in (0, 3):
+        with pytest.raises(RoboCacheError, match="n_images is from 1 to n_obs"):
+            Window(2, n_images=count)
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for the first ones of the five episodes."""
+    monkeypatch.setattr("robocache_ros.datasets.loader.cache.free_bytes", lambda place: 30_000)
+
+
+@pytest.mark.usefixtures("half")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [True, False, ShuffledRuns(4, 8)], ids=str)
+def test_what_does_not_fit_is_read_in_each_epoch(shuffle: Any, workers: int, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = TimelineDataset(MovingStreams(), window=WINDOWS[1])
+    with caplog.at_level("INFO"):
+        cached = epochs(dataset, shuffle=shuffle, cache="auto", workers=workers)
+    assert re.search(r"cache: \d+ ticks on cpu and \d+ ticks are read in each epoch, because of 0.00 GiB", caplog.text)
+    assert same(cached, epochs(dataset, shuffle=shuffle))
+
+
+@pytest.mark.usefixtures("half")
+def test_a_partly_cached_loader_leaves_out_samples_that_cannot_be_read() -> None:
+    source = MovingStreams(images="jpeg")
+    source.broken = (4,)
+    dataset = TimelineDataset(source, window=WINDOWS[1])
+    options = LoaderOptions(align_on="workers")
+    loader = TimelineLoader(dataset, 4, shuffle=True, cache="auto", on_error="skip", options=options)
+    seen = [number for batch in loader for number in batch["index"].tolist()]
+    assert loader._cached
+    assert loader.skipped_samples
+    assert min(loader.skipped_samples) >= dataset.window_ends()[3]
+    assert sorted([*seen, *loader.skipped_samples]) == list(range(len(dataset)))
+
+
+@pytest.mark.usefixtures("half")
+@pytest.mark.parametrize("seen", [1, 7])
+def test_a_partly_cached_loader_continues_with_the_very_next_sample(seen: int) -> None:
+    dataset = TimelineDataset(MovingStreams(), window=WINDOWS[1])
+    first, second = (TimelineLoader(dataset, 4, shuffle=ShuffledRuns(4, 8), cache="auto") for _ in range(2))
+    whole = [*first, *first]
+    first.set_epoch(0)
+    iterator = iter(first)
+    for _ in range(seen):
+        next(iterator)
+    second.load_state_dict(first.state_dict())
+    assert same([*second, *second], whole[seen:])
+
+
+@pytest.mark.parametrize("shuffle", [True, ShuffledRuns(4, 8)], ids=str)
+@pytest.mark.parametrize("before", [3, 20])
+def test_a_cache_that_is_filled_later_changes_no_batch(shuffle: Any, before: int) -> None:
+    """As for a GPU, whose memory is known when the training has begun."""
+    dataset = TimelineDataset(MovingStreams(), window=WINDOWS[1])
+    loader = TimelineLoader(dataset, 4, shuffle=shuffle, cache="auto")
+    loader._uncached = before
+    found = [*loader, *loader]
+    assert loader._cached
+    assert same(found, list(chain(*[TimelineLoader(dataset, 4, shuffle=shuffle)] * 2)))
+
+
+def test_a_place_that_has_less_than_it_reports_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*arguments: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(window_cache, "_empty", full)
+    dataset = TimelineDataset(MovingStreams(), window=WINDOWS[1])
+    with caplog.at_level("INFO"):
+        assert same(epochs(dataset, cache="auto"), epochs(dataset))
+    assert "cache: none, because of 0.00 GiB expected of 66 ticks" in caplog.text
+    assert "cpu has not: out of memory" in caplog.text
+    with pytest.raises(RoboCacheError, match="cache: out of memory; use cache='auto' or 'none'"):
+        epochs(dataset, cache="host")
 
 
 def test_episodes_of_one_read_and_of_several_have_the_same_bits() -> None:
@@ -405,8 +514,8 @@ def test_each_tick_is_kept_once() -> None:
     for n_obs in (1, 50):
         loader = TimelineLoader(TimelineDataset(MovingStreams(), window=Window(n_obs=n_obs)), 4, cache="host")
         next(iter(loader))
-        assert loader._cached is not None
-        tables = loader._cached._data[:3]
+        ((_, _, windows),) = loader._cached
+        tables = windows._data[:3]
         sizes.append(sum(tensor.nbytes for table in tables for tensor in table.values()))
     assert sizes[0] == sizes[1]
 
