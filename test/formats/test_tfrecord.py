@@ -180,6 +180,7 @@ def test_any_bytes_and_a_damaged_example_are_an_example_or_refused(given: bytes 
     [
         (ENCODED[:-1], "a field is cut off"),
         (ENCODED[:-1] + b"\x82", "a number is cut off"),
+        (ENCODED[:-4] + b"\x04" + ENCODED[-3:], "numbers are cut off"),
         (bytes.fromhex("0a160a140a016112" + "0f1a0d0a0b" + "80" * 10 + "01"), "a number is longer than 10 bytes"),
     ],
 )
