@@ -181,6 +181,9 @@ def test_any_bytes_and_a_damaged_example_are_an_example_or_refused(given: bytes 
         (ENCODED[:-1], "a field is cut off"),
         (ENCODED[:-1] + b"\x82", "a number is cut off"),
         (ENCODED[:-4] + b"\x04" + ENCODED[-3:], "numbers are cut off"),
+        (ENCODED[:-5] + b"\x12" + ENCODED[-4:], "a list of numbers has the tag 18"),
+        (bytes.fromhex("0a0f0a0d0a016112080a06120278790a00"), "a list of bytes has the tag 18"),
+        (bytes.fromhex("0a0f0a0d0a016112080a060a0778790a00"), "bytes are cut off"),
         (bytes.fromhex("0a160a140a016112" + "0f1a0d0a0b" + "80" * 10 + "01"), "a number is longer than 10 bytes"),
     ],
 )
