@@ -249,36 +249,23 @@ def filled(edges, rng):
 
 @settings(max_examples=80)
 @given(random_trees(), st.integers(0, 8), st.integers(0, 8))
-def test_random_chains_agree_with_the_oracle(drawn, first, second):
+def test_random_chains_agree_with_the_oracle_and_one_tick_has_the_bits_that_it_has_among_many(drawn, first, second):
     edges, rng = drawn
     target, source = f"f{first % (len(edges) + 1)}", f"f{second % (len(edges) + 1)}"
     if target == source:
         return
     found = filled(edges, rng)
     ticks = np.sort(rng.integers(-20, 460, 12))
-    result = found.poses(target, source, ticks, LINEAR)
-    for k, tick in enumerate(ticks):
-        expected = oracle(edges, target, source, int(tick))
-        assert (expected is None) == (result.valid[k] == NONE)
-        if expected is not None:
-            # slerp's series leaves 1e-8 of an angle for each of 8 transforms, at a lever of some 10 m
-            np.testing.assert_allclose(matrix(result.values[k, :3], result.values[k, 3:]), expected, atol=2e-6)
-
-
-@settings(max_examples=40)
-@given(random_trees(), st.integers(0, 8), st.integers(0, 8))
-def test_one_tick_has_the_bits_that_it_has_among_many(drawn, first, second):
-    edges, rng = drawn
-    target, source = f"f{first % (len(edges) + 1)}", f"f{second % (len(edges) + 1)}"
-    if target == source:
-        return
-    found = filled(edges, rng)
-    ticks = np.sort(rng.integers(-20, 460, 9))
     many = found.poses(target, source, ticks, LINEAR)
     for k, tick in enumerate(ticks):
         one = found.poses(target, source, np.array([tick]), LINEAR)
         assert one.values[0].tobytes() == many.values[k].tobytes()
         assert (one.valid[0], one.age_ns[0]) == (many.valid[k], many.age_ns[k])
+        expected = oracle(edges, target, source, int(tick))
+        assert (expected is None) == (many.valid[k] == NONE)
+        if expected is not None:
+            # slerp's series leaves 1e-8 of an angle for each of 8 transforms, at a lever of some 10 m
+            np.testing.assert_allclose(matrix(many.values[k, :3], many.values[k, 3:]), expected, atol=2e-6)
 
 
 @settings(max_examples=40)
