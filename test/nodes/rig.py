@@ -169,9 +169,12 @@ class Rig:
 
     def _spin(self) -> None:
         from rclpy.executors import ExternalShutdownException
+        from rclpy.exceptions import InvalidHandle
 
         with suppress(ExternalShutdownException):
-            self.executor.spin_until_future_complete(self._closed)
+            while not self._closed.done():
+                with suppress(InvalidHandle):  # a test destroyed a node while the executor collected its handles
+                    self.executor.spin_until_future_complete(self._closed)
 
     def fusion(self, spec: dict[str, Any] | Path | str, **parameters: Any) -> Any:
         """A fusion node in this process."""

@@ -101,14 +101,14 @@ def replay(rig: Rig, given: dict[str, Any], rate: float, media: bool = False, **
 
 
 def undisturbed(play: Callable[[], dict[str, Any]], reference: Offline) -> dict[str, Any]:
-    """A replay in which the node received each message as early as in the offline run, of at most ten.
+    """A replay in which the node received each message as early as in the offline run, of at most twenty.
 
     The node expects that messages which were published before a message of /clock arrive before it. Where a machine is
     so busy that the transport repeats an image, this one comes after: the node counts it as late, or not at all if no
     /clock follows. Such a replay shows nothing about the rows. Neither does one whose first tick differs: there the
     node has found the publisher of /clock after the first message.
     """
-    for _ in range(10):
+    for _ in range(20):
         live = play()
         late = {name: int(counts["late"]) for name, counts in live["counters"].items()}
         received = {name: int(counts["received"]) for name, counts in live["counters"].items()}
@@ -120,7 +120,7 @@ def undisturbed(play: Callable[[], dict[str, Any]], reference: Offline) -> dict[
         ):
             return live
     raise AssertionError(
-        f"in ten replays messages came late, or the first tick differed: {begins}, {late}, {received}; "
+        f"in twenty replays messages came late, or the first tick differed: {begins}, {late}, {received}; "
         f"offline: {reference.counters}"
     )
 
