@@ -57,7 +57,7 @@ class Robot:
         points = rng.uniform(-0.7, 1.4, (4, POINTS, 4)).astype(np.float32)
         self.points = points.view(np.uint8).reshape(4, -1)
         self.vectors = {name: rng.normal(size=(64, width)).astype(np.float32) for name, width in VECTORS.items()}
-        self.costs: dict[str, list[float]] = {"vector": [], "image": [], "cloud": []}
+        self.costs: dict[str, list[float]] = {"vector": [], "image": [], "image in a buffer": [], "cloud": []}
 
     def feed(self, engine: FusionEngine, k: int) -> int:
         """Push the samples of tick k."""
@@ -66,8 +66,12 @@ class Robot:
             for i in range(10):
                 self._push(engine, "vector", name, now - 17 * MS + i * 2 * MS, rows[(10 * k + i) % 64])
         for i, name in enumerate(("front", "wrist")):
-            data = self.images[(2 * k + i) % len(self.images)]
-            self._push(engine, "image", name, now - MS, ImagePayload(data, "rgb8", WIDTH, HEIGHT, 3 * WIDTH))
+            data, kind = self.images[(2 * k + i) % len(self.images)], "image"
+            if name == "wrist":  # as in a node, where the middleware writes the message there
+                buffer, kind = engine.buffer(name, data.size)[: data.size], "image in a buffer"
+                buffer[:] = data
+                data = buffer
+            self._push(engine, kind, name, now - MS, ImagePayload(data, "rgb8", WIDTH, HEIGHT, 3 * WIDTH))
         data = self.points[k % len(self.points)]
         self._push(engine, "cloud", "cloud", now - MS, CloudPayload(data, POINTS, 1, 16, len(data), FIELDS))
         return now

@@ -30,9 +30,17 @@ RESAMPLE = [
     ((2048, 500, 250, 256), 0.95),
     ((32768, 120, 100, 16), 0.85),
     ((32768, 120, 100, 14), 0.85),
+    ((64, 75, 125, 270), None),  # odd widths: loads and stores of 2 and 4 bytes
+    ((512, 333, 300, 77), None),
+    ((16384, 200, 50, 23), None),
 ]
 FUSED = ((30, 512), (100, 64), (200, 12))  # samples and columns of three streams in a second
-FUSE = [((4, 50), 2.5), ((1024, 50), 0.85)]
+UNEVEN = ((500, 256), (500, 14))
+FUSE = [
+    ("3 streams", FUSED, (4, 50), 2.5),
+    ("3 streams", FUSED, (1024, 50), 0.85),
+    ("256 + 14 columns", UNEVEN, (32, 250), 6.0),
+]
 
 
 class Case:
@@ -213,9 +221,9 @@ def main() -> None:
                 made = cases(batches, [(samples, width)], targets, dtype)
                 rows.append(row(name, "resample", made, goal if dtype == torch.bfloat16 else None, rate, peers))
                 del made
-            for (batches, targets), goal in FUSE:
-                name = f"fuse 3 streams, B {batches} {str(dtype)[6:]}"
-                made = cases(batches, FUSED, targets, dtype)
+            for which, streams, (batches, targets), goal in FUSE:
+                name = f"fuse {which}, B {batches} {str(dtype)[6:]}"
+                made = cases(batches, streams, targets, dtype)
                 rows.append(row(name, "fuse", made, goal if dtype == torch.bfloat16 else None, rate, peers))
                 del made
         if not given.no_curves:

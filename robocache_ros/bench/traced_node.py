@@ -119,10 +119,10 @@ class Trace:
             self.asked_ns = time.time_ns()
             frames = resolve(ticks_ns, deadlines_ns)
             if joints and len(ticks_ns):
-                index, tick, deadline = joints.index, int(ticks_ns[-1]), int(deadlines_ns[-1])
-                selected = select_one(index.stamps_ns, tick, joints.rule, index.arrivals_ns, deadline)
+                stamps, arrivals, _ = joints.index.numbers
+                selected = select_one(stamps, int(ticks_ns[-1]), joints.rule, arrivals, int(deadlines_ns[-1]))
                 used = [row for row in (selected.lower, selected.upper) if row >= 0]
-                self.newest_joint_ns = max([int(index.stamps_ns[row]) for row in used], default=0)
+                self.newest_joint_ns = max([stamps[row] for row in used], default=0)
             return frames
 
         traced: Any = engine

@@ -170,11 +170,15 @@ class FusionEngine:
         if self._next is None:
             self._start_at(tick_grid.first_at_or_after(now_ns, rate_hz))
             assert self._next is not None
-        ticks = tick_grid.ticks_ns(self._next, max(0, self._candidates(now_ns) - self._next), rate_hz)
+        due = max(0, self._candidates(now_ns) - self._next)
+        if self.spec.emit == "fixed" and limit is not None:
+            due = min(due, limit)
+        ticks = tick_grid.ticks_ns(self._next, due, rate_hz)
         deadlines = self.deadlines(ticks)
-        # With eager ticks and poses of /tf, a tick can be complete before an earlier one; it waits for that one.
-        due = int(np.searchsorted(np.maximum.accumulate(deadlines), now_ns, side="right"))
-        due = due if limit is None else min(due, limit)
+        if self.spec.emit == "eager":
+            # With poses of /tf, a tick can be complete before an earlier one; it waits for that one.
+            due = int(np.searchsorted(np.maximum.accumulate(deadlines), now_ns, side="right"))
+            due = due if limit is None else min(due, limit)
         if not due:
             return self.resolve(ticks[:0], deadlines[:0])
         frames = self.resolve(ticks[:due], deadlines[:due])

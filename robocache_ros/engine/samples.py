@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class SampleIndex:
         self.capacity = capacity
         self.growing = growing
         # Stamps, arrivals and slots; twice as long as needed, so that rows are rarely moved.
-        self._rows = np.empty((3, 2 * capacity), np.int64)
+        self._use(np.empty((3, 2 * capacity), np.int64))
         self.clear()
 
     def clear(self) -> None:
@@ -44,6 +45,20 @@ class SampleIndex:
 
     def __len__(self) -> int:
         return self._stop - self._start
+
+    def _use(self, rows: Int64) -> None:
+        self._rows = rows
+        self._stamps: memoryview[int]
+        self._arrivals: memoryview[int]
+        self._slots: memoryview[int]
+        # A number is read from a memoryview, as an int, in half of the time that an array takes.
+        self._stamps, self._arrivals, self._slots = (row.data for row in rows)
+
+    @property
+    def numbers(self) -> tuple[memoryview[int], memoryview[int], memoryview[int]]:
+        """`stamps_ns`, `arrivals_ns` and `slots`, to read single numbers from."""
+        inside = slice(self._start, self._stop)
+        return self._stamps[inside], self._arrivals[inside], self._slots[inside]
 
     @property
     def stamps_ns(self) -> Int64:
@@ -68,8 +83,8 @@ class SampleIndex:
     def __contains__(self, stamp_ns: int) -> bool:
         if stamp_ns > self._newest:
             return False
-        row = int(np.searchsorted(self.stamps_ns, stamp_ns))
-        return row < len(self) and int(self.stamps_ns[row]) == stamp_ns
+        row = bisect_left(self._stamps, stamp_ns, self._start, self._stop)
+        return row < self._stop and self._stamps[row] == stamp_ns
 
     def insert(self, stamp_ns: int, arrival_ns: int) -> int:
         """Add a sample with a new stamp; returns the slot for its payload."""
@@ -84,11 +99,11 @@ class SampleIndex:
         slot = self._free.pop()
         row = self._stop
         if stamp_ns < self._newest:
-            row = self._start + int(np.searchsorted(self.stamps_ns, stamp_ns))
+            row = bisect_left(self._stamps, stamp_ns, self._start, self._stop)
             self._rows[:, row + 1 : self._stop + 1] = self._rows[:, row : self._stop].copy()
         else:
             self._newest = stamp_ns
-        self._rows[0, row], self._rows[1, row], self._rows[2, row] = stamp_ns, arrival_ns, slot
+        self._stamps[row], self._arrivals[row], self._slots[row] = stamp_ns, arrival_ns, slot
         self._stop += 1
         return slot
 
@@ -117,32 +132,32 @@ class SampleIndex:
     def drop(self, row: int) -> int:
         """Drop one sample; returns the freed slot."""
         at = self._start + row
-        slot = int(self._rows[2, at])
+        slot = self._slots[at]
         self._free.append(slot)
         if row == 0:
             self._start += 1
         else:
             self._rows[:, at : self._stop - 1] = self._rows[:, at + 1 : self._stop].copy()
             self._stop -= 1
-        self._newest = int(self._rows[0, self._stop - 1]) if len(self) else -(2**63)
+        self._newest = self._stamps[self._stop - 1] if len(self) else -(2**63)
         return slot
 
     def prune(self, before_ns: int) -> list[int]:
         """Drop every sample older than `before_ns`; returns the freed slots."""
-        if not len(self) or self._rows[0, self._start] >= before_ns:
+        start = self._start
+        if start == self._stop or self._stamps[start] >= before_ns:
             return []
-        count = int(np.searchsorted(self.stamps_ns, before_ns))
-        freed: list[int] = self.slots[:count].tolist()
+        self._start = bisect_left(self._stamps, before_ns, start, self._stop)
+        freed = self._slots[start : self._start].tolist()
         self._free.extend(freed)
-        self._start += count
-        if not len(self):
+        if self._start == self._stop:
             self._newest = -(2**63)
         return freed
 
     def _compact(self) -> None:
         kept = self._rows[:, self._start : self._stop].copy()
         if self._rows.shape[1] < 2 * self.capacity:
-            self._rows = np.empty((3, 2 * self.capacity), np.int64)
+            self._use(np.empty((3, 2 * self.capacity), np.int64))
         self._rows[:, : kept.shape[1]] = kept
         self._start, self._stop = 0, kept.shape[1]
 
@@ -277,9 +292,10 @@ class StreamSamples:
         while True:
             if len(ticks) == 1:
                 deadline = None if deadlines is None else int(deadlines[0])
-                one = select_one(index.stamps_ns, int(ticks[0]), self.rule, index.arrivals_ns, deadline)
+                stamps, arrivals, slots = index.numbers
+                one = select_one(stamps, int(ticks[0]), self.rule, arrivals, deadline)
                 if self.vector or one.lower < 0 or self._usable(backend, one.lower):
-                    return selections.set_one(number, one, index.slots)
+                    return selections.set_one(number, one, slots)
             else:
                 selected = select(index.stamps_ns, ticks, self.rule, index.arrivals_ns, deadlines)
                 rows = [] if self.vector else np.unique(selected.lower[selected.lower >= 0]).tolist()

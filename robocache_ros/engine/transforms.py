@@ -230,14 +230,15 @@ class EdgeSamples:
         index = self.index
         if len(ticks) == 1:
             deadline = None if deadlines is None else int(deadlines[0])
-            one = select_one(index.stamps_ns, int(ticks[0]), rule, index.arrivals_ns, deadline)
+            stamps, arrivals, _ = index.numbers
+            one = select_one(stamps, int(ticks[0]), rule, arrivals, deadline)
             lower, upper, age = np.array([[one.lower], [one.upper], [one.age_ns]], np.int64)
             found = Selection(lower, upper, np.zeros(1, np.float32), np.array([one.valid], np.uint8), age)
         else:
             found = select(index.stamps_ns, ticks, rule, index.arrivals_ns, deadlines)
         if not len(index):
             return EdgeAtTicks(np.full(len(ticks), None, object), *_nothing(len(ticks)))
-        stamps, slots = index.stamps_ns, index.slots
+        stamps_ns, slots = index.stamps_ns, index.slots
         lower, upper = slots[found.lower], slots[found.upper]
         parents = self._parents[lower]
         parents[found.valid == NONE] = None
@@ -247,8 +248,8 @@ class EdgeSamples:
         valid = np.where(ends, np.where(held, HELD, NONE), found.valid).astype(np.uint8)
         parents[valid == NONE] = None
         upper = np.asarray(np.where(ends, lower, upper), np.int64)
-        gap = stamps[found.upper] - stamps[found.lower]
-        share = (ticks - stamps[found.lower]).astype(np.float64) / np.maximum(gap, 1).astype(np.float64)
+        gap = stamps_ns[found.upper] - stamps_ns[found.lower]
+        share = (ticks - stamps_ns[found.lower]).astype(np.float64) / np.maximum(gap, 1).astype(np.float64)
         weight = np.where(lower != upper, share, 0.0)
         return EdgeAtTicks(parents, lower, upper, weight, valid, found.age_ns)
 

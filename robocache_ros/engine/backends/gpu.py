@@ -239,6 +239,7 @@ class PreparedLayouts:
         self._stream = stream
         self._normalized = normalized
         self._by_layout: dict[LayoutKey, Prepared] = {}
+        self._latest: tuple[LayoutKey, Prepared] | None = None  # compared first: the hash of a layout takes longer
         self._sums: Tensor | None = None
         if stream.voxels and stream.voxels.features:
             cells = math.prod(stream.voxels.shape)
@@ -252,11 +253,14 @@ class PreparedLayouts:
 
     def prepare(self, key: LayoutKey) -> Prepared:
         """What to launch for a sample with a layout; raises ValueError if the layout is not possible."""
+        if self._latest and self._latest[0] == key:
+            return self._latest[1]
         prepared = self._by_layout.get(key)
         if prepared is None:
             if len(self._by_layout) == MAX_LAYOUTS:
                 self._by_layout.clear()
             prepared = self._by_layout[key] = self._prepare(*key)
+        self._latest = key, prepared
         return prepared
 
     def _prepare(self, nbytes: int, layout: MediaLayout) -> Prepared:
@@ -366,6 +370,7 @@ class MediaRing:
         self._serial = 0
         self._layouts = PreparedLayouts(stream, options.normalized, device)
         self._latest: Prepared | None = None
+        self._accepted: Prepared | None = None  # the newest one whose format was compared with that of `tensors`
         self._shown = self._turn = 0  # serial of the sample in the newest tensor, 0 for none; index of that tensor
         # Compressed images are decoded, and depth images are joined with their colours, on the host.
         self.from_host = stream.type.endswith("/CompressedImage") or bool(stream.color)
@@ -408,9 +413,11 @@ class MediaRing:
             self._decode(sample)
         assert sample.key
         prepared = self._layouts.prepare(sample.key)
-        self.format.require(prepared.shape, prepared.dtype)
-        if ((1, *prepared.shape), prepared.dtype) != (self.tensors[0].shape, self.tensors[0].dtype):
-            self._make_tensors()
+        if prepared is not self._accepted:
+            self.format.require(prepared.shape, prepared.dtype)
+            if ((1, *prepared.shape), prepared.dtype) != (self.tensors[0].shape, self.tensors[0].dtype):
+                self._make_tensors()
+            self._accepted = prepared
         sample.prepared = prepared
 
     def part(self, slot: int) -> Part:

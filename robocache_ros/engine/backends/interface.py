@@ -59,7 +59,7 @@ class Selections:
             self.sample_age_ms[:, ages] = np.where(selected.rows >= 0, selected.age_ns / NS_PER_MS, -1)
         self.windows[stream] = replace(selected, rows=rows)
 
-    def set_one(self, stream: int, selected: TickSelection, slots: Int64) -> None:
+    def set_one(self, stream: int, selected: TickSelection, slots: Sequence[int]) -> None:
         """Like `set`, for a single tick."""
         self.lower[0, stream] = slots[selected.lower] if selected.lower >= 0 else -1
         self.upper[0, stream] = slots[selected.upper] if selected.upper >= 0 else -1

@@ -6,6 +6,8 @@ the ticks of an engine) or in stamps of any order (`select_batch`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -182,13 +184,17 @@ NOTHING = TickSelection(-1, -1, 0.0, NONE, 0)
 
 
 def select_one(
-    stamps_ns: Int64, tick_ns: int, rule: Rule, arrivals_ns: Int64 | None = None, deadline_ns: int | None = None
+    stamps_ns: Sequence[int],
+    tick_ns: int,
+    rule: Rule,
+    arrivals_ns: Sequence[int] | None = None,
+    deadline_ns: int | None = None,
 ) -> TickSelection:
     """`select` for one tick, as on a robot.
 
     It repeats the rules of `_align` in Python numbers: this takes 2 us, and tensors of one element take much longer.
     """
-    lower = int(stamps_ns.searchsorted(tick_ns, "right")) - 1
+    lower = bisect_right(stamps_ns, tick_ns) - 1
     upper, size = lower + 1, len(stamps_ns)
     if deadline_ns is not None:
         assert arrivals_ns is not None
@@ -196,8 +202,8 @@ def select_one(
             lower -= 1
         while upper < size and arrivals_ns[upper] > deadline_ns:
             upper += 1
-    age = tick_ns - int(stamps_ns[lower]) if lower >= 0 else 0
-    ahead = int(stamps_ns[upper]) - tick_ns if upper < size else 0
+    age = tick_ns - stamps_ns[lower] if lower >= 0 else 0
+    ahead = stamps_ns[upper] - tick_ns if upper < size else 0
     selects = SELECTS[rule.method]
     if selects in ("nearest", "next"):
         # the earlier one on a tie
