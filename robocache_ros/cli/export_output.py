@@ -234,7 +234,8 @@ def show_result(result: ExportResult, *, report: bool) -> None:
             messages = f"{counts['dropped']:,} of {counts['received']:,} messages"
             tables.say(f"{stream.name}: {messages} dropped ({drop_causes(counts)})")
         if counts["filled"]:
-            tables.say(f"{stream.name}: NaN or infinite values of {counts['filled']:,} messages filled, as the spec says")
+            messages = f"{counts['filled']:,} messages"
+            tables.say(f"{stream.name}: NaN or infinite values of {messages} filled, as the spec says")
     tables.show_notes(result.notes)
     for recording in result.recordings:
         tables.show_notes(recording.notes)

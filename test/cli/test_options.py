@@ -171,7 +171,7 @@ def test_help_of_export_is_a_screen_and_a_half_in_panels() -> None:
     )
     panels = ("Input", "Output", "Episodes", "Actions", "Images", "Machines")
     assert [panel for panel in panels if f"─ {panel}" not in done.stdout] == []
-    assert len(done.stdout.splitlines()) <= 75
+    assert len(done.stdout.splitlines()) <= 76
 
 
 def test_help_of_export_names_the_formats() -> None:
