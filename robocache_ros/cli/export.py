@@ -24,7 +24,7 @@ def export(
             *("--spec", "-s"),
             parser=place,
             metavar="PATH",
-            help="Fusion spec (YAML), a file or a URL; repeatable.",
+            help="Fusion spec (`info --write-spec` writes one), or its URL; repeatable.",
             rich_help_panel=INPUT,
         ),
     ],
@@ -49,6 +49,7 @@ def export(
 ) -> None:
     """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one.
 
+    Formats: lerobot, lerobot21, robomimic, diffusion_policy, rlds, webdataset, mcap, delta.
     With several specs or rates, each spec at each rate is a dataset in DIR/<spec>-<rate>hz.
     """
     stop = StopSignals()  # by exceptions, so that files are removed

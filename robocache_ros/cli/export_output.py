@@ -84,11 +84,7 @@ def problem_lines(all_expected: Sequence[Expected]) -> list[str]:
         for problem in problems:
             where = printable(expected.path, 60)
             bare = problem
-            for prefix in (
-                f"{expected.path}: ",
-                f"{where}: ",
-                f"{expected.path}/",
-            ):  # of a file in it
+            for prefix in (f"{expected.path}: ", f"{where}: ", f"{expected.path}/"):  # the last one: of a file in it
                 bare = bare.removeprefix(prefix)
             found.setdefault(bare, []).append(where)
     lines = []
@@ -134,7 +130,7 @@ def _episodes_of(expected: Expected) -> str:
     result = expected.result
     if result is None:
         return ""
-    total = f"{result.frames} of {number_of(len(result.ticks_ns), 'tick')}"
+    total = f"{result.frames:,} of {number_of(len(result.ticks_ns), 'tick')}"
     return f" · {result.duration_s:.1f} s · {total} in {number_of(len(result.episodes), 'episode')}"
 
 
@@ -235,10 +231,11 @@ def show_result(result: ExportResult, *, report: bool) -> None:
     for stream in result.recordings[0].spec.streams:
         counts = sum((recording.counters[stream.name] for recording in result.recordings), Counter[str]())
         if counts["dropped"]:
-            messages = f"{counts['dropped']} of {counts['received']} messages"
+            messages = f"{counts['dropped']:,} of {counts['received']:,} messages"
             tables.say(f"{stream.name}: {messages} dropped ({drop_causes(counts)})")
         if counts["filled"]:
-            tables.say(f"{stream.name}: NaN or infinite values of {counts['filled']} messages filled, as the spec says")
+            messages = f"{counts['filled']:,} messages"
+            tables.say(f"{stream.name}: NaN or infinite values of {messages} filled, as the spec says")
     tables.show_notes(result.notes)
     for recording in result.recordings:
         tables.show_notes(recording.notes)

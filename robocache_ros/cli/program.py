@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import time
@@ -105,6 +106,8 @@ def run(app: Callable[..., Any], arguments: Sequence[str], name: str) -> None:
         arguments: its arguments.
         name: how the help names it.
     """
+    if logging.lastResort:  # where no other handler is: warnings of the engine, among the output of a command
+        logging.lastResort.setFormatter(logging.Formatter(f"{name}: %(levelname)s: %(message)s"))
     if JSON_OPTION in arguments:
         _run_for_json(app, arguments)
     try:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import number_of, printable
@@ -102,7 +103,7 @@ def bag_table(info: BagInfo) -> Table:
     table = plain_table(
         f"{printable(info.path.absolute().name, 80)} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB",
         ("topic",),
-        ("messages", "Hz", "lost", "gap ms", "delay ms"),
+        ("messages", "Hz", "lost", "gap ms", "delay ms: median / max"),
     )
     for name, topic in info.topics.items():
         stats = topic.stats
@@ -216,7 +217,8 @@ def percent(share: float) -> str:
 
 def plain_table(title: str, left: Iterable[str] = (), right: Iterable[str] = ()) -> Table:
     """Return a table without rules around its cells, with columns of text, and after them of numbers."""
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    heading = Text(title, style="table.title", no_wrap=True, overflow="ignore")
+    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for name in left:
         table.add_column(name, no_wrap=True)
     for name in right:

@@ -210,15 +210,15 @@ class ExportedRecording:
             return ""
         between = total - self.leading - self.trailing - self.frames
         parts = [
-            f"{count} {where}"
+            f"{count:,} {where}"
             for count, where in ((self.leading, "at the start"), (between, "in between"), (self.trailing, "at the end"))
             if count
         ]
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
         if tuple(self.reasons) == ("without a value",):  # else the streams of other ticks would be named too
             reasons += f" of {self._missing()}"
         split = f"; {len(self.episodes)} episodes" if len(self.episodes) > 1 else ""
-        return f"{total - self.frames} of {number_of(total, 'tick')} left out: {reasons} ({', '.join(parts)}){split}"
+        return f"{total - self.frames:,} of {number_of(total, 'tick')} left out: {reasons} ({', '.join(parts)}){split}"
 
     def _missing(self) -> str:
         """Name the streams whose missing values leave ticks out, the most frequent first."""
@@ -231,7 +231,7 @@ class ExportedRecording:
 def drop_causes(counts: Mapping[str, int]) -> str:
     """List why messages of a stream were dropped, with numbers, from its counters; empty if none were."""
     causes = {key.removeprefix("dropped:"): count for key, count in counts.items() if key.startswith("dropped:")}
-    return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
+    return ", ".join(f"{count:,} {cause}" for cause, count in sorted(causes.items()))
 
 
 RECORDING_JSON, RECORDING_ARRAYS = "recording.json", "recording.npz"

@@ -178,7 +178,7 @@ class DatasetOptions:
         many(_format, unique=True),
         "dataset formats, see docs/reference/formats.md",
         default=("lerobot",),
-        flag=Flag(OUTPUT, "Format, see docs/reference/formats.md; repeatable.", ("--format", "-f"), "NAME"),
+        flag=Flag(OUTPUT, "One of the formats above; repeatable.", ("--format", "-f"), "NAME"),
     )
     visibility: str = key(
         choice("ideal", "deployed"),

@@ -1,8 +1,9 @@
-"""Published figures beside those that are measured."""
+"""Published figures beside those that are measured, and the figures of the documentation."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,24 @@ def test_rows_that_were_measured_before_a_failure_are_written(tmp_path: Path, mo
 
     found = json.loads((tmp_path / "vectors.json").read_text(encoding="utf-8"))
     assert (found["rate"], found["rows"]) == (1.0, [{"workload": "first", "ours": 3.2}])
+
+
+@pytest.mark.parametrize(
+    ("page", "results"),
+    [
+        ("performance", ["vectors"]),
+        ("performance_spatial", ["spatial"]),
+        ("performance_exports", ["export_cpu", "export_cpu_reading"]),
+    ],
+)
+def test_the_figures_in_the_tables_of_a_page_are_recorded(page: str, results: list[str]) -> None:
+    recorded: list[float] = []
+    for name in results:
+        text = (ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8")
+        json.loads(text, parse_float=lambda value: recorded.append(float(value)))
+    lines = (ROOT / f"docs/explanation/{page}.md").read_text(encoding="utf-8").splitlines()
+    cells = [cell.strip(" *") for line in lines if line.startswith("|") for cell in line.split("|")]
+    figures = [cell for cell in cells if re.fullmatch(r"\d+\.\d\d+", cell)]
+
+    assert len(figures) > 20
+    assert [f for f in figures if all(f"{value:.{len(f.split('.')[1])}f}" != f for value in recorded)] == []

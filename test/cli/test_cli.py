@@ -262,6 +262,31 @@ def test_check_names_a_damaged_file_of_a_folder_once(robocache: Callable[..., Fi
     assert f"sqlite3 {file.name} .recover" in found.err
 
 
+def test_check_of_a_long_recording_has_a_title_of_one_line_and_divides_numbers_alike(
+    robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    one = serialize("std_msgs/msg/Float32", {"data": 1.0})
+    times_ns = [k * 20_000_000 for k in range(5000) if not 1000 <= k < 3500]
+    messages = [("/x", 10**18 + at_ns, one) for at_ns in times_ns]
+    bag = write_bag(tmp_path / "a_recording_with_a_name_as_long_as_any", {"/x": "std_msgs/msg/Float32"}, messages)
+    spec = tmp_path / "spec.yaml"
+    stream = "x: {topic: /x, type: std_msgs/msg/Float32, dim: 1, align: hold, max_age_ms: 20, stamp: receive}"
+    spec.write_text(f"robocache: 1\nrate_hz: 50\ndelay_ms: 20\nstreams:\n  {stream}\n", encoding="utf-8")
+
+    lines = robocache("check", spec, bag).out.splitlines()
+
+    assert lines[0].endswith("ticks in 2 episodes")
+    assert re.search(r" · 2,\d{3} of 5,000 ticks", lines[0])
+    assert re.match(r"2,\d{3} of 5,000 ticks left out: 2,\d{3} without a value of x \(2,\d{3} in between", lines[-1])
+
+
+def test_a_warning_of_the_engine_is_marked_as_one() -> None:
+    code = "import logging\nfrom robocache_ros.cli.program import run\n"
+    code += "run(lambda **given: logging.getLogger('robocache_ros.engine').warning('late'), [], 'robocache')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stderr == "robocache: WARNING: late\n"
+
+
 def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished], short: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "lifts.csv"
     manifest.write_text(f"recording,task,from,to,success\n{short},reach,,0.5,true\n{short},lift,1,2,\n")

@@ -20,10 +20,12 @@ import yaml
 
 import robocache_ros
 from robocache_ros.bags.write import write_bag
+from robocache_ros.cli.export import export as export_command
 from robocache_ros.cli.options import flags, help_line
 from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.options import ExportOptions
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import flags_of, keys_of, read_values
@@ -169,7 +171,12 @@ def test_help_of_export_is_a_screen_and_a_half_in_panels() -> None:
     )
     panels = ("Input", "Output", "Episodes", "Actions", "Images", "Machines")
     assert [panel for panel in panels if f"─ {panel}" not in done.stdout] == []
-    assert len(done.stdout.splitlines()) <= 75
+    assert len(done.stdout.splitlines()) <= 76
+
+
+def test_help_of_export_names_the_formats() -> None:
+    (named,) = re.findall(r"Formats: (.+?)\.", " ".join((export_command.__doc__ or "").split()))
+    assert set(named.split(", ")) == set(WRITERS)
 
 
 def test_the_commands_load_no_library_before_one_runs_and_info_does_without_torch() -> None:

@@ -222,7 +222,7 @@ def test_process_cannot_map_its_own_ring(writer, path):
 @pytest.mark.gpu
 def test_ring_beyond_the_gpus_memory_says_how_much_it_needs(path):
     huge = ipc.Field("front", "uint8", (2**40,))
-    with pytest.raises(RoboCacheError, match=r"no memory for a ring of 8388608\.0 MiB"):
+    with pytest.raises(RoboCacheError, match=r"no ring of 8388608\.0 MiB"):
         ipc.Writer(path, [huge], device="cuda")
 
 

@@ -54,7 +54,7 @@ class SharedRing:
             except runtime.CUDARuntimeError as error:
                 self.close()
                 raise RoboCacheError(
-                    f"cuda:{device}: no memory for a ring of {nbytes / 2**20:.1f} MiB for other processes ({error})"
+                    f"cuda:{device}: no ring of {nbytes / 2**20:.1f} MiB for other processes ({error})"
                 ) from None
             self.tensor = _as_tensor(_Block(_interface(self._pointer, nbytes), device, self))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from robocache_ros.nodes import transport
 from robocache_ros.resources import resource
+from robocache_ros.sim.simulation import EPISODE, SUCCESS, TYPES
 from robocache_ros.spec import FusionSpec, load_spec
 
 FAST, CYCLONE = "rmw_fastrtps_cpp", "rmw_cyclonedds_cpp"
@@ -49,6 +51,15 @@ def test_images_of_unknown_size_are_warned_of_where_the_transport_is_small(tmp_p
         "front: best effort loses every message larger than Fast DDS' shared memory segment (0.50 MiB)"
     )
     assert warnings(spec(), written(tmp_path / "p.xml", 64 * 2**20)) == []
+
+
+def test_the_shipped_profile_asks_for_acknowledgements_of_the_simulated_robot_ten_times_as_often() -> None:
+    text = resource("config", "fastdds.xml").read_text(encoding="utf-8")
+    period = r'<data_writer profile_name="([^"]+)"[^>]*>\s*<times>\s*<heartbeat_period>\s*<sec>0</sec>\s*<nanosec>(\d+)'
+    periods = dict(re.findall(period, text))
+
+    assert periods.pop("robocache_writer") == "100000000"
+    assert periods == dict.fromkeys(TYPES.keys() - {SUCCESS, EPISODE}, "10000000")  # those two are sent once an episode
 
 
 def test_shipped_profile_carries_a_large_camera() -> None:
