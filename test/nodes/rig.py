@@ -168,8 +168,8 @@ class Rig:
         self._thread.start()
 
     def _spin(self) -> None:
-        from rclpy.executors import ExternalShutdownException
         from rclpy.exceptions import InvalidHandle
+        from rclpy.executors import ExternalShutdownException
 
         with suppress(ExternalShutdownException):
             while not self._closed.done():
