@@ -51,7 +51,7 @@ def test_rows_that_were_measured_before_a_failure_are_written(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("page", "results"),
     [
-        ("performance", ["vectors"]),
+        ("performance", ["vectors", "vectors_h100"]),
         ("performance_spatial", ["spatial"]),
         ("performance_exports", ["export_cpu", "export_cpu_reading"]),
     ],

@@ -18,6 +18,7 @@ from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult
 from robocache_ros.policy.policies import open_policy
+from robocache_ros.policy.policies.lerobot import checked_config
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.run import RunOptions
@@ -122,6 +123,21 @@ def test_real_time_chunking_gets_the_normalised_prefix(run: Callable[[str], dict
     assert (told["shape"], told["inference_delay"], told["execution_horizon"]) == ([1, 12, 7], 3, 10)
     assert told["is_normalised"]
     assert told["error"] < 1e-5  # normalised and back in float32
+
+
+@reads("lerobot")
+def test_the_example_trains_on_the_rows_of_lerobot_dataset(
+    made: Callable[[str], ExportResult], spec: FusionSpec, tmp_path: Path
+) -> None:
+    options = [option.removeprefix("--policy.") for option in POLICIES["act"]]
+    arguments = ("--out", tmp_path / "act", "--device", "cpu", "--steps", 2, "--batch-size", 2, "--set", *options)
+    told = probe("lerobot", tmp_path, made("image").out, *arguments, script="train_example.py", PYTHONPATH=str(ROOT))[
+        "differences"
+    ]
+    assert told.pop("observation.images.front") < 1e-6
+    assert told.pop("observation.images.wrist") < 1e-6
+    assert told == {"observation.state": 0, "action": 0, "action_is_pad": 0}
+    assert checked_config(tmp_path / "act", spec).horizon == 12
 
 
 # Policy servers in an environment of their own: openpi with its real serializer, GR00T by its published protocol.

@@ -1,0 +1,128 @@
+"""Trains a policy of LeRobot on a LeRobot dataset, with the batches of TimelineLoader instead of LeRobotDataset.
+
+Needs lerobot 0.4.4 and the extras `datasets` and `training`. The policy is saved as `lerobot-train` saves it:
+`robocache run OUT --spec robot.yaml` runs it.
+
+python examples/train_lerobot_policy.py lift --out act --steps 20000
+python examples/train_lerobot_policy.py lift --out act --set chunk_size=50 n_action_steps=50 use_vae=false
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.programs import HelpFormatter, run
+from robocache_ros.training.training_data import data_info, open_for_training, training_loader
+
+try:
+    from lerobot.configs.types import FeatureType
+    from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata
+    from lerobot.datasets.utils import dataset_to_policy_features
+    from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
+except ImportError as error:
+    sys.exit(f"train_lerobot_policy: {error}; install it with: pip install lerobot==0.4.4")
+
+STATE, IMAGES, ACTION = "observation.state", "observation.images.", "action"
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Make the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    add = parser.add_argument
+    add("dataset", type=Path, help="folder of a LeRobot v3.0 dataset")
+    add("--out", type=Path, required=True, help="folder of the policy, new")
+    add("--policy", default="act", help="type of LeRobot's policy that observes one tick, such as act")
+    add("--set", nargs="*", default=[], metavar="KEY=VALUE", help="options of its configuration")
+    add("--steps", type=int, default=20_000, help="of the optimizer")
+    add("--batch-size", type=int, default=64, help="samples of a batch")
+    add("--learning-rate", type=float, default=1e-4, help="the highest; falls as a cosine to a tenth")
+    add("--warmup", type=int, default=300, help="steps in which the learning rate rises")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the policy")
+    add("--seed", type=int, default=0, help="of the weights and the order of the samples")
+    add("--report-every", type=int, default=100, help="steps between two reports")
+    return parser
+
+
+def rows(loader: TimelineLoader, images: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
+    """Yield batches without end, with the names and shapes of LeRobot's."""
+    while True:
+        for batch in loader:
+            found: dict[str, Any] = {STATE: batch["proprio"][:, -1], ACTION: batch["actions"]}
+            found["action_is_pad"] = batch["action_is_pad"]
+            for key, names in images.items():
+                newest: Tensor = batch[key][:, -1]  # (B, 3, H, W), or (B, C, 3, H, W) of cameras of one size
+                for index, name in enumerate(names):
+                    found[f"{IMAGES}{name}"] = newest[:, index] if key == "vision" else newest
+            yield found | {"task": [""] * len(found[ACTION])}
+
+
+def main(given: list[str] | None = None) -> None:
+    """Train as the command line says."""
+    args = arguments().parse_args(given)
+    if args.out.exists():
+        raise RoboCacheError(f"{args.out}: exists; give a new folder")
+    options = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in args.set)}
+    meta = LeRobotDatasetMetadata(args.dataset.name, root=args.dataset)
+    features = dataset_to_policy_features(meta.features)
+    defaults = {"pretrained_backbone_weights": None} if args.policy == "act" else {}
+    config = make_policy_config(args.policy, device=args.device, push_to_hub=False, **(defaults | options))
+    config.input_features = {
+        key: each for key, each in features.items() if key == STATE or each.type is FeatureType.VISUAL
+    }
+    config.output_features = {ACTION: features[ACTION]}
+    if config.observation_delta_indices not in (None, [0]) or config.action_delta_indices is None:
+        raise RoboCacheError(f"policy: {args.policy} does not observe one tick and plan a chunk; choose act")
+    torch.manual_seed(args.seed)
+    policy = get_policy_class(args.policy)(config).to(args.device).train()
+    before, after = make_pre_post_processors(config, dataset_stats=meta.stats)
+    offset, horizon = config.action_delta_indices[0], len(config.action_delta_indices)
+    dataset = open_for_training(
+        args.dataset, rate_hz=meta.fps, window=Window(1, horizon, offset, n_images=1), vision=True
+    )
+    info = data_info(dataset)
+    loader = training_loader(
+        dataset,
+        info,
+        args.batch_size,
+        options=LoaderOptions(image_dtype=torch.float32),  # the policy normalizes
+        statistics=None,
+        device=torch.device(args.device),
+        seed=args.seed,
+    )
+    print(f"{dataset!r}, {sum(each.numel() for each in policy.parameters()) / 1e6:.1f} million parameters")
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=args.learning_rate, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / args.warmup, 1) * (0.55 + 0.45 * math.cos(math.pi * step / args.steps)),
+    )
+    began = time.monotonic()
+    for step, batch in zip(range(1, args.steps + 1), rows(loader, info.images), strict=False):
+        with torch.autocast(args.device.partition(":")[0], torch.bfloat16):
+            loss, _ = policy.forward(before(batch))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
+        optimizer.step()
+        schedule.step()
+        if step % args.report_every == 0 or step == args.steps:
+            print(f"step {step:,}: loss {loss.item():.4g}, {step / (time.monotonic() - began):.1f} steps/s", flush=True)
+    loader.close()
+    for saved in (policy, before, after):
+        saved.save_pretrained(args.out)
+    print(f"{args.out}: the policy, for robocache run")
+
+
+if __name__ == "__main__":
+    sys.exit(run("train_lerobot_policy", main))
