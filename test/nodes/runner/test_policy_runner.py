@@ -284,6 +284,9 @@ def test_a_runner_that_cannot_send_stops_with_zero_velocity_and_starts_again_whe
     with monkeypatch.context() as patch:
         patch.setattr(runner.run.runner, "messages", lambda *_: 1 / 0)
         robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity")
+        failing = len(robot.commands)
+        robot.wait_for(lambda: len(robot.commands) > failing + 2, "zero velocity while the error lasts")
+        assert robot.newest == [0, 0]
 
     def stopped() -> Any:
         status, _ = rig.status(diagnostics, "run")
@@ -295,6 +298,31 @@ def test_a_runner_that_cannot_send_stops_with_zero_velocity_and_starts_again_whe
     assert robot.newest == [0, 0]
     assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
+
+
+def test_a_runner_that_cannot_send_and_stops_with_none_sends_nothing_until_it_is_armed(
+    rig: Rig, spec: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from std_srvs.srv import Trigger
+
+    text = yaml.safe_load(spec.read_text())
+    text["run"]["stop"] = "none"
+    spec.write_text(yaml.safe_dump(text))
+    runner, robot = request.getfixturevalue("runner"), Robot(rig)
+    robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.run.runner, "messages", lambda *_: 1 / 0)
+        robot.wait_for(lambda: runner.run.runner.state.value == "stop", "the stop")
+    counts = []
+    for _ in range(2):  # those that were on their way arrive by the first
+        executed = len(robot.executed)
+        robot.wait_for(lambda: len(robot.executed) > executed + 5, "ticks after the stop")  # noqa: B023
+        counts.append(len(robot.commands))
+    sent = counts[0]
+    assert counts[1] == sent
+    assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
+    robot.wait_for(lambda: len(robot.commands) > sent and robot.newest[0] >= 7, "commands after arming")
 
 
 def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: Path) -> None:
