@@ -179,53 +179,40 @@ def written_formats(
 ) -> Iterator[dict[str, str]]:
     """Write a dataset in formats; on exit, the checksums of their files are written, and the files are on disk.
 
-    Yields the SHA-256 of the files that are staged, by their names in the dataset.
+    A thread computes the checksums and flushes the files meanwhile. Yields the SHA-256 of the files that are staged, by
+    their names in the dataset.
     """
     tasks = merge_tasks(work.dataset, formats)
-    with _Completion(work.folders) as completion:
-        results: dict[int, Any] = {}
-        staged: dict[str, str] = {}
+    results: dict[int, Any] = {}
+    staged: dict[str, str] = {}
+    pool = ThreadPoolExecutor(1, "complete")
+    completed: dict[str, list[Future[Mapping[str, str]]]] = {name: [] for name in work.folders}
+
+    def complete(format_: str, written: Written) -> None:
+        if written.files:
+            completed[format_].append(pool.submit(_complete, work.folders[format_], written))
+
+    try:
         with closing(executor.map(work, tasks, progress)) as finished:
             for task, written in finished:
                 if isinstance(written, RoboCacheError):
                     raise written
                 results[task.number] = written.value
-                if written.digests is not None:
-                    start = work.names[task.format]
-                    staged.update({start + name: digest for name, digest in written.digests.items()})
-                completion.add(task.format, written)
+                start = work.names.get(task.format, "")
+                staged.update({start + name: digest for name, digest in (written.digests or {}).items()})
+                complete(task.format, written)
         if stats := dict(results[task.number] for task in tasks if not task.format):
             work.dataset.stats = {name: stats[name] for name in work.dataset.stats_names}
         for format_ in formats:
             if isinstance(format_, WrittenByTasks):
                 values = [results[task.number] for task in tasks if task.format == format_.name]
-                last = work.write(format_.name, partial(format_.finish, results=values))
-                completion.add(format_.name, last)
+                complete(format_.name, work.write(format_.name, partial(format_.finish, results=values)))
         yield staged
-
-
-class _Completion:
-    """Computes the checksums of files and flushes them, in a thread during the tasks; on exit writes the checksums."""
-
-    def __init__(self, folders: Mapping[str, Path]) -> None:
-        self._folders = folders
-        self._pool = ThreadPoolExecutor(1, "complete")
-        self._digests: dict[str, list[Future[Mapping[str, str]]]] = {name: [] for name in folders}
-
-    def add(self, format_: str, written: Written) -> None:
-        if written.files:
-            self._digests[format_].append(self._pool.submit(_complete, self._folders[format_], written))
-
-    def __enter__(self) -> _Completion:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            for name, completed in self._digests.items() if kind is None else ():
-                digests = {file: digest for of_task in completed for file, digest in of_task.result().items()}
-                write_checksums(self._folders[name], digests)
-        finally:
-            self._pool.shutdown(cancel_futures=True)
+        for name, of_tasks in completed.items():
+            digests = {file: digest for of_task in of_tasks for file, digest in of_task.result().items()}
+            write_checksums(work.folders[name], digests)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _complete(folder: Path, written: Written) -> Mapping[str, str]:
@@ -245,59 +232,6 @@ def needed_encodings(
     if options.depth == "video":  # images of the spec may be 8-bit or depth: their messages state it
         needed = {name: found | {DEPTH_VIDEO} for name, found in needed.items()}
     return {name: tuple(sorted(filter(None, found))) for name, found in needed.items()}
-
-
-def merge_pieces(
-    plan: Plan,
-    formats: Sequence[DatasetFormat],
-    made: Sequence[Outcome],
-    failed: Sequence[FailedRecording],
-    new: NewDataset,
-    below: str,
-    name: str | None,
-    executor: Executor,
-    progress: Progress,
-) -> tuple[ExportedRecording, ...]:
-    """Write the dataset of each format from the pieces, and the report with the dataset's name.
-
-    Args:
-        plan: of the dataset.
-        formats: in which it is written.
-        made: the outcomes of its recordings.
-        failed: recordings that are not in it.
-        new: what the export writes to.
-        below: the name of the dataset in it; empty if it is the only one.
-        name: for the report; None: there is none.
-        executor: runs a task for some files each.
-        progress: called with the progress.
-    """
-    loaded = _loaded(plan, made)
-    digests = [[str(file["sha256"]) for file in files] for _, files in loaded]
-    notes = repeated(zip((outcome.recording for outcome in made if outcome.piece), digests, strict=True))
-    new.notes += [note for note in notes if note not in new.notes]  # of another dataset of the export
-    recordings = tuple(
-        replace(one, task=outcome.recording.task or plan.options.task, success=outcome.recording.success)
-        for (one, _), outcome in zip(loaded, made, strict=True)
-    )
-    provenance = _provenance(plan, recordings, [files for _, files in loaded], failed)
-    pieces = [
-        Piece(outcome.piece, recording.bag, recording.task, recording.episodes, recording.success)
-        for outcome, recording in zip(made, recordings, strict=True)
-        if outcome.piece
-    ]
-    dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
-    folder = new.folder / below
-    folders = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
-    for of_format in folders.values():
-        of_format.mkdir(parents=True, exist_ok=True)
-    names = {name: f"{path.relative_to(new.folder).as_posix()}/".removeprefix("./") for name, path in folders.items()}
-    work = MergeWork(dataset, folders, new.scratch, new.staging if executor.remote else None, names)
-    with written_formats(work, formats, executor, progress) as staged:
-        new.staged.update(staged)
-        if name is not None:
-            report = folder / "report.html"
-            write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)
-    return recordings
 
 
 def _loaded(plan: Plan, made: Sequence[Outcome]) -> list[tuple[ExportedRecording, recording_file.StorageFiles]]:
@@ -508,12 +442,45 @@ class DatasetPlan:
         self, new: NewDataset, title: str | None, executor: Executor, progress: Progress
     ) -> tuple[ExportedRecording, ...]:
         """Write the dataset into the folder of its name, with a report if it has a title; return its recordings."""
-        with self._named():
-            made, losses = self.made, self.losses
-            try:
-                return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, executor, progress)
-            finally:
-                remove_copies(outcome.piece for outcome in made if outcome.piece)
+        try:
+            with self._named():
+                return self._merged(new, title, executor, progress)
+        finally:
+            remove_copies(outcome.piece for outcome in self.made if outcome.piece)
+
+    def _merged(
+        self, new: NewDataset, title: str | None, executor: Executor, progress: Progress
+    ) -> tuple[ExportedRecording, ...]:
+        plan, made, formats = self.plan, self.made, self.formats
+        loaded = _loaded(plan, made)
+        digests = [[str(file["sha256"]) for file in files] for _, files in loaded]
+        notes = repeated(zip((outcome.recording for outcome in made if outcome.piece), digests, strict=True))
+        new.notes += [note for note in notes if note not in new.notes]  # of another dataset of the export
+        recordings = tuple(
+            replace(one, task=outcome.recording.task or plan.options.task, success=outcome.recording.success)
+            for (one, _), outcome in zip(loaded, made, strict=True)
+        )
+        provenance = _provenance(plan, recordings, [files for _, files in loaded], self.losses)
+        pieces = [
+            Piece(outcome.piece, recording.bag, recording.task, recording.episodes, recording.success)
+            for outcome, recording in zip(made, recordings, strict=True)
+            if outcome.piece
+        ]
+        dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
+        folder = new.folder / self.name
+        folders = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
+        for of_format in folders.values():
+            of_format.mkdir(parents=True, exist_ok=True)
+        below = {
+            name: f"{path.relative_to(new.folder).as_posix()}/".removeprefix("./") for name, path in folders.items()
+        }
+        work = MergeWork(dataset, folders, new.scratch, new.staging if executor.remote else None, below)
+        with written_formats(work, formats, executor, progress) as staged:
+            new.staged.update(staged)
+            if title is not None:
+                stored, report = _stored(dataset, formats), folder / "report.html"
+                write_report(recordings, report, dataset=title, stored=stored, failed=self.losses)
+        return recordings
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -605,13 +572,10 @@ def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
 
 def failure_lines(failed: Collection[str]) -> str:
     """Format one line for each failed recording, given the reasons."""
-    failure_lines = list(failed)[:MAX_FAILURE_LINES]
-    more = (
-        [f"and {number_of(len(failed) - MAX_FAILURE_LINES, 'more recording')}"]
-        if len(failed) > MAX_FAILURE_LINES
-        else []
+    rest = len(failed) - MAX_FAILURE_LINES
+    return "\n".join(
+        [*list(failed)[:MAX_FAILURE_LINES], *([f"and {number_of(rest, 'more recording')}"] if rest > 0 else [])]
     )
-    return "\n".join([*failure_lines, *more])
 
 
 def open_target(request: ExportRequest, datasets: Sequence[DatasetPlan]) -> AbstractContextManager[NewDataset]:

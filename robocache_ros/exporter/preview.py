@@ -19,7 +19,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.convert import preview_recording
 from robocache_ros.exporter.datasets import DatasetPlan, check_any_target
 from robocache_ros.exporter.executors import available_cores
-from robocache_ros.exporter.job import check_append, export
+from robocache_ros.exporter.job import check_append, export_together
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, files_in_key
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
@@ -322,12 +322,14 @@ def _estimate(run: DryRun, spec: FusionSpec, options: DatasetOptions, jobs: int 
     median = sorted(frames_of, key=frames_of.__getitem__)[len(frames_of) // 2]
     result = next(expected.result for expected in run.accepted if expected.recording is median)
     assert result
-    options = replace(options, min_frames=1, min_valid=0.0)
+    sample = Output("", spec, replace(options, min_frames=1, min_valid=0.0))
     least_ns, most_ns = SAMPLE_NS
     sample_ns = min(max(run.frames * NS_PER_S // result.spec.rate_hz // SAMPLE_SHARE, least_ns), most_ns)
     with TemporaryDirectory(prefix="robocache-") as folder:
         made = [
-            export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options, device=device)
+            export_together([_part(median, result, length_ns)], [sample], Path(folder) / str(length_ns), device=device)[
+                0
+            ]
             for length_ns in (sample_ns // START_SHARE, sample_ns)
         ]
         least, size = (sum(file.stat().st_size for file in one.out.rglob("*") if file.is_file()) for one in made)

@@ -18,7 +18,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import executors as local
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.exporter.piece_store import LocalObjects, PieceFailure, PieceStore
 from robocache_ros.exporter.piece_writer import WAITING, OrderedCalls
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
@@ -28,6 +28,7 @@ from robocache_ros.formats import recording as recording_file
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, ROOT, Contents, contents, dry_run, named
+from test.exporting import export
 
 # Pieces: what decides their names, and what does not decide the bytes of a dataset.
 

@@ -11,12 +11,12 @@ import pytest
 
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BucketTarget
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 from test.fleet.conftest import NO_MEDIA, hidden
 from test.fleet.s3 import Bucket
 
