@@ -68,7 +68,6 @@ from robocache_ros.formats.read import (
 from robocache_ros.formats.write import (
     FileTask,
     WrittenByTasks,
-    array_or_zeros,
     arrays_bytes,
     group_tasks,
     row_bytes,
@@ -358,7 +357,7 @@ def _media(dataset: ExportedDataset, episode: Episode, stream: StreamSpec) -> Me
         samples = arrays.samples
 
         def message_of(tick: int) -> bytes:
-            array = array_or_zeros(arrays, tick)
+            array = arrays.array(tick)
             if grid:
                 return voxel_message(stamps[tick], frame, array, grid)
             return image_message(stamps[tick], frame, array)

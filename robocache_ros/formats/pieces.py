@@ -256,7 +256,7 @@ class ArrayInfo:
         """The dtype of the arrays that are read."""
         return np.dtype(np.uint8) if self.dtype == "bits" else np.dtype(self.dtype).newbyteorder("<")
 
-    def array(self, data: bytes) -> NDArray[Any]:
+    def array(self, data: bytes | NDArray[np.uint8]) -> NDArray[Any]:
         """Return an array from its bytes in the piece."""
         if self.dtype != "bits":
             return np.frombuffer(data, self.numpy_dtype).reshape(self.shape)

@@ -33,7 +33,7 @@ from robocache_ros.formats.check import (
     read_json,
 )
 from robocache_ros.formats.columns import MAX_BYTES, ArrayRows, channels_last, export_columns, npy_array, read_marks
-from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.read import (
     ACTION,
     BY_STREAM,
@@ -55,7 +55,6 @@ from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
     WrittenByTasks,
-    array_or_zeros,
     shard_tasks,
     write_json,
     write_provenance,
@@ -197,8 +196,7 @@ def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
             fields[f"{stream.name}.npy"] = _npy_rows(episode.vector(stream.name))
             fields[age_field(stream.name)] = _npy_rows(episode.window_ages_ms(stream.name))
     for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
-        images = episode.images(name, encoding)
-        fields[f"{name}.{EXTENSIONS[encoding]}"] = HeldBytes(images.samples, images.__getitem__).__getitem__
+        fields[f"{name}.{EXTENSIONS[encoding]}"] = episode.images(name, encoding).__getitem__
     for name in dataset.arrays:
         fields[f"{name}.npz"] = _compressed(episode.arrays(name))
     fields[META] = _meta(dataset, episode)
@@ -209,8 +207,8 @@ def _npy_rows(values: NDArray[Any]) -> Field:
     return lambda tick: _npy(values[tick])
 
 
-def _compressed(arrays: StoredArrays) -> Field:
-    held: Field = HeldBytes(arrays.samples, lambda tick: _npz(array_or_zeros(arrays, tick))).__getitem__
+def _compressed(arrays: StoredMedia) -> Field:
+    held: Field = HeldBytes(arrays.samples, lambda tick: _npz(arrays.array(tick))).__getitem__
     return held
 
 

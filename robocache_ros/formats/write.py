@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -178,14 +178,6 @@ class HeldBytes(Sequence[bytes]):
         return self._last[1]
 
 
-def array_or_zeros(arrays: StoredArrays, tick: int) -> NDArray[Any]:
-    """Return the array of a tick; zeros if there is none, which only `on_invalid: mask` allows."""
-    array = arrays[tick]
-    if array is None:
-        return np.zeros(arrays.info.shape, np.uint8 if arrays.info.dtype == "bits" else arrays.info.dtype)
-    return np.ascontiguousarray(array)
-
-
 @dataclass(frozen=True)
 class VectorArray:
     """An array of numbers, small enough to read a whole episode at once."""
@@ -212,17 +204,11 @@ class MediaArray:
 
     def runs(self, episode: Episode) -> Iterator[tuple[int, int, NDArray[Any] | None]]:
         """Yield (start, stop, value) for the ticks of an episode. Adjacent ticks may share a value; None: no value."""
-        has, name = episode.has(self.name), self.name
-        stored = episode.arrays(name) if name in episode.array_streams else episode.images(name, "raw")
-        samples = np.where(has, stored.samples, -1)
-        for start, stop, sample in runs(samples):
-            if sample < 0:
-                yield start, stop, None
-            elif isinstance(stored, StoredArrays):
-                value = stored[start]
-                yield start, stop, np.moveaxis(value, 0, -1) if self.is_image and value is not None else value
-            else:
-                yield start, stop, stored.array(start)
+        is_array = self.name in episode.dataset.arrays
+        stored = episode.arrays(self.name) if is_array else episode.images(self.name, "raw")
+        for start, stop, sample in runs(np.where(episode.has(self.name), stored.samples, -1)):
+            value = stored.array(start) if sample >= 0 else None
+            yield start, stop, np.moveaxis(value, 0, -1) if is_array and self.is_image and value is not None else value
 
 
 def vectors(dataset: ExportedDataset, role: str) -> list[VectorArray]:

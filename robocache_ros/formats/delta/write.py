@@ -17,7 +17,7 @@ from robocache_ros.bags.stats import TopicStats
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.formats import recording as recording_file
-from robocache_ros.formats.dataset import Episode, ExportedDataset
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.delta.log import (
     APPENDS,
     DELAYS,
@@ -84,7 +84,7 @@ class MediaFiles:
             if self._encodings.get(name) in VIDEO:
                 rows, present = first + np.arange(episode.length), np.ones(episode.length, bool)
             else:
-                numbers, present = _numbered(self._samples(episode, name))
+                numbers, present = _numbered(self._media(episode, name).samples)
                 rows = first + numbers
             columns = [pyarrow.repeat(path, episode.length), pyarrow.array(rows)]
             mask = pyarrow.array(~present)
@@ -121,17 +121,15 @@ class MediaFiles:
     def _blobs(self, episode: Episode, name: str) -> Iterator[Any]:
         pyarrow = need("pyarrow", "export")
         stamps = episode.stamps_ns[:, episode.layout.names.index(name)]
-        data_of = self._images(episode, name).__getitem__ if name in self._encodings else episode.arrays(name).data
-        for start, _, sample in runs(self._samples(episode, name)):
+        media = self._media(episode, name)
+        for start, _, sample in runs(media.samples):
             if sample >= 0:
-                data = pyarrow.array([data_of(start)], pyarrow.binary())
+                data = pyarrow.array([media[start]], pyarrow.binary())
                 yield pyarrow.table({"stamp_ns": column(np.array(stamps[start : start + 1])), "data": data})
 
-    def _samples(self, episode: Episode, name: str) -> NDArray[np.int64]:
-        return (self._images(episode, name) if name in self._encodings else episode.arrays(name)).samples
-
-    def _images(self, episode: Episode, name: str) -> Any:
-        return episode.images(name, self._encodings[name])
+    def _media(self, episode: Episode, name: str) -> StoredMedia:
+        encoding = self._encodings.get(name)
+        return episode.images(name, encoding) if encoding else episode.arrays(name)
 
 
 def _numbered(samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

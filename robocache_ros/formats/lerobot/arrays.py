@@ -223,9 +223,8 @@ def _rows(episode: Episode, stream: str, *, sparse: bool) -> Iterator[Any]:
     pyarrow = need("pyarrow", "export")
     arrays = episode.arrays(stream)
     stamps = episode.stamps_ns[:, episode.layout.names.index(stream)]
-    for start, stop, _ in runs(arrays.samples):
-        data = arrays.data(start)
-        if data is not None:
+    for start, stop, sample in runs(arrays.samples):
+        if sample >= 0:
             columns = {
                 "episode_index": column(np.array([episode.index])),
                 "frame_from": column(np.array([start])),
@@ -233,10 +232,10 @@ def _rows(episode: Episode, stream: str, *, sparse: bool) -> Iterator[Any]:
                 "stamp_ns": column(stamps[start : start + 1]),
             }
             if sparse:
-                coords, values = to_sparse(arrays.info.array(data))
+                coords, values = to_sparse(arrays.array(start))
                 columns |= {"coords": _list(coords), "values": _list(values)}
             else:
-                columns["data"] = pyarrow.array([data], pyarrow.binary())
+                columns["data"] = pyarrow.array([arrays[start]], pyarrow.binary())
             yield pyarrow.table(columns)
 
 

@@ -34,7 +34,7 @@ from robocache_ros.formats.read import (
     read_object,
     refusing,
 )
-from robocache_ros.formats.rlds.tfrecord import RecordFile, Values, parse_example, read_records
+from robocache_ros.formats.rlds.tfrecord import RecordFile, Values, parse_example
 from robocache_ros.processes import cached_until_fork
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, filled, folder_below, name_below, path_below
@@ -562,32 +562,6 @@ class TfdsDataset:
             if kind != "tfrecord":
                 raise RoboCacheError(f"{printable(self.folder)}: its files are {kind}; only tfrecord is read")
             self.splits = {split["name"]: self._split(split) for split in info["splits"]}
-
-    def episodes(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the values of each record of a split, in order; see `values_of`.
-
-        Args:
-            split: its name.
-
-        Errors:
-            RoboCacheError: there is no such split; a file is missing, or has another number of records than
-                dataset_info.json says; a record is damaged. The message names the file and the record.
-        """
-        if split not in self.splits:
-            raise RoboCacheError(f"{printable(split, 40)}: no such split; there are {', '.join(self.splits)}")
-        for path, length in zip(self.splits[split].files, self.splits[split].lengths, strict=True):
-            if not path.exists():
-                raise RoboCacheError(f"{printable(path)}: not there, but a file of split {split}; get the file")
-            count = 0
-            for record in read_records(file_below(self.folder, path.name)):
-                try:
-                    example = values_of(parse_example(record), self.features)
-                except RoboCacheError as error:
-                    raise RoboCacheError(f"{printable(path)}: record {count}: {error}") from None
-                yield example
-                count += 1
-            if count != length:
-                raise RoboCacheError(f"{printable(path)}: {count:,} records, not {length:,}; get the file again")
 
     def _split(self, stated: dict[str, Any]) -> TfdsSplit:
         lengths = tuple(int(length) for length in stated.get("shardLengths", ()))

@@ -11,7 +11,7 @@ import numpy as np
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.read import ACTION, PROVENANCE, STATE
 from robocache_ros.formats.rlds import read as rlds
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, RecordWriter, encode_example
@@ -19,7 +19,6 @@ from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
     WrittenByTasks,
-    array_or_zeros,
     shard_tasks,
     write_json,
     write_provenance,
@@ -216,8 +215,7 @@ class _Contents:
         found = self._numbers(episode)
         for name, encoding in self.encodings.items():
             images = episode.images(name, encoding)
-            held = HeldBytes(images.samples, images.__getitem__)
-            found[rlds.OBSERVATION + name] = BytesList(held, images.sizes.tolist())
+            found[rlds.OBSERVATION + name] = BytesList(images, images.sizes.tolist())
         for name in self.dataset.arrays:
             found[rlds.OBSERVATION + name] = BytesList(_compressed(episode.arrays(name)))
         return found
@@ -284,8 +282,8 @@ def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: in
     return group, total
 
 
-def _compressed(arrays: StoredArrays) -> HeldBytes:
-    return HeldBytes(arrays.samples, lambda tick: zlib.compress(array_or_zeros(arrays, tick).data, ZLIB_LEVEL))
+def _compressed(arrays: StoredMedia) -> HeldBytes:
+    return HeldBytes(arrays.samples, lambda tick: zlib.compress(arrays.array(tick).data, ZLIB_LEVEL))
 
 
 def _statistics(dataset: ExportedDataset) -> dict[str, Any]:
