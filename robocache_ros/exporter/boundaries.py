@@ -42,15 +42,11 @@ Value = bool | int | str | None
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of a topic's value, in the order of the log.
+    """The changes of a topic's value, in the order of the log."""
 
-    Attributes:
-        messages: log time in ns, and value from then on; None for a message without a value: each one is a change.
-        note: says which messages were left out; empty if none.
-    """
-
+    # Log time in ns, and value from then on; None for a message without a value: each one is a change
     messages: tuple[tuple[int, Value], ...]
-    note: str
+    note: str  # says which messages were left out; empty if none
 
 
 def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
@@ -529,20 +525,14 @@ def check_quality(recording: ExportedRecording) -> None:
 
 @dataclass(frozen=True)
 class QualityLimit:
-    """A limit on quality in a spec, and the value of a recording.
+    """A limit on quality in a spec, and the value of a recording."""
 
-    Attributes:
-        name: of the limit, such as max_invalid.
-        stream: the stream; empty: the limit is of the recording.
-        value, limit: shares, ms, messages/s or frames.
-        text: the value and the limit as a sentence.
-    """
-
-    name: str
-    stream: str
+    name: str  # of the limit, such as max_invalid
+    stream: str  # the stream; empty: the limit is of the recording
+    # value, limit: shares, ms, messages/s or frames
     value: float
     limit: float
-    text: str
+    text: str  # the value and the limit as a sentence
 
     @property
     def exceeded(self) -> bool:

@@ -62,52 +62,34 @@ from robocache_ros.storage.paths import AnyPath, is_url
 
 @dataclass(frozen=True)
 class MergeTask(Task):
-    """Files of a format, or the statistics of a feature, which several formats use.
-
-    Attributes:
-        number: in the order of the tasks.
-        format: name of the format; empty: statistics.
-        write: returns the value of a `Written`, given the dataset and the folder for the files.
-    """
+    """Files of a format, or the statistics of a feature, which several formats use."""
 
     is_long: ClassVar[bool] = False
-    number: int
-    format: str
+    number: int  # in the order of the tasks
+    format: str  # name of the format; empty: statistics
+    # Returns the value of a `Written`, given the dataset and the folder for the files
     write: Callable[[ExportedDataset, Path], Any]
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a task did.
+    """What a task did."""
 
-    Attributes:
-        value: for the last step of the format.
-        files: names of the files, relative to the folder of the format.
-        digests: their SHA-256, if they are staged.
-    """
-
-    value: Any
-    files: tuple[str, ...]
-    digests: Mapping[str, str] | None = None
+    value: Any  # for the last step of the format
+    files: tuple[str, ...]  # names of the files, relative to the folder of the format
+    digests: Mapping[str, str] | None = None  # their SHA-256, if they are staged
 
 
 @dataclass(frozen=True)
 class MergeWork:
-    """Runs the tasks of a dataset, in any process. Files appear in the folder of their format when they are complete.
-
-    Attributes:
-        dataset: the contents.
-        folders: the folders of the formats, by name.
-        scratch: a folder of the same file system, for files that are not complete.
-        staging: where tasks put their files instead, under their names in the dataset. They have a local folder each.
-        names: what the names of staged files begin with, by format.
-    """
+    """Runs the tasks of a dataset, in any process. Complete files appear in the folder of their format."""
 
     dataset: ExportedDataset
-    folders: Mapping[str, Path]
-    scratch: Path
+    folders: Mapping[str, Path]  # the folders of the formats, by name
+    scratch: Path  # a folder of the same file system, for files that are not complete
+    # Where tasks put their files instead, under their names in the dataset. They have a local folder each
     staging: ObjectStore | None
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # what the names of staged files begin with, by format
 
     def __call__(self, task: MergeTask, progress: Progress) -> Written:
         """Run a task. Two runs of a task do no harm."""

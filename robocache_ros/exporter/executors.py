@@ -47,33 +47,22 @@ def return_freed_memory() -> None:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a task needs while it runs.
+    """What a task needs while it runs."""
 
-    Attributes:
-        cpus, gpus: cores and GPUs; a share, such as 0.25, where several tasks use one.
-        memory_bytes: of main memory; 0: not known.
-    """
-
+    # cpus, gpus: cores and GPUs; a share, such as 0.25, where several tasks use one
     cpus: float = 1.0
     gpus: float = 0.0
-    memory_bytes: int = 0
+    memory_bytes: int = 0  # of main memory; 0: not known
 
 
 @dataclass(frozen=True)
 class Task:
-    """A part of an export that depends on no other task. Subclasses name what is to be done; all of it is small.
+    """A part of an export that depends on no other task. Subclasses name what is to be done; all of it is small."""
 
-    Attributes:
-        name: of the recording or the file, for people; not unique.
-        size: bytes that it reads. Larger tasks are started first.
-        needs: resources; an executor may use others.
-        is_long: whether it may take longer than the start of a process.
-    """
-
-    is_long: ClassVar[bool] = True
-    name: str
-    size: int
-    needs: Resources
+    is_long: ClassVar[bool] = True  # whether it may take longer than the start of a process
+    name: str  # of the recording or the file, for people; not unique
+    size: int  # bytes that it reads. Larger tasks are started first
+    needs: Resources  # resources; an executor may use others
 
 
 TaskT = TypeVar("TaskT", bound=Task)

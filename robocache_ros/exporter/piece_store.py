@@ -52,32 +52,22 @@ PieceFiles: TypeAlias = Mapping[str, tuple[int, str]]  # size and SHA-256 by nam
 
 @dataclass(frozen=True)
 class PieceFailure:
-    """The error of a recording that cannot be converted, as it is recorded for later exports.
+    """The error of a recording that cannot be converted, as it is recorded for later exports."""
 
-    Attributes:
-        recording: its path or URL.
-        error: the message.
-        dropped: it is the error that `on_invalid: drop` asks for.
-        permanent: it is an error of the recording itself: the next export would have it too.
-    """
-
-    recording: str
-    error: str
-    dropped: bool = False
-    permanent: bool = True
+    recording: str  # its path or URL
+    error: str  # the message
+    dropped: bool = False  # it is the error that `on_invalid: drop` asks for
+    permanent: bool = True  # it is an error of the recording itself: the next export would have it too
 
 
 @dataclass
 class KeyState:
-    """What a listing tells of a key.
+    """What a listing tells of a key."""
 
-    Attributes:
-        done, failed: whether there is a piece, or the error of a recording.
-        attempts: by name: bytes, and the time of the newest file. One of them is the piece, if there is one.
-    """
-
+    # done, failed: whether there is a piece, or the error of a recording
     done: bool = False
     failed: bool = False
+    # By name: bytes, and the time of the newest file. One of them is the piece, if there is one
     attempts: dict[str, tuple[int, datetime]] = field(default_factory=dict)
 
 

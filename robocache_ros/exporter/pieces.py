@@ -151,21 +151,15 @@ PIECE_VERSION = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of an export.
+    """The inputs of an export."""
 
-    Attributes:
-        recordings: in the given order, which is that of the episodes; a recording may occur several times.
-            Paths are complete recordings.
-        spec: the resolved spec, with the changes from the options.
-        options: of the export.
-        encodings: of each image stream, sorted; the pieces contain images in these encodings.
-        device: converts images and clouds: `cpu` or `cuda:<index>`. Its results are the same, except with `jpeg: gpu`.
-    """
-
+    # In the given order, which is that of the episodes; a recording may occur several times. Paths are complete
+    # recordings
     recordings: tuple[PlannedRecording, ...]
-    spec: FusionSpec
+    spec: FusionSpec  # the resolved spec, with the changes from the options
     options: DatasetOptions
-    encodings: Encodings
+    encodings: Encodings  # of each image stream, sorted; the pieces contain images in these encodings
+    # Converts images and clouds: `cpu` or `cuda:<index>`. Its results are the same, except with `jpeg: gpu`
     device: str = "cpu"
 
     @property

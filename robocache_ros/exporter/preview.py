@@ -40,20 +40,14 @@ _NAMED = 5  # joints and topics in a problem
 
 @dataclass(frozen=True)
 class StreamMatch:
-    """How a stream of a spec matches a recording.
+    """How a stream of a spec matches a recording."""
 
-    Attributes:
-        stream: its name; `<stream>/color` and `<stream>/camera_info` for the companions of a depth image.
-        topic, type: as in the spec.
-        messages: number of messages on the topic.
-        problems: why it does not match, each `<what is wrong>; <what to do>`; empty if it matches.
-    """
-
-    stream: str
+    stream: str  # its name; `<stream>/color` and `<stream>/camera_info` for the companions of a depth image
+    # topic, type: as in the spec
     topic: str
     type: str
-    messages: int
-    problems: tuple[str, ...]
+    messages: int  # number of messages on the topic
+    problems: tuple[str, ...]  # why it does not match, each `<what is wrong>; <what to do>`; empty if it matches
 
 
 def match(bag: Bag, spec: FusionSpec) -> tuple[StreamMatch, ...]:
@@ -148,20 +142,14 @@ def _listed(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of a recording before its export.
-
-    Attributes:
-        recording: the recording.
-        streams: how the streams of the spec match it.
-        result: the result of a conversion without images and clouds, whose validity follows from their times alone;
-            None if the recording does not match or was not fused.
-        refusal: why an export refuses the recording, although it matches; also why it cannot be read.
-    """
+    """What is known of a recording before its export."""
 
     recording: PlannedRecording
-    streams: tuple[StreamMatch, ...] = ()
+    streams: tuple[StreamMatch, ...] = ()  # how the streams of the spec match it
+    # The result of a conversion without images and clouds, whose validity follows from their times alone; None if the
+    # recording does not match or was not fused
     result: ExportedRecording | None = None
-    refusal: str = ""
+    refusal: str = ""  # why an export refuses the recording, although it matches; also why it cannot be read
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -208,38 +196,23 @@ START_SHARE = 8  # of this part, exported first: what a dataset of any length co
 
 @dataclass(frozen=True)
 class Estimate:
-    """Size and time of an export, extrapolated from the export of a part of one recording.
+    """Size and time of an export, extrapolated from the export of a part of one recording."""
 
-    Attributes:
-        size_bytes: of the dataset in all formats, with its report. During the export, the pieces need as much again.
-        seconds: of the export.
-        jobs: processes.
-        sample: the recording of which a part was exported.
-        sample_frames: the frames in it.
-    """
-
-    size_bytes: int
-    seconds: float
-    jobs: int
-    sample: PlannedRecording
-    sample_frames: int
+    size_bytes: int  # of the dataset in all formats, with its report. During the export, the pieces need as much again
+    seconds: float  # of the export
+    jobs: int  # processes
+    sample: PlannedRecording  # the recording of which a part was exported
+    sample_frames: int  # the frames in it
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What an export would make.
+    """What an export would make."""
 
-    Attributes:
-        expected: what is known of each recording, in the order of the episodes.
-        converted: the recordings whose pieces an earlier export has made.
-        estimate: size and time; None if no frames are expected, and of recordings of video.
-        notes: on recordings that are the same one under two names.
-    """
-
-    expected: tuple[Expected, ...]
-    converted: frozenset[PlannedRecording] = frozenset()
-    estimate: Estimate | None = None
-    notes: tuple[str, ...] = ()
+    expected: tuple[Expected, ...]  # what is known of each recording, in the order of the episodes
+    converted: frozenset[PlannedRecording] = frozenset()  # the recordings whose pieces an earlier export has made
+    estimate: Estimate | None = None  # size and time; None if no frames are expected, and of recordings of video
+    notes: tuple[str, ...] = ()  # on recordings that are the same one under two names
 
     @property
     def accepted(self) -> tuple[Expected, ...]:

@@ -84,37 +84,25 @@ KEPT = 50  # longest interruptions kept of a recording, and of a dataset
 
 @dataclass(frozen=True)
 class Summary:
-    """A recording in short. Shares are of the ticks in episodes, of observations and actions.
+    """A recording in short. Shares are of the ticks in episodes, of observations and actions."""
 
-    Attributes:
-        index: number of the recording in the report.
-        first_episode: number of its first episode in the dataset.
-        aligned, held, invalid: mean of the shares of its streams.
-        complete, all_aligned: share of the ticks at which every stream has a value, or is aligned.
-        usable: share of all ticks of the recording, also of those left out, at which every stream has a value.
-        worst_stream: the stream with the smallest share of aligned values; empty if all are aligned.
-        worst_aligned: that share.
-        breaks: its longest interruptions, the longest first.
-        interruptions: number of all its interruptions.
-        broken: number of values that are held or missing in them.
-        limits: the limits on quality in the spec, with its values.
-    """
-
-    index: int
+    index: int  # number of the recording in the report
     recording: ExportedRecording
-    first_episode: int
+    first_episode: int  # number of its first episode in the dataset
+    # aligned, held, invalid: mean of the shares of its streams
     aligned: float
     held: float
     invalid: float
+    # complete, all_aligned: share of the ticks at which every stream has a value, or is aligned
     complete: float
     all_aligned: float
-    usable: float
-    worst_stream: str
-    worst_aligned: float
-    breaks: tuple[Break, ...]
-    interruptions: int
-    broken: int
-    limits: tuple[QualityLimit, ...]
+    usable: float  # share of all ticks of the recording, also of those left out, at which every stream has a value
+    worst_stream: str  # the stream with the smallest share of aligned values; empty if all are aligned
+    worst_aligned: float  # that share
+    breaks: tuple[Break, ...]  # its longest interruptions, the longest first
+    interruptions: int  # number of all its interruptions
+    broken: int  # number of values that are held or missing in them
+    limits: tuple[QualityLimit, ...]  # the limits on quality in the spec, with its values
 
     @property
     def longest_ms(self) -> float:

@@ -44,25 +44,16 @@ BUCKET_APPENDS = f"{HIDDEN}/appends"  # the pieces of appends to a bucket that o
 
 @dataclass
 class NewDataset:
-    """A dataset during an export.
+    """A dataset during an export."""
 
-    Attributes:
-        folder: the local folder of its complete files.
-        scratch: a folder of the same file system, for files that are not complete.
-        pieces: of its recordings, with those of earlier exports that were stopped or failed.
-        staging: where tasks on other machines put files under their names in the dataset; None: they use `folder`.
-        staged: the SHA-256 of these files by name.
-        notes: for the user, about files of earlier exports.
-        completed_elsewhere: another export of the same plan has completed the dataset.
-    """
-
-    folder: Path
-    scratch: Path
-    pieces: PieceStore
+    folder: Path  # the local folder of its complete files
+    scratch: Path  # a folder of the same file system, for files that are not complete
+    pieces: PieceStore  # of its recordings, with those of earlier exports that were stopped or failed
+    # Where tasks on other machines put files under their names in the dataset; None: they use `folder`
     staging: ObjectStore | None = None
-    staged: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    completed_elsewhere: bool = False
+    staged: dict[str, str] = field(default_factory=dict)  # the SHA-256 of these files by name
+    notes: list[str] = field(default_factory=list)  # for the user, about files of earlier exports
+    completed_elsewhere: bool = False  # another export of the same plan has completed the dataset
 
 
 def piece_store(out: str | AnyPath, pieces: str | AnyPath | None = None) -> PieceStore:
@@ -252,25 +243,16 @@ _RECOGNIZED = (INFO.name, "dataset_info.json", ".zgroup", "zarr.json", "00000000
 
 @dataclass(frozen=True)
 class TargetPlan:
-    """The plan of an export to a bucket.
+    """The plan of an export to a bucket."""
 
-    Attributes:
-        digest: of what the dataset consists of.
-        token: of this export; exports that join it share it.
-        pieces: number of pieces that it needs.
-        started: time, ISO 8601 in UTC.
-        replaces: names directly in the target, of the files of an earlier dataset or of a stopped export.
-        number: of the plan, from 1.
-        stopped: whether its export has ended without a dataset.
-    """
-
-    digest: str
-    token: str
-    pieces: int
-    started: str
+    digest: str  # of what the dataset consists of
+    token: str  # of this export; exports that join it share it
+    pieces: int  # number of pieces that it needs
+    started: str  # time, ISO 8601 in UTC
+    # Names directly in the target, of the files of an earlier dataset or of a stopped export
     replaces: tuple[str, ...] = ()
-    number: int = 0
-    stopped: bool = False
+    number: int = 0  # of the plan, from 1
+    stopped: bool = False  # whether its export has ended without a dataset
 
 
 class BucketTarget:

@@ -46,23 +46,14 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects what a validator finds in one dataset.
+    """Collects what a validator finds in one dataset."""
 
-    Attributes:
-        dataset: its folder, or its file.
-        title: the format.
-        decode: whether to decode every image, which takes as long as reading the dataset once.
-        found: what is wrong; at most MAX_FINDINGS.
-        unchecked: what could not be checked, with the reason.
-        counted: what was checked, as numbers of things.
-    """
-
-    dataset: Path
-    title: str
-    decode: bool = False
-    found: list[Finding] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-    counted: Counter[str] = field(default_factory=Counter)
+    dataset: Path  # its folder, or its file
+    title: str  # the format
+    decode: bool = False  # whether to decode every image, which takes as long as reading the dataset once
+    found: list[Finding] = field(default_factory=list)  # what is wrong; at most MAX_FINDINGS
+    unchecked: list[str] = field(default_factory=list)  # what could not be checked, with the reason
+    counted: Counter[str] = field(default_factory=Counter)  # what was checked, as numbers of things
     more: int = 0  # findings beyond MAX_FINDINGS
 
     def add(self, where: str, what: str) -> None:

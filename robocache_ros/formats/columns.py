@@ -24,17 +24,11 @@ MAX_BYTES = 1 << 30  # of an array
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """The arrays of an episode: (X, Y, Z) or (F, X, Y, Z) voxels, or (H, W, C) images.
+    """The arrays of an episode: (X, Y, Z) or (F, X, Y, Z) voxels, or (H, W, C) images."""
 
-    Args:
-        count: number of rows.
-        read: returns the array of a row.
-        where: file and stream, for errors.
-    """
-
-    count: int
-    read: Callable[[int], NDArray[Any]]
-    where: str
+    count: int  # number of rows
+    read: Callable[[int], NDArray[Any]]  # returns the array of a row
+    where: str  # file and stream, for errors
 
     def __len__(self) -> int:
         return self.count

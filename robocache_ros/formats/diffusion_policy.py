@@ -178,22 +178,15 @@ _ZLIB = ("zlib", "gzip")
 
 @dataclass(eq=False)
 class ZarrRows:
-    """An array that is stored in chunks; `read` and `row` need one that is chunked along its first axis only.
+    """An array that is stored in chunks; `read` and `row` need one that is chunked along its first axis only."""
 
-    Attributes:
-        root: of the dataset.
-        name: below the root.
-        where: for errors.
-        codec: of chunks; those that are not in `CODECS` are not read.
-    """
-
-    root: AnyPath
-    name: str
-    where: str
+    root: AnyPath  # of the dataset
+    name: str  # below the root
+    where: str  # for errors
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dtype: np.dtype[Any]
-    codec: str
+    codec: str  # of chunks; those that are not in `CODECS` are not read
     order: str
     separator: str
 

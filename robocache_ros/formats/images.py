@@ -308,21 +308,13 @@ MAX_INTERVAL = 64  # frames that are searched for the second key frame
 
 @dataclass(frozen=True)
 class VideoFrames:
-    """The frames of an episode in a video.
+    """The frames of an episode in a video."""
 
-    Args:
-        root: the folder of the dataset.
-        name: of the file in it.
-        start_s: time of the first frame of the episode in the file.
-        fps: frames per second.
-        count: number of frames of the episode.
-    """
-
-    root: AnyPath
-    name: str
-    start_s: float
-    fps: float
-    count: int
+    root: AnyPath  # the folder of the dataset
+    name: str  # of the file in it
+    start_s: float  # time of the first frame of the episode in the file
+    fps: float  # frames per second
+    count: int  # number of frames of the episode
 
     def __len__(self) -> int:
         return self.count

@@ -518,15 +518,11 @@ class McapEpisodes:
 
 @dataclass(frozen=True)
 class TopicRows:
-    """The images or voxels of an episode: a message at the first tick of each.
-
-    Attributes:
-        firsts_ns: (T,) the tick whose message a row uses; -1 where there is none.
-    """
+    """The images or voxels of an episode: a message at the first tick of each."""
 
     path: DatasetFile
     topic: str
-    firsts_ns: NDArray[np.int64]
+    firsts_ns: NDArray[np.int64]  # (T,) the tick whose message a row uses; -1 where there is none
     convert: Callable[[Data, str], NDArray[Any]]
 
     def __len__(self) -> int:

@@ -266,21 +266,13 @@ class ArrayInfo:
 
 @dataclass(frozen=True)
 class PieceContents:
-    """What is known of a piece.
+    """What is known of a piece."""
 
-    Attributes:
-        lengths: number of rows of each episode.
-        stats: of the numeric features, for each episode.
-        pictures: the streams of 8-bit images.
-        arrays: the streams of voxels and of images that are not 8-bit.
-        videos: by the names of their files.
-    """
-
-    lengths: tuple[int, ...]
-    stats: tuple[dict[str, Stats], ...]
-    pictures: dict[str, PictureInfo]
-    arrays: dict[str, ArrayInfo]
-    videos: dict[str, VideoPart]
+    lengths: tuple[int, ...]  # number of rows of each episode
+    stats: tuple[dict[str, Stats], ...]  # of the numeric features, for each episode
+    pictures: dict[str, PictureInfo]  # the streams of 8-bit images
+    arrays: dict[str, ArrayInfo]  # the streams of voxels and of images that are not 8-bit
+    videos: dict[str, VideoPart]  # by the names of their files
 
     @classmethod
     def load(cls, piece: AnyPath) -> PieceContents:

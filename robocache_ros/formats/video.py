@@ -78,17 +78,13 @@ class Encoder(NamedTuple):
 
 @dataclass(frozen=True)
 class VideoSettings:
-    """Quality, speed and distance of key frames; None: the default of the codec, which is LeRobot's.
+    """Quality, speed and distance of key frames; None: the default of the codec, which is LeRobot's."""
 
-    Args:
-        crf: constant rate factor; lower is better and larger: 0..63 of av1, 0..51 of h264, which uses 51 for more.
-        preset: `0` (slow, small files) to `13` of av1, or `ultrafast` to `placebo` of h264; the other codec uses its
-            default.
-        gop: number of frames from one key frame to the next; a reader of any frame decodes so many at most.
-    """
-
+    # Constant rate factor; lower is better and larger: 0..63 of av1, 0..51 of h264, which uses 51 for more
     crf: int | None = None
+    # `0` (slow, small files) to `13` of av1, or `ultrafast` to `placebo` of h264; the other codec uses its default
     preset: str | None = None
+    # Number of frames from one key frame to the next; a reader of any frame decodes so many at most
     gop: int | None = None
 
     def applied(self, encoder: Encoder) -> Encoder:
@@ -228,15 +224,10 @@ class VideoFile:
 
 
 class VideoPart(NamedTuple):
-    """What decides in which file of a `JoinedVideo` a part is.
+    """What decides in which file of a `JoinedVideo` a part is."""
 
-    Attributes:
-        nbytes: of its packets.
-        settings: a hash of the settings of its codec.
-    """
-
-    nbytes: int
-    settings: str
+    nbytes: int  # of its packets
+    settings: str  # a hash of the settings of its codec
 
 
 def video_part(path: Path) -> VideoPart:

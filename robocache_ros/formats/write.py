@@ -27,18 +27,13 @@ _VIDEO_BYTES = 0.1  # of a pixel of a video
 
 @dataclass(frozen=True)
 class FileTask:
-    """Files of a dataset that one process writes, from the pieces of these files only.
+    """Files of a dataset that one process writes, from the pieces of these files only."""
 
-    Attributes:
-        name: of the files, for people.
-        nbytes: that are read, about.
-        write: called with the dataset and a folder, below which it writes the files under their final names. Returns
-            what the last step needs of them. A function of a module, or a `partial` of one, so that it can be pickled;
-            what it returns is pickled too, and small.
-    """
-
-    name: str
-    nbytes: int
+    name: str  # of the files, for people
+    nbytes: int  # that are read, about
+    # Called with the dataset and a folder, below which it writes the files under their final names. Returns what the
+    # last step needs of them. A function of a module, or a `partial` of one, so that it can be pickled; what it returns
+    # is pickled too, and small
     write: Callable[[ExportedDataset, Path], Any]
 
 

@@ -181,19 +181,12 @@ DRAFT = "draft-{chunk_index}-{file_index}.parquet"
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a table.
+    """A file of a table."""
 
-    Attributes:
-        path: in the folder of the table.
-        size: in bytes.
-        first_of_range: its partition.
-        stats: statistics of its columns, as JSON of the Delta protocol.
-    """
-
-    path: str
-    size: int
-    first_of_range: int
-    stats: str
+    path: str  # in the folder of the table
+    size: int  # in bytes
+    first_of_range: int  # its partition
+    stats: str  # statistics of its columns, as JSON of the Delta protocol
 
 
 def write_data_files(table: Path, episodes: Iterable[tuple[int, Iterable[Any]]]) -> list[DataFile]:
@@ -496,19 +489,12 @@ _OF_EPISODE = ("episode", "recording_key", "append", "start_ns", "stop_ns")
 
 @dataclass(frozen=True)
 class Appended:
-    """What an append did.
+    """What an append did."""
 
-    Attributes:
-        first: the number of its first episode.
-        episodes: their number.
-        known: recordings that were in the table, and are left out.
-        folder: of its files in the dataset; empty without episodes.
-    """
-
-    first: int
-    episodes: int
-    known: int
-    folder: str = ""
+    first: int  # the number of its first episode
+    episodes: int  # their number
+    known: int  # recordings that were in the table, and are left out
+    folder: str = ""  # of its files in the dataset; empty without episodes
 
 
 def append_dataset(new: Path, out: str | AnyPath) -> Appended:

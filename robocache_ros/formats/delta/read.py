@@ -58,19 +58,12 @@ class TickFile:
 
 @dataclass(frozen=True)
 class DeltaTables:
-    """What the logs of both tables state.
+    """What the logs of both tables state."""
 
-    Attributes:
-        episodes: by their numbers.
-        files: of the table of ticks.
-        layout: of the rows.
-        arrays: shape and dtype of the streams of voxels and depth images.
-    """
-
-    episodes: list[EpisodeRow]
-    files: list[TickFile]
-    layout: dict[str, Any]
-    arrays: dict[str, dict[str, Any]]
+    episodes: list[EpisodeRow]  # by their numbers
+    files: list[TickFile]  # of the table of ticks
+    layout: dict[str, Any]  # of the rows
+    arrays: dict[str, dict[str, Any]]  # shape and dtype of the streams of voxels and depth images
 
 
 def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:

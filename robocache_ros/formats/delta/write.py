@@ -231,16 +231,11 @@ def _struct(columns: Sequence[Any], names: Sequence[str], missing: NDArray[np.bo
 
 @dataclass(frozen=True)
 class OfRecording:
-    """What the rows of the episodes of a recording have in common.
+    """What the rows of the episodes of a recording have in common."""
 
-    Attributes:
-        key: a hash of its files and of the part of it that is used: the same recording has the same key.
-        counters: `stream`, `counter` and `count` of each counter.
-        delays: of the messages of each stream, from their stamp to their arrival; None without stamps.
-    """
-
-    key: str
-    counters: list[dict[str, Any]]
+    key: str  # a hash of its files and of the part of it that is used: the same recording has the same key
+    counters: list[dict[str, Any]]  # `stream`, `counter` and `count` of each counter
+    # Of the messages of each stream, from their stamp to their arrival; None without stamps
     delays: dict[str, dict[str, float] | None]
 
 

@@ -366,23 +366,14 @@ _TYPES |= {"float16": "float16", "bfloat16": "float32", "float32": "float32", "f
 
 @dataclass(frozen=True)
 class TfdsFeature:
-    """One feature of a record.
+    """One feature of a record."""
 
-    Attributes:
-        path: its name in a record, such as `steps/observation/image`.
-        kind: tensor, text or image.
-        dims: sizes of its dimensions, those of sequences first; -1: differs from record to record.
-        dtype: of NumPy; empty for text and images.
-        encoding: of a tensor: none, bytes or zlib.
-        levels: number of sequences that it is in: 1 for a feature of a step.
-    """
-
-    path: str
-    kind: str
-    dims: tuple[int, ...]
-    dtype: str
-    encoding: str
-    levels: int
+    path: str  # its name in a record, such as `steps/observation/image`
+    kind: str  # tensor, text or image
+    dims: tuple[int, ...]  # sizes of its dimensions, those of sequences first; -1: differs from record to record
+    dtype: str  # of NumPy; empty for text and images
+    encoding: str  # of a tensor: none, bytes or zlib
+    levels: int  # number of sequences that it is in: 1 for a feature of a step
 
     @property
     def shape(self) -> tuple[int, ...]:

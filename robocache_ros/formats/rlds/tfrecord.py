@@ -98,15 +98,10 @@ _FIRST = 1 << 3 | _LENGTH_DELIMITED  # the tag of field 1 with a length: each me
 
 @dataclass(frozen=True)
 class BytesList:
-    """A list of bytes that is read when it is written, one value at a time.
+    """A list of bytes that is read when it is written, one value at a time."""
 
-    Args:
-        values: the list; without `sizes`, each value is read twice.
-        sizes: number of bytes of each value.
-    """
-
-    values: Sequence[bytes]
-    sizes: Sequence[int] | None = None
+    values: Sequence[bytes]  # the list; without `sizes`, each value is read twice
+    sizes: Sequence[int] | None = None  # number of bytes of each value
     nbytes: int = field(init=False)  # of the encoded list
 
     def __post_init__(self) -> None:
