@@ -52,11 +52,7 @@ class Changes:
 def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
     """Read the changes of the value of a topic: a bool, an integer or a text of std_msgs; other messages are events.
 
-    Args:
-        bag: the recording.
-        topic: its name.
-        option: what names it, for errors.
-        type_: the type that it must have; empty: any.
+    `option` names the topic in errors; it must have the type `type_`, if one is given.
 
     Errors:
         RoboCacheError: the recording does not have the topic, or its value changes too often.
@@ -213,9 +209,7 @@ def stated_sections(episodes: Sequence[StatedEpisode], run: BagRun, where: str) 
 def parts_of(ticks_of_spans: Sequence[int], sections: Sequence[Section] | None) -> NDArray[np.int32]:
     """Return the number of the part of each tick: a part is a section without a time jump.
 
-    Args:
-        ticks_of_spans: number of ticks between two time jumps.
-        sections: in order, without overlap; None: every tick is in one section.
+    The sections are in order, without overlap; None: every tick is in one section.
 
     Returns:
         (T,) int32; OUTSIDE for ticks in no section. The numbers of two parts are different, and grow with time.
@@ -295,15 +289,11 @@ def takeovers(run: BagRun, sections: Sequence[Section] | None) -> list[Section]:
 
 
 def idle_ticks(run: BagRun, seconds: float) -> Bools:
-    """Read the vectors of a recording; return which of its ticks are idle.
+    """Read the vectors of a recording once more; return which of its ticks are idle.
 
     A tick is idle if it is among consecutive ticks over `seconds` or more, without a time jump, in which no column
     changes by more than its limit: the stream's `idle`, or 1 % of the column's range in the recording for an
     observation, and 0 for an action. At a tick without a value, the last value counts.
-
-    Args:
-        run: of the recording; its messages are read once more.
-        seconds: how long nothing moves.
 
     Returns:
         (T,) bool for all ticks of the recording.
@@ -365,12 +355,7 @@ NONE = -1  # no value at the tick
 
 
 class SuccessValues:
-    """Collects the values of the stream with role `success`: any number but 0 is success.
-
-    Args:
-        spec: the streams.
-        ticks: number of ticks of the recording.
-    """
+    """Collects the values of the stream with role `success`: any number but 0 is success."""
 
     def __init__(self, spec: FusionSpec, ticks: int) -> None:
         self._values = np.full(ticks, NONE, np.int8)
@@ -399,10 +384,6 @@ class Boundaries:
 
     Reads the topics of tasks and of episodes, and for `trim_idle_s` and `corrections` vectors, before the recording
     itself is read.
-
-    Args:
-        run: of the recording.
-        options: of the export.
 
     Attributes:
         parts: (T,) int32 as `parts_of` returns them, and IDLE for ticks of a part without motion.
@@ -450,13 +431,7 @@ class Boundaries:
         return infos
 
     def left_out(self, cutter: EpisodeCutter, rows: Sequence[EpisodeInfo], valid: NDArray[np.uint8]) -> dict[str, int]:
-        """Return how many ticks are in no row, by the reason.
-
-        Args:
-            cutter: after all ticks.
-            rows: of its episodes.
-            valid: (T, N) of all ticks.
-        """
+        """Return how many of all ticks, (T, N) states, are in none of these rows, by the reason."""
         reasons = np.full(len(self.parts), "in episodes that are too short", object)
         reasons[self.parts == IDLE] = "without motion"
         reasons[~cutter.complete(valid)] = "without a value"

@@ -133,9 +133,7 @@ class Conversion:
     def run(self, progress: Progress | None = None, source: ReadMessages | None = None) -> None:
         """Compute the rows, and write them.
 
-        Args:
-            progress: called with the progress.
-            source: returns the messages of each of `reads`; None: they are read from the recording.
+        `source` returns the messages of each of `reads`; without it they are read from the recording.
 
         Errors:
             RoboCacheError: the recording cannot be read.
@@ -256,11 +254,7 @@ def run_together(
 ) -> list[BaseException | None]:
     """Run conversions of an open recording, each in a thread; return the error of each, None if it has none.
 
-    Args:
-        bag: the recording.
-        recording: the recording, for the progress.
-        conversions: of it.
-        progress: called with the progress of the slowest conversion, and the ticks of all.
+    The progress is that of the slowest conversion, with the ticks of all.
     """
     reading = SharedReading(bag, [conversion.reads for conversion in conversions])
     shares, ticks, lock = [0.0] * len(conversions), [0] * len(conversions), threading.Lock()

@@ -367,11 +367,6 @@ MAX_FAILURE_LINES = 20  # maximum number of failed recordings listed in an error
 class DatasetPlan:
     """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it.
 
-    Args:
-        output: the dataset.
-        recordings: of the export, in the order of the episodes.
-        device: as for an export.
-
     Attributes:
         name: of its folder; empty if it is the only dataset.
         recordings: of the export.

@@ -98,11 +98,7 @@ class EpisodeCutter:
         return np.asarray(np.all(valid[:, self._needed] > 0, axis=1))
 
     def cut(self, frames: Frames, at: int) -> Iterator[EpisodeTicks]:
-        """Process the next ticks of the recording; yield those that belong to episodes.
-
-        Args:
-            frames: the ticks.
-            at: number of the first of them.
+        """Process the next ticks of the recording, from number `at` on; yield those that belong to episodes.
 
         Errors:
             RoboCacheError: a stream whose `on_invalid` is fail has a value again after a tick without a value.
@@ -210,10 +206,6 @@ class _Action:
 
 class Labels:
     """Replaces the actions of rows by those that belong to their observations.
-
-    Args:
-        spec: the streams of the recording.
-        options: of the export.
 
     Attributes:
         spec: the streams of the dataset.

@@ -138,12 +138,7 @@ class _Assigned(NamedTuple):
 
 
 class _Collector(Generic[TaskT]):
-    """Gives tasks to processes and collects their results, in a thread.
-
-    Args:
-        work: runs a task, in each process.
-        waiting: the tasks; others may take some of them.
-        progress: called with the progress, by one thread at a time.
+    """Gives tasks to processes and collects their results, in a thread. Others may take some of the waiting tasks.
 
     Attributes:
         results: tasks with their results, or the error.
@@ -478,12 +473,7 @@ def _own_handlers() -> Iterator[None]:
 
 
 class Machines:
-    """What the machines of a cluster have, counted again from time to time.
-
-    Args:
-        ray: the module.
-        clock: seconds on a monotonic clock.
-    """
+    """What the machines of a cluster have, counted again from time to time. `clock` gives monotonic seconds."""
 
     def __init__(self, ray: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._ray, self._clock = ray, clock

@@ -118,11 +118,7 @@ class Removed:
 
 
 class FleetTarget:
-    """A target, a folder or a URL, and its pieces.
-
-    Args:
-        out: the target.
-        pieces: a folder or a URL of pieces that exports share; None: those in the target.
+    """A target, a folder or a URL, and its pieces: those in it, or in `pieces`, which exports share.
 
     Errors:
         StoreError: of all methods: the bucket cannot be used.

@@ -155,10 +155,7 @@ def run_export(
 ) -> tuple[ExportResult, ...] | ShardResult:
     """Carry out a request: write or append its datasets, or convert a shard of its recordings.
 
-    Args:
-        request: what is made.
-        executor: converts the recordings; None: the one that the options name.
-        progress: called with the events of the export, in this process.
+    Without an executor, the one that the options name converts the recordings.
     """
     executor = executor or executor_of(request.options)
     if request.options.append:

@@ -72,11 +72,7 @@ class KeyState:
 
 
 class Drafts:
-    """Folders in which processes make files, each locked with flock by its process.
-
-    Args:
-        folder: created with the first draft.
-    """
+    """Folders in which processes make files, each locked with flock by its process, in a folder that is created."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -423,14 +419,7 @@ FETCHED = 16  # files at once: each is small, and waits for the network
 
 
 class PiecePath(RemotePath):
-    """A path in a piece whose files are known: no request is sent before one of them is used.
-
-    Args:
-        piece: the objects of the piece.
-        files: of the piece.
-        cache: of the downloaded files.
-        below: the name in the piece; empty: the piece itself.
-    """
+    """A path in a piece whose files are known: no request is sent before one of them is used."""
 
     def __init__(self, piece: ObjectStore, files: PieceFiles, cache: FileCache, below: str = "") -> None:
         super().__init__(f"{piece.url}/{below}", piece.options, cache)

@@ -40,11 +40,7 @@ P = ParamSpec("P")
 
 
 class OrderedCalls:
-    """Runs calls one after the other in one thread, so that their results do not depend on timing.
-
-    Args:
-        name: of the thread.
-    """
+    """Runs calls one after the other in one thread, so that their results do not depend on timing."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
@@ -88,11 +84,6 @@ MIN_DEPTH_SIDE = 16  # pixels of an image, of x265
 
 class DepthWriter(ArrayWriter):
     """Writes the depth images of one stream as arrays, and as a video with one frame per row.
-
-    Args:
-        folder: the folder of the piece.
-        stream: the stream; its `unit` is m or mm.
-        rate_hz: frames per second of the videos.
 
     Errors:
         RoboCacheError: the unit is not known.

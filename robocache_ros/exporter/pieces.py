@@ -49,10 +49,8 @@ Identity = tuple[int, int, int, int]  # device, inode, size, time of the last ch
 class Checksums:
     """Computes the SHA-256 of a recording's files on a separate thread. A context manager: exit stops the thread.
 
-    Files at URLs are downloaded meanwhile, and kept until exit: other readers read what has arrived.
-
-    Args:
-        recording: a folder or a file. The constructor notes the sizes and times of its files, before any read.
+    The constructor notes the sizes and times of the files, before any read. Files at URLs are downloaded meanwhile, and
+    kept until exit: other readers read what has arrived.
 
     Attributes:
         unread: what identifies the files without reading them: see `unread_files`.
@@ -480,11 +478,7 @@ def make_pieces(
 ) -> dict[str, dict[PlannedRecording, Outcome]]:
     """Make the pieces of plans, all pieces of a recording in one pass; return the outcome of each recording by plan.
 
-    Args:
-        plans: by the names of the datasets.
-        store: of the pieces.
-        executor: runs a task for each recording.
-        progress: called with the progress.
+    The executor runs a task for each recording.
 
     Errors:
         OSError: an error of the target, such as a full disk; complete pieces are kept.

@@ -168,11 +168,7 @@ def expect(
 ) -> Expected:
     """Compare a recording with a spec, and fuse it without its images.
 
-    Args:
-        recording: the recording.
-        spec: the streams, with the changes from the options.
-        options: of the export.
-        fuse: compute ticks and episodes, for which all messages are read; otherwise the index and a few messages.
+    Without `fuse`, its index and a few messages are read; with it all messages, for ticks and episodes.
     """
     streams: tuple[StreamMatch, ...] = ()
     options = options or DatasetOptions()

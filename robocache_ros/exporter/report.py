@@ -177,13 +177,7 @@ VERSION = 1  # of the keys; it changes if one is removed or renamed
 def report_document(
     found: Sequence[Summary], failed: Sequence[FailedRecording] = (), dataset: str | None = None
 ) -> dict[str, Any]:
-    """Return the content of report.json: plain values without NaN.
-
-    Args:
-        found: the recordings.
-        failed: recordings that are not in the dataset.
-        dataset: the name of the dataset, if one was made.
-    """
+    """Return the content of report.json: plain values without NaN."""
     first = found[0].recording
     compared = side_by_side([one.recording.visibilities for one in found], _names(first.spec))
     document = {
@@ -586,13 +580,7 @@ LIMITS_SHOWN = 100  # near or exceeded limits listed
 
 
 def overview(found: Sequence[Summary], detailed: Collection[int], compared: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the template shows above the recordings.
-
-    Args:
-        found: the recordings.
-        detailed: the numbers of those with a section in the report.
-        compared: the coverage of each stream by visibility, None if it was not computed.
-    """
+    """Return what the template shows above the recordings, of which those in `detailed` have a section."""
     near = [(one, limit) for one in found for limit in one.limits if limit.near or limit.exceeded]
     near.sort(key=lambda pair: pair[1].near)  # exceeded ones first
     return {
@@ -697,15 +685,9 @@ def write_report(
     failed: Sequence[FailedRecording] = (),
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the report of recordings, and its JSON document beside it with the ending .json.
+    """Write the report of recordings, and its JSON document beside it with the ending .json, both atomically.
 
-    Args:
-        recordings: the export results of the recordings.
-        out: the HTML file; both files are written atomically.
-        dataset: the name of the dataset, if one was made.
-        stored: description of how the dataset stores each stream of images or voxels.
-        failed: recordings that are not in the dataset.
-        overwrite: replace a report in `out`.
+    `stored` describes how the dataset, if one was made, stores each stream of images or voxels.
 
     Returns:
         The JSON document.

@@ -59,10 +59,6 @@ class NewDataset:
 def piece_store(out: str | AnyPath, pieces: str | AnyPath | None = None) -> PieceStore:
     """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`.
 
-    Args:
-        out: the target, a folder or a URL.
-        pieces: a folder or a URL.
-
     Errors:
         RoboCacheError: `pieces` is not a folder, or is in `out`.
     """
@@ -258,9 +254,6 @@ class TargetPlan:
 class BucketTarget:
     """The dataset in a target, and the plans of its exports.
 
-    Args:
-        url: of the target.
-
     Errors:
         StoreError: of all methods: the bucket cannot be used.
     """
@@ -314,12 +307,7 @@ class BucketTarget:
         self._replaced(self.current(), overwrite=overwrite)
 
     def begin(self, digest: str, pieces: int, *, overwrite: bool) -> tuple[TargetPlan, bool]:
-        """Add a plan, or join the same one; return it, and whether it was added.
-
-        Args:
-            digest: of what the dataset consists of.
-            pieces: number of pieces that it needs.
-            overwrite: replace a dataset in the target.
+        """Add a plan of a dataset with this digest, or join the same one; return it, and whether it was added.
 
         Errors:
             RoboCacheError: another plan counts, or the target has something that is not replaced.
@@ -356,13 +344,9 @@ class BucketTarget:
     def publish(
         self, plan: TargetPlan, folder: Path, entries: Sequence[str], staged: Mapping[str, str] | None = None
     ) -> None:
-        """Put a complete dataset into the target.
+        """Put a complete dataset into the target: files of a local folder, and those in the staging folder of the plan.
 
-        Args:
-            plan: of the export.
-            folder: the local files.
-            entries: files and folders by which readers recognize the datasets of the export.
-            staged: SHA-256 of the other files, which are in the staging folder of the plan.
+        Readers recognize the datasets of the export by `entries`; `staged` has the SHA-256 of the other files.
 
         Errors:
             RoboCacheError: another export has other results, or has taken the place of this one.

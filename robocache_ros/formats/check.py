@@ -121,11 +121,7 @@ class FormatCheck:
 
 
 def file_in(dataset: Path, name: str | Path) -> DatasetFile:
-    """Return the path of a file that the dataset names; see `file_below`.
-
-    Args:
-        dataset: its folder; or its file, which has no other name than its own.
-        name: of the file.
+    """Return the path of a file that the dataset, a folder or this file, names; see `file_below`.
 
     Errors:
         RoboCacheError: the file is missing, not in the dataset, or not a regular file.
@@ -243,13 +239,7 @@ def compare(
 ) -> None:
     """Report stored statistics that differ from those of the values.
 
-    Args:
-        findings: collects what is wrong.
-        where: the file and the feature.
-        stored: min, max, mean, std and count, and quantiles, as read.
-        values: the same, computed from the values.
-        exact: compare to the rounding of sums, and quantiles too; false: to a thousandth of the range.
-        required: the statistics that must be stored.
+    `exact`: to the rounding of sums, and quantiles too; otherwise min, max, mean and std to a thousandth of the range.
     """
     if not isinstance(stored, dict):
         findings.add(where, "is not an object of statistics")
@@ -277,14 +267,7 @@ def compare(
 
 
 def compare_images(findings: Findings, where: str, stored: Any, episodes: Sequence[Mapping[str, Any]]) -> None:
-    """Report statistics of the images of all episodes that are not those of the episodes together.
-
-    Args:
-        findings: collects what is wrong.
-        where: the file and the feature.
-        stored: min, max, mean, std and count of each channel, as read.
-        episodes: the same of each episode, as read.
-    """
+    """Report statistics of the images of all episodes that are not those of the episodes together."""
     try:
         every = {name: np.array([np.reshape(of[name], -1) for of in episodes], float) for name in (*SUMS, "count")}
         stated = {name: np.reshape(stored[name], -1).astype(float) for name in (*SUMS, "count")}
@@ -391,11 +374,7 @@ def exported_rows(findings: Findings, name: str, *, is_own: bool) -> ExportedRow
 
 
 class ExportedRows:
-    """Checks episodes of a dataset by what its provenance states.
-
-    Args:
-        file: name of the provenance.
-        raw: its contents.
+    """Checks episodes of a dataset by what its provenance, the contents `raw` of `file`, states.
 
     Attributes:
         spec: the streams of the dataset.
@@ -468,12 +447,9 @@ class ExportedRows:
     def tick_rows(
         self, columns: Mapping[str, NDArray[Any]], values: Mapping[str, NDArray[Any]], **others: Any
     ) -> TickRows:
-        """Return the rows of an episode.
+        """Return the rows of an episode, given their columns, values by vector stream, and other fields of `TickRows`.
 
-        Args:
-            columns: by name, those of what is known of each tick; those of windows may be missing.
-            values: by vector stream; windows are left out.
-            others: fields of `TickRows`.
+        Columns of windows may be missing, and their values are left out.
         """
         ticks, stamps, valid, ages = (columns[name] for name in TICK_COLUMNS)
         ages_ms, masks = (

@@ -248,12 +248,6 @@ class Piece:
 class ExportedDataset:
     """The contents of a dataset. Pickled, it is small: other processes read the pieces that they need.
 
-    Args:
-        pieces: in dataset order.
-        layout: the columns of the rows.
-        options: of the export.
-        provenance: the data needed to recreate the dataset, as JSON values.
-
     Attributes:
         pictures: the streams of 8-bit images.
         arrays: the streams of voxels and of images that are not 8-bit.

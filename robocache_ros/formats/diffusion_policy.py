@@ -385,10 +385,7 @@ MARKS = TICK, VALID, AGE
 
 
 class ReplayBufferEpisodes:
-    """The episodes of a dataset in the format diffusion_policy.
-
-    Args:
-        path: the folder of the export, or replay_buffer.zarr itself.
+    """The episodes of a dataset in the format diffusion_policy: the folder of the export, or replay_buffer.zarr.
 
     Errors:
         DatasetError: a file is missing or damaged, or the folder is not an export of this project.
@@ -612,11 +609,7 @@ class _Array:
         self._whole_chunks: tuple[int, NDArray[Any]] = (0, np.zeros((0, *self.shape[1:]), self._stored.dtype))
 
     def check_chunks(self, absent: set[int]) -> bool:
-        """Read every chunk; return whether all of them are there and can be decoded.
-
-        Args:
-            absent: rows whose chunk may be missing, in an array with one row per chunk.
-        """
+        """Read every chunk; return whether all but those of `absent` rows are there, and all can be decoded."""
         stored, findings, damaged = self._stored, self._findings, 0
         found = dict.fromkeys(absent if stored.chunks[0] == 1 else (), 0)
         names = (path.relative_to(self._path).as_posix() for path in self._path.rglob("*") if path.is_file())

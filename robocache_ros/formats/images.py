@@ -104,13 +104,7 @@ def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, 
 
 
 def write_images(files: Files, rows: NDArray[np.int64], out: NDArray[np.uint8], where: str) -> None:
-    """Decode images to where they belong; each distinct one once.
-
-    Args:
-        files: of jpeg or png.
-        rows: (n,) int64 in any order; -1 gives zeros.
-        out: (n, H, W, 3) for the images at `rows`. Each of them is in one piece.
-        where: file, record and stream, for errors.
+    """Decode images at (n,) rows in any order to where they belong, each distinct one once; -1 gives zeros.
 
     Errors:
         DatasetError: an image is damaged, is too large, or is not of the size of `out`.
@@ -205,9 +199,6 @@ RECENT_BYTES = 16 << 20  # of images that stay in memory, because overlapping wi
 class OpenVideo:
     """Reads pictures of a video by their time.
 
-    Args:
-        path: the file.
-
     Errors:
         DatasetError: the file has no video, or its frames are too large. Others are those of PyAV.
     """
@@ -235,13 +226,7 @@ class OpenVideo:
     def picture(
         self, time_s: float, tolerance_s: float, row: int, pixels: Callable[[Any], NDArray[Any]]
     ) -> NDArray[Any] | None:
-        """Return the picture at a time, not to be changed; None if there is none.
-
-        Args:
-            time_s: of the frame.
-            tolerance_s: by which the time of the frame may differ.
-            row: of the episode, for errors.
-            pixels: makes an array of a frame.
+        """Return the picture at a time, not to be changed; None if there is none. `pixels` makes an array of a frame.
 
         Errors:
             DatasetError: the frame is damaged. Others are those of PyAV.

@@ -148,11 +148,7 @@ def stream_messages(
 ) -> NDArray[Any]:
     """Return the (T,) messages as defined by `definition`, as NumPy's raw bytes.
 
-    Args:
-        stamps_ns: (T,) stamps of the samples.
-        valid: (T,) 0 none, 1 aligned, 2 held.
-        age_ns: (T,) ages of the samples.
-        values: (T, K) values in the order of the fields; NaN where there is none, which plots leave out.
+    The (T, K) values are in the order of the fields; NaN where there is none, which plots leave out.
     """
     messages = np.zeros(len(valid), message_dtype(values.shape[1]))
     messages["encapsulation"] = LITTLE_ENDIAN
@@ -430,10 +426,7 @@ Messages = list[tuple[int, Data]]  # log time and data
 
 
 class McapEpisodes:
-    """The episodes of a dataset in the format mcap.
-
-    Args:
-        path: the folder with robocache.json and a folder per episode.
+    """The episodes of a dataset in the format mcap: a folder with robocache.json and a folder per episode.
 
     Errors:
         DatasetError: a file is missing or damaged, or the recordings are not an export of this project.
@@ -617,11 +610,6 @@ def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -
 class MediaMessages:
     """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid.
 
-    Args:
-        where: the recording and the topic.
-        stream: the stream.
-        kind: the type of the messages.
-
     Attributes:
         accepted: whether the stream may have messages of this type.
     """
@@ -679,15 +667,7 @@ class MediaMessages:
 
 
 class EpisodeMessages:
-    """Checks the recording of one episode.
-
-    Args:
-        number: of the episode.
-        bag: the recording.
-        episode: its `frames`, `first_tick_ns`, `last_tick_ns` and `task`.
-        index: robocache.json.
-        exported: what it states.
-    """
+    """Checks the recording of one episode against what robocache.json, the `index`, states."""
 
     def __init__(
         self,

@@ -66,12 +66,7 @@ def rows_of(layout: Layout, frames: Frames) -> Rows:
 
 
 class RowColumnsWriter:
-    """Writes the columns of a piece.
-
-    Args:
-        folder: the folder of the piece.
-        layout: the columns of the frames.
-    """
+    """Writes the columns of a piece."""
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._layout = layout

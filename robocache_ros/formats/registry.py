@@ -151,12 +151,7 @@ def known_readers() -> tuple[str, ...]:
 
 
 def open_source(name: str, path: str | AnyPath, **options: Any) -> EpisodeSource:
-    """Return the episodes of a dataset.
-
-    Args:
-        name: of the format.
-        path: the dataset.
-        options: of the format.
+    """Return the episodes of a dataset in the format of this name, opened with its options.
 
     Errors:
         DatasetError: there is no such format, or the package that has it cannot be imported.

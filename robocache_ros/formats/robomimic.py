@@ -634,12 +634,7 @@ def _check_masks(findings: Findings, file: Any, demos: list[str]) -> dict[str, s
 
 
 class _OwnData:
-    """Checks what this package writes besides the arrays that robomimic reads.
-
-    Args:
-        data: the group of the demonstrations.
-        exported: what the provenance states.
-    """
+    """Checks what this package writes besides the arrays that robomimic reads."""
 
     def __init__(self, findings: Findings, data: Any, exported: ExportedRows) -> None:
         self._findings, self._exported, self._attributes = findings, exported, dict(data.attrs)

@@ -121,14 +121,10 @@ MIN_SIDE = 64  # SVT-AV1 refuses sides below 4 pixels, and hangs for some narrow
 
 
 def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
-    """Return the encoder for frames with a height and width of at least 1 pixel.
+    """Return the encoder for frames of a height and width of at least 1 pixel, and av1, h264 or `DEPTH_VIDEO`.
 
     With av1: h264 if PyAV has no AV1 encoder. Both halve the color resolution, which requires even sizes. Frames of odd
     or small sizes use h264 with full color resolution, which supports any size.
-
-    Args:
-        size: height and width.
-        codec: av1 or h264; `DEPTH_VIDEO` for depth codes.
 
     Errors:
         RoboCacheError: PyAV has no such encoder.
@@ -145,15 +141,7 @@ def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
 
 
 class VideoFile:
-    """An mp4 file that is written frame by frame at a fixed rate.
-
-    Args:
-        path: the file; must not exist.
-        size: height and width of the frames.
-        rate_hz: frames per second.
-        codec: av1 or h264; `DEPTH_VIDEO` for depth codes.
-        settings: of the encoder of images.
-    """
+    """A new mp4 file that is written frame by frame at a fixed rate, in av1, h264 or `DEPTH_VIDEO` for depth codes."""
 
     def __init__(
         self, path: Path, size: tuple[int, int], rate_hz: int, codec: str = "av1", settings: VideoSettings | None = None
@@ -257,13 +245,7 @@ def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:
 class JoinedVideo:
     """Joins the video files of one feature into a few large files. Packets are copied, not encoded again.
 
-    Args:
-        folder: the folder of the dataset.
-        path: the files' names, with {chunk_index} and {file_index}.
-        rate_hz: frames a second.
-        file_mb: file size from which the next part starts a new file.
-        chunk_files: number of files per folder.
-        files: number of files before the first one.
+    From `file_mb` on, the next part begins a new file. There are `files` before the first one.
     """
 
     def __init__(

@@ -319,10 +319,7 @@ def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
 
 
 class WebDatasetEpisodes:
-    """The episodes of a dataset in the format webdataset.
-
-    Args:
-        path: the folder with dataset.json.
+    """The episodes of a dataset in the format webdataset, a folder with dataset.json.
 
     Errors:
         DatasetError: a file is missing or damaged, or the shards are not an export of this project.
@@ -573,13 +570,7 @@ class _Shard:
 
 
 class _OwnSamples:
-    """Checks the samples of a dataset that this package wrote, episode by episode.
-
-    Args:
-        index: the contents of dataset.json.
-        exported: what the provenance states.
-        columns: for the values whose statistics are stored.
-    """
+    """Checks the samples of a dataset that this package wrote, episode by episode."""
 
     def __init__(self, findings: Findings, index: dict[str, Any], exported: ExportedRows, columns: ColumnFiles) -> None:
         self._findings, self._index, self._exported, self._columns = findings, index, exported, columns

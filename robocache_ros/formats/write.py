@@ -100,11 +100,7 @@ def group_tasks(
 ) -> list[FileTask]:
     """Return a task for each group of episodes; `write` is called with its range of episodes as `group` too.
 
-    Args:
-        dataset: the contents.
-        bytes_of_row: that are read.
-        write: as of a `FileTask`.
-        of: what is written of the episodes, at the beginning of the names.
+    `of` is at the beginning of the names.
     """
     return [
         FileTask(
@@ -119,14 +115,9 @@ def group_tasks(
 def shard_tasks(
     dataset: ExportedDataset, bytes_of_row: int, shard_bytes: int, write: Callable[..., Any]
 ) -> list[FileTask]:
-    """Return a task for each shard of a dataset, a file of complete episodes.
+    """Return a task for each shard of about `shard_bytes`, a file of complete episodes.
 
-    Args:
-        dataset: the contents.
-        bytes_of_row: that are written, about.
-        shard_bytes: a shard that has about this size is followed by another.
-        write: as of a `FileTask`; called with its episodes as `group`, its number as `shard`, and that of all as
-            `shards` too.
+    `write` is called with its episodes as `group`, its number as `shard`, and that of all as `shards` too.
     """
     groups = _groups(dataset, bytes_of_row, shard_bytes)
     return [
@@ -152,12 +143,7 @@ def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[ra
 
 
 class HeldBytes(Sequence[bytes]):
-    """The bytes of each tick; those of the last sample stay in memory.
-
-    Args:
-        samples: (T,) number of the sample that a tick uses.
-        data_of: returns the bytes of a tick; not called again for ticks with the same sample in a row.
-    """
+    """The bytes that `data_of` returns for each tick; those of the last sample stay in memory."""
 
     def __init__(self, samples: NDArray[np.int64], data_of: Callable[[int], bytes]) -> None:
         self._samples, self._data_of = samples, data_of

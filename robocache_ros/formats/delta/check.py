@@ -52,12 +52,6 @@ STATES = 3  # 0 none, 1 aligned, 2 held
 class TickRowChecks:
     """Checks rows of ticks.
 
-    Args:
-        rate_hz: ticks per second.
-        kinds: vector, image or cloud, by stream.
-        windows: the streams with several samples in a tick.
-        columns: of the table.
-
     Attributes:
         spans: by episode, the number of its rows, its first and its last tick.
         states: by episode (3, N) numbers of ticks by state and stream, of episodes with a provenance.

@@ -71,12 +71,7 @@ def _by_stream(names: Sequence[str], kind: Any) -> Any:
 
 
 def tick_schema(layout: Layout, media: Mapping[str, ArrayInfo | None]) -> Any:
-    """Return the pyarrow schema of the rows.
-
-    Args:
-        layout: of the dataset.
-        media: the stored streams of images and voxels; None for 8-bit images.
-    """
+    """Return the pyarrow schema of the rows, given the stored streams of images (None if they are 8-bit) and voxels."""
     pyarrow = need("pyarrow", "export")
     names = layout.names
     windows = [stream.name for stream in layout.spec.vectors if stream.rows]
@@ -190,11 +185,9 @@ class DataFile:
 
 
 def write_data_files(table: Path, episodes: Iterable[tuple[int, Iterable[Any]]]) -> list[DataFile]:
-    """Write rows into the folder of a table. Files with equal rows have equal bytes and names.
+    """Write rows of episodes, in the order of their numbers, into the folder of a table.
 
-    Args:
-        table: the folder.
-        episodes: the number of each episode, in rising order, and its rows as pyarrow tables of bounded size.
+    The rows are pyarrow tables of bounded size. Files with equal rows have equal bytes and names.
     """
     found: list[DataFile] = []
     for first_of_range, of_range in groupby(episodes, lambda episode: episode[0] // RANGE_EPISODES * RANGE_EPISODES):
@@ -282,12 +275,9 @@ def storage_options(uri: str) -> dict[str, str]:
 
 
 class TransactionLog:
-    """The log of a table in a folder or a bucket.
+    """The log of a table in a local folder, or at a URL with storage options of deltalake.
 
-    Args:
-        uri: a local folder, or a URL of deltalake.
-        schema: pyarrow schema of the rows, without the column of the partitions.
-        storage: options of deltalake for the URL, such as credentials.
+    The schema is that of the rows, without the column of the partitions.
     """
 
     def __init__(self, uri: str, schema: Any, storage: dict[str, str] | None = None) -> None:

@@ -67,11 +67,7 @@ class DeltaTables:
 
 
 def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:
-    """Read the logs, and the table of episodes.
-
-    Args:
-        folder: of the dataset.
-        version: of the table of episodes; None: the newest.
+    """Read the logs, and the table of episodes in a version; None: the newest.
 
     Errors:
         DatasetError: there are no such tables, or they are not those of this package.

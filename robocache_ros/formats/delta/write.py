@@ -54,14 +54,7 @@ Place = tuple[str, int]  # of an episode: the file, relative to the dataset, and
 
 
 class MediaFiles:
-    """Writes the images and arrays of some episodes of a dataset, and tells where those of a tick are.
-
-    Args:
-        dataset: the dataset.
-        encodings: of each stored stream of 8-bit images.
-        folder: where the dataset is written.
-        below: the folder of these files in it.
-    """
+    """Writes the images and arrays of a dataset to files `below` a folder, and tells where those of a tick are."""
 
     def __init__(self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path, below: str) -> None:
         self._dataset, self._encodings = dataset, encodings
@@ -143,13 +136,7 @@ PART_BYTES = 16 << 20  # rows that are converted at once
 
 
 def tick_tables(episode: Episode, media: Mapping[str, Any], schema: Any) -> Iterator[Any]:
-    """Yield the rows of an episode in tables of bounded size.
-
-    Args:
-        episode: the episode.
-        media: (T,) column of each stored stream of images or voxels.
-        schema: of the rows.
-    """
+    """Yield the rows of an episode in tables of bounded size, given a column for each stream of images or voxels."""
     pyarrow = need("pyarrow", "export")
     step = max(1, PART_BYTES // (16 * episode.layout.row_width))
     for start in range(0, episode.length, step):
@@ -254,14 +241,7 @@ def recording_of(dataset: ExportedDataset, index: int, episode: Episode) -> OfRe
 
 
 def episode_row(dataset: ExportedDataset, episode: Episode, recording: OfRecording, append: str) -> dict[str, Any]:
-    """Return the row of an episode.
-
-    Args:
-        dataset: the dataset.
-        episode: one of its episodes.
-        recording: its recording.
-        append: the append that it is of.
-    """
+    """Return the row of an episode."""
     names = dataset.layout.names
     ticks, valid = episode.ticks_ns, np.array(episode.valid)
     shares = {name: (valid == state).mean(axis=0) for name, state in SHARES.items()}
@@ -306,11 +286,6 @@ def _delays(spec: FusionSpec, topics: Mapping[str, TopicStats]) -> dict[str, dic
 
 class NewEpisodes:
     """The episodes of an export that become rows of the tables.
-
-    Args:
-        dataset: of the export.
-        encodings: of each stored stream of 8-bit images.
-        folder: where files are written, with the paths that they have in the dataset.
 
     Attributes:
         id: of the append: a hash of the recordings and of all that decides what is written of them.

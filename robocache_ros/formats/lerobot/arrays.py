@@ -34,10 +34,7 @@ def coordinate_type(shape: tuple[int, ...]) -> str:
 
 
 def to_sparse(grid: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the voxels of a grid that are not empty, in C order of x, y, z.
-
-    Args:
-        grid: (X, Y, Z), or (F, X, Y, Z) with F features per voxel.
+    """Return the voxels of a grid, (X, Y, Z) or with features (F, X, Y, Z), that are not empty, in C order of x, y, z.
 
     Returns:
         (K, 3) uint8 or uint16 indices x, y, z, and (K, F) values, F = 1 without features. A voxel is empty if all

@@ -238,15 +238,7 @@ class LeRobotRows:
             self.findings.add(file, f"column {extra} is not a feature of {schema.INFO}")
 
     def check_rows(self, file: str, table: Any, episode: int, length: int, tasks: Any = None) -> None:
-        """Check the rows and the images of an episode.
-
-        Args:
-            file: name of the file, relative to the dataset.
-            table: the pyarrow table of the rows of the episode.
-            episode: its index.
-            length: the number of rows that it must have.
-            tasks: its tasks, as its metadata state them.
-        """
+        """Check the rows and the images of an episode, whose length and tasks are those in the metadata."""
         where = f"{file}, episode {episode}"
         self.findings.check(len(table) == length, where, f"{len(table)} rows; the episode has {length}")
         values: dict[str, NDArray[Any]] = {}
@@ -534,13 +526,6 @@ def check_video(findings: Findings, name: str, info: Info, feature: Feature, spa
     """Check that a video has a frame for every row of the episodes in it, and no other.
 
     Frames are counted by their packets, without decoding. With `findings.decode` each of them is decoded.
-
-    Args:
-        findings: collects what is wrong.
-        name: the file, relative to the dataset.
-        info: of the dataset; codec and pixel format are compared in a dataset of this package.
-        feature: of the video.
-        spans: the episodes in the file.
     """
     with findings.reading(name):
         times, decoded, key_frames = _frames(findings, name, feature, feature.video if info.own else {})

@@ -53,10 +53,6 @@ def _check(findings: Findings) -> None:
 class _Records:
     """Checks the records of a dataset, and of one that this package wrote its own features.
 
-    Args:
-        inner: the folder of the dataset, with a slash.
-        columns: for the values whose statistics are stored.
-
     Errors:
         RoboCacheError: one of the JSON files cannot be used.
     """

@@ -324,9 +324,7 @@ MAX_DATASETS = 10_000  # in a folder
 def open_rlds(path: str | AnyPath, **options: Any) -> EpisodeSource:
     """Return the episodes of a dataset, of its newest version, or of all datasets in a folder, by name.
 
-    Args:
-        path: the folder.
-        options: of `RldsEpisodes`.
+    The options are those of `RldsEpisodes`.
 
     Errors:
         DatasetError: there is no dataset.

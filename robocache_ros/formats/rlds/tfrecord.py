@@ -310,10 +310,6 @@ class RecordWriter:
 def read_records(path: DatasetFile, *, limit: int = RECORD_BYTES) -> Iterator[bytes]:
     """Yield the records of a file, plain or compressed with gzip, with their checksums verified.
 
-    Args:
-        path: the file.
-        limit: maximum size of a record in bytes.
-
     Errors:
         RoboCacheError: a record is damaged, cut off or larger than `limit`; the message names the record.
     """
@@ -381,10 +377,6 @@ class RecordFile:
     """The records of a file, plain or compressed with gzip, with their checksums verified.
 
     A plain file is read where a record is. One in gzip is decompressed up to the record, so read it in order.
-
-    Args:
-        path: the file.
-        limit: maximum size of a record in bytes.
 
     Errors:
         RoboCacheError: the file is missing; a record is damaged, cut off or larger than `limit`. The message names it.

@@ -63,13 +63,7 @@ def features_dict(features: Mapping[str, Any]) -> dict[str, Any]:
 def episode_features(
     dataset: ExportedDataset, encodings: Mapping[str, str], windows: Sequence[StreamSpec]
 ) -> dict[str, Any]:
-    """Return features.json.
-
-    Args:
-        dataset: the contents.
-        encodings: jpeg or png, for each image stream that is stored.
-        windows: the streams whose ticks have several samples.
-    """
+    """Return features.json."""
     streams = len(dataset.layout.names)
     names = ", ".join(dataset.layout.names)
     engine: dict[str, Any] = {
@@ -106,15 +100,7 @@ def episode_features(
 
 
 def dataset_info(name: str, version: str, description: str, shards: Sequence[int], nbytes: int) -> dict[str, Any]:
-    """Return dataset_info.json.
-
-    Args:
-        name: of the dataset, with which the names of its files begin.
-        version: as in the path.
-        description: a text.
-        shards: number of episodes in each file.
-        nbytes: of all episodes.
-    """
+    """Return dataset_info.json."""
     split = {
         "name": "train",
         "filepathTemplate": rlds.TEMPLATE,
