@@ -55,7 +55,8 @@ def pieces_state(pieces: PieceStore) -> PiecesState:
     """
     now = datetime.now(timezone.utc)
     done: dict[str, Attempt] = {}
-    attempts = [_draft(pieces, draft.name, now, running) for draft, running in pieces.drafts().items()]
+    drafts = pieces.drafts.running() if pieces.local else {}
+    attempts = [_draft(pieces, draft.name, now, running) for draft, running in drafts.items()]
     extra: list[Attempt] = []
     states = pieces.states()
     for key, state in states.items():

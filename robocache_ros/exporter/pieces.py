@@ -433,7 +433,7 @@ class _Draft:
 
     def __init__(self, work: _Recording, plan: Plan, bag: Bag, stack: ExitStack, without: Collection[int] = ()) -> None:
         self._work, self._plan, self._bag = work, plan, bag
-        self._folder = stack.enter_context(work.store.draft())
+        self._folder = stack.enter_context(work.store.drafts.new())
         options = plan.options
         video, points = VideoSettings(options.crf, options.preset, options.gop), options.points
         self._writer = stack.enter_context(

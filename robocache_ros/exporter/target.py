@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.piece_store import PieceStore, local_drafts
+from robocache_ros.exporter.piece_store import Drafts, PieceStore
 from robocache_ros.formats.dataset_folder import (
     INFO,
     LISTING,
@@ -32,6 +32,7 @@ from robocache_ros.formats.dataset_folder import (
     sha256,
     sync_all,
 )
+from robocache_ros.storage.cache import cache_folder
 from robocache_ros.storage.errors import StoreError, file_errors
 from robocache_ros.storage.object_store import ObjectStore, name_below
 from robocache_ros.storage.paths import AnyPath, is_url
@@ -524,7 +525,7 @@ def new_bucket_dataset(
     """
     target, store = BucketTarget(url), piece_store(url, pieces)
     plan, is_ours = target.begin(digest, count, overwrite=overwrite)
-    with local_drafts().new() as draft:
+    with Drafts(cache_folder("drafts")).new() as draft:
         folder = draft / "dataset"
         folder.mkdir()
         new = NewDataset(folder, draft / "scratch", store, target.staging(plan))

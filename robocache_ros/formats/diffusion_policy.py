@@ -294,7 +294,7 @@ def zarr_array(stated: Any, root: AnyPath, name: str, where: str) -> ZarrRows:
     return found
 
 
-class DiffusionPolicyFormat(WrittenByTasks):
+class _DiffusionPolicyFormat(WrittenByTasks):
     """Diffusion Policy's ReplayBuffer: `data/<stream>`, `data/action`, `meta/episode_ends`."""
 
     name = "diffusion_policy"
@@ -378,7 +378,7 @@ def _columns(dataset: ExportedDataset) -> dict[str, Any]:
     return {**names, ACTION: [f"{s.name}.{c}" for s in dataset.actions for c in s.components], **per_stream}
 
 
-DIFFUSION_POLICY = DiffusionPolicyFormat()
+DIFFUSION_POLICY = _DiffusionPolicyFormat()
 
 
 MARKS = TICK, VALID, AGE

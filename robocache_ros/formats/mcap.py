@@ -251,7 +251,7 @@ class _Cdr:
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one
 
 
-class McapFormat(WrittenByTasks):
+class _McapFormat(WrittenByTasks):
     """A recording per episode."""
 
     name = "mcap"
@@ -264,7 +264,6 @@ class McapFormat(WrittenByTasks):
         return group_tasks(dataset, of_row, _write_episodes)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
-        """Write the provenance."""
         write_provenance(folder / PROVENANCE, dataset, dataset.encodings(MCAP.encoding))
 
 
@@ -371,7 +370,7 @@ def _media(dataset: ExportedDataset, episode: Episode, stream: StreamSpec) -> Me
     return lambda tick: message_of(tick) if new[tick] else None
 
 
-MCAP = McapFormat()
+MCAP = _McapFormat()
 
 
 _DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in ENCODINGS.items()}
@@ -607,7 +606,7 @@ def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -
     findings.check(not wrong.any(), where, f"{what} in {int(wrong.sum())} rows, the first is row {wrong.argmax()}")
 
 
-class MediaMessages:
+class _MediaMessages:
     """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid.
 
     Attributes:
@@ -621,7 +620,6 @@ class MediaMessages:
         self._shape: tuple[Any, ...] = ()  # of the first image
 
     def add(self, log_ns: int, data: Data) -> None:
-        """Check the contents of a message."""
         where = f"{self._where}, tick {log_ns}"
         with self._findings.reading(where):
             message = read_message(message_type(self._type), data)
@@ -666,7 +664,7 @@ class MediaMessages:
         self._findings.counted["clouds"] += 1
 
 
-class EpisodeMessages:
+class _EpisodeMessages:
     """Checks the recording of one episode against what robocache.json, the `index`, states."""
 
     def __init__(
@@ -726,7 +724,7 @@ class EpisodeMessages:
     def _where(self, topic: str) -> str:
         return f"{self._name}, {topic}"
 
-    def _topics(self) -> tuple[dict[str, StreamSpec], dict[str, MediaMessages]]:
+    def _topics(self) -> tuple[dict[str, StreamSpec], dict[str, _MediaMessages]]:
         """Return the stream of each topic with values or status, and the topics of images and clouds."""
         values, media = {}, {}
         for stream in self._spec.streams:
@@ -737,10 +735,10 @@ class EpisodeMessages:
             found = self._bag.topics.get(topic)
             if found or self._index["images"].get(stream.name, {}).get("stored") != "not stored":
                 kind = found.type if found else ""
-                media[topic] = MediaMessages(self._findings, self._where(topic), stream, kind)
+                media[topic] = _MediaMessages(self._findings, self._where(topic), stream, kind)
         return values, media
 
-    def _check_topics(self, values: dict[str, StreamSpec], media: dict[str, MediaMessages]) -> set[str]:
+    def _check_topics(self, values: dict[str, StreamSpec], media: dict[str, _MediaMessages]) -> set[str]:
         """Check topics, types and definitions; return the topics whose messages can be read."""
         readable = set()
         found = self._bag.topics
@@ -871,7 +869,7 @@ def _check_recording(
     except RoboCacheError as error:
         raise RoboCacheError(f"{name}: {str(error).removeprefix(f'{folder}: ')}") from None
     with bag:
-        EpisodeMessages(findings, number, bag, wanted, stated, exported).check()
+        _EpisodeMessages(findings, number, bag, wanted, stated, exported).check()
         for note in bag.notes:  # complete after all messages have been read
             findings.add(name, note.removeprefix(f"{name}: "))
         findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")

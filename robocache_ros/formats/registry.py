@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -185,12 +185,9 @@ def _reader(name: str) -> Callable[..., EpisodeSource]:
     return found
 
 
-def validators() -> Iterator[Validator]:
-    """Yield the validators of this package, then those that formats of other packages bring."""
-    for each in FORMATS.values():
-        if each.check:
-            yield each.load(each.check)
-    yield from _declared_parts("validator").values()
+def validators() -> dict[str, Validator]:
+    """Return the validators of this package, then those that formats of other packages bring, by format."""
+    return {name: each.load(each.check) for name, each in FORMATS.items() if each.check} | _declared_parts("validator")
 
 
 def format_of(path: Path) -> str | None:
@@ -199,11 +196,6 @@ def format_of(path: Path) -> str | None:
         if each.check and each.read and each.load(each.check).recognizes(path):
             return each.name
     return None
-
-
-def checked_formats() -> list[str]:
-    """Return the names of the formats that have a validator."""
-    return [*(each.name for each in FORMATS.values() if each.check), *_declared_parts("validator")]
 
 
 def _declared(group: str) -> dict[str, EntryPoint]:

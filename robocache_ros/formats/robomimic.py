@@ -110,7 +110,7 @@ VALIDATION_SHARE = 0.1
 MIN_RANGE = 1e-4  # a column of actions with a smaller range is only shifted, as by robomimic's own normalisation
 
 
-class RobomimicFormat(WrittenByTasks):
+class _RobomimicFormat(WrittenByTasks):
     """robomimic: `data/demo_<i>/obs/<stream>`, `actions` in [-1, 1], and the actions as recorded."""
 
     name = "robomimic"
@@ -119,11 +119,9 @@ class RobomimicFormat(WrittenByTasks):
     images = RAW
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
         need("h5py", "hdf5")
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
-        """Return the task that writes the file."""
         of_row = row_bytes(dataset, dict.fromkeys(dataset.pictures, "raw")) + arrays_bytes(dataset)
         return [FileTask(self.entry, dataset.frames * of_row, _write_file)]
 
@@ -264,7 +262,7 @@ def _write_json(file: Any, name: str, value: dict[str, Any]) -> None:
     file[name] = np.array(text, f"S{len(text)}")
 
 
-ROBOMIMIC = RobomimicFormat()
+ROBOMIMIC = _RobomimicFormat()
 
 
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`

@@ -87,13 +87,11 @@ def member_bytes(nbytes: int) -> int:
     return tarfile.BLOCKSIZE * (1 - -nbytes // tarfile.BLOCKSIZE)
 
 
-class TarWriter:
+class _TarWriter:
     """Writes a tar file. Unlike that of Python's tarfile, its memory does not grow with the number of members."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
-        self.path = path
-        self.samples = 0
 
     def write(self, name: str, data: bytes) -> None:
         """Add a file, without owner and time."""
@@ -102,11 +100,6 @@ class TarWriter:
         self._file.write(member.tobuf(tarfile.USTAR_FORMAT))
         self._file.write(data)
         self._file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes written."""
-        return self._file.tell()
 
     def close(self, *, complete: bool = True) -> None:
         """Close the file; if `complete`, with the two empty blocks that mark its end."""
@@ -120,7 +113,7 @@ SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by anothe
 Field = Callable[[int], bytes]  # tick of an episode -> the bytes of its member
 
 
-class WebDatasetFormat(WrittenByTasks):
+class _WebDatasetFormat(WrittenByTasks):
     """WebDataset shards."""
 
     name = "webdataset"
@@ -164,7 +157,7 @@ class WebDatasetFormat(WrittenByTasks):
 def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: int, shards: int) -> dict[str, Any]:
     """Write the samples of some episodes; return the name of the file, and its episodes, samples and bytes."""
     path, samples, complete = folder / f"train-{shard:06d}.tar", 0, False
-    tar = TarWriter(path)
+    tar = _TarWriter(path)
     try:
         for index in group:
             episode = dataset.episodes[index]
@@ -258,7 +251,7 @@ def _stats(dataset: ExportedDataset) -> dict[str, Any]:
     return {fields[name]: values for name, values in dataset.stats.items() if name in fields}
 
 
-WEBDATASET = WebDatasetFormat()
+WEBDATASET = _WebDatasetFormat()
 
 
 MAX_MEMBERS = 4_000_000  # of a file

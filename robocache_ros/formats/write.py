@@ -194,7 +194,8 @@ class MediaArray:
 
 def vectors(dataset: ExportedDataset, role: str) -> list[VectorArray]:
     """Return the vector streams of a role, each with its own shape: (dim,), of a window (samples, dim)."""
-    return [_vector(stream) for stream in dataset.spec.vectors if stream.role == role]
+    streams = [stream for stream in dataset.spec.vectors if stream.role == role]
+    return [VectorArray(s.name, s.shape, "float32", partial(Episode.vector, stream=s.name)) for s in streams]
 
 
 def media(dataset: ExportedDataset) -> list[MediaArray]:
@@ -220,19 +221,17 @@ def tick_columns(dataset: ExportedDataset) -> list[VectorArray]:
         VectorArray("valid", (n,), "uint8", lambda episode: episode.valid),
         VectorArray("age_ns", (n,), "int64", lambda episode: episode.age_ns),
     ]
-    return columns + [column for s in dataset.spec.vectors if s.rows for column in _window_columns(s)]
+    for stream in dataset.spec.vectors:
+        if stream.rows:
+            name, ages = stream.name, partial(Episode.window_ages_ms, stream=stream.name)
+            present = partial(_present, stream=stream.name)
+            columns.append(VectorArray(f"mask.{name}", (stream.rows,), "uint8", present))
+            columns.append(VectorArray(f"sample_age_ms.{name}", (stream.rows,), "float32", ages))
+    return columns
 
 
-def _vector(stream: StreamSpec) -> VectorArray:
-    return VectorArray(stream.name, stream.shape, "float32", lambda episode: episode.vector(stream.name))
-
-
-def _window_columns(stream: StreamSpec) -> tuple[VectorArray, VectorArray]:
-    name = stream.name
-    return (
-        VectorArray(f"mask.{name}", (stream.rows,), "uint8", lambda e: (e.window_ages_ms(name) >= 0).astype(np.uint8)),
-        VectorArray(f"sample_age_ms.{name}", (stream.rows,), "float32", lambda e: e.window_ages_ms(name)),
-    )
+def _present(episode: Episode, stream: str) -> NDArray[np.uint8]:
+    return (episode.window_ages_ms(stream) >= 0).astype(np.uint8)
 
 
 def write_json(path: Path, value: Any) -> None:

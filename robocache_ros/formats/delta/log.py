@@ -317,11 +317,6 @@ class TransactionLog:
             if not self.exists():
                 raise
 
-    def transaction(self, name: str) -> int | None:
-        """Return the version of a transaction identifier; None if no commit has it."""
-        version: int | None = self.table().transaction_version(name)
-        return version
-
     def reserve(self, append: str, episodes: int) -> int:
         """Reserve numbers of episodes for an append; return the first. For the same append it is the same."""
         for _ in range(MAX_ATTEMPTS):

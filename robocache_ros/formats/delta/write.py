@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from robocache_ros.formats.delta.log import (
     EPISODES_NUMBERED,
     SHARES,
     TICKS,
-    DataFile,
     TransactionLog,
     check_names,
     done,
@@ -53,7 +52,7 @@ BLOBS_PATH = "{kind}/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.pa
 Place = tuple[str, int]  # of an episode: the file, relative to the dataset, and its first frame or row in it
 
 
-class MediaFiles:
+class _MediaFiles:
     """Writes the images and arrays of a dataset to files `below` a folder, and tells where those of a tick are."""
 
     def __init__(self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path, below: str) -> None:
@@ -63,7 +62,6 @@ class MediaFiles:
         self._places: dict[str, list[Place]] = {}  # by episode
 
     def write(self) -> None:
-        """Write the files of all episodes."""
         for name in self.names:
             write = self._write_video if self._encodings.get(name) in VIDEO else self._write_blobs
             self._places[name] = list(write(name))
@@ -216,48 +214,20 @@ def _struct(columns: Sequence[Any], names: Sequence[str], missing: NDArray[np.bo
     return pyarrow.StructArray.from_arrays(list(columns), fields=fields, mask=mask)
 
 
-@dataclass(frozen=True)
-class OfRecording:
-    """What the rows of the episodes of a recording have in common."""
-
-    key: str  # a hash of its files and of the part of it that is used: the same recording has the same key
-    counters: list[dict[str, Any]]  # `stream`, `counter` and `count` of each counter
-    # Of the messages of each stream, from their stamp to their arrival; None without stamps
-    delays: dict[str, dict[str, float] | None]
-
-
-def recording_of(dataset: ExportedDataset, index: int, episode: Episode) -> OfRecording:
-    """Return what is known of a recording of a dataset, given its index and one of its episodes."""
-    stated = dataset.provenance["recordings"][index]
-    loaded, _ = recording_file.load_recording(
-        episode.piece, episode.recording, dataset.spec, dataset.options.visibility
-    )
-    counters = [
-        {"stream": stream, "counter": counter, "count": count}
-        for stream, counts in sorted(stated["counters"].items())
-        for counter, count in sorted(counts.items())
-    ]
-    return OfRecording(recording_key(stated), counters, _delays(dataset.spec, loaded.topics))
-
-
-def episode_row(dataset: ExportedDataset, episode: Episode, recording: OfRecording, append: str) -> dict[str, Any]:
-    """Return the row of an episode."""
-    names = dataset.layout.names
+def episode_row(dataset: ExportedDataset, episode: Episode, of_recording: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of an episode, given what is the same in all rows of its recording."""
+    names, inputs = dataset.layout.names, np.flatnonzero(dataset.spec.inputs)
     ticks, valid = episode.ticks_ns, np.array(episode.valid)
     shares = {name: (valid == state).mean(axis=0) for name, state in SHARES.items()}
-    inputs = valid[:, np.flatnonzero(dataset.spec.inputs)]
-    quality = {name: float(share[np.flatnonzero(dataset.spec.inputs)].mean()) for name, share in shares.items()}
-    quality |= {
-        "complete": float((inputs > 0).all(axis=1).mean()),
-        "all_aligned": float((inputs == 1).all(axis=1).mean()),
-    }
+    quality = {name: float(share[inputs].mean()) for name, share in shares.items()}
+    quality["complete"] = float((valid[:, inputs] > 0).all(axis=1).mean())
+    quality["all_aligned"] = float((valid[:, inputs] == 1).all(axis=1).mean())
     start_ns, stop_ns = int(ticks[0]), int(ticks[-1])
     return {
         "episode": episode.index,
         "length": episode.length,
         "recording": printable(episode.recording, 1000),
         "recording_episode": episode.number,
-        "recording_key": recording.key,
         "task": episode.task,
         "robot": dataset.options.robot_type,
         "success": episode.success,
@@ -268,10 +238,25 @@ def episode_row(dataset: ExportedDataset, episode: Episode, recording: OfRecordi
         "rate_hz": dataset.rate_hz,
         "quality": quality,
         **{name: dict(zip(names, share.tolist(), strict=True)) for name, share in shares.items()},
-        "delay_ms": recording.delays,
-        "counters": recording.counters,
-        "append": append,
+        **of_recording,
     }
+
+
+def _of_recording(dataset: ExportedDataset, index: int, episode: Episode) -> dict[str, Any]:
+    """Return what the rows of the episodes of a recording have in common, given one of them.
+
+    The key is a hash of its files and of the part of it that is used. Delays are of the messages of each stream, from
+    their stamp to their arrival; None without stamps.
+    """
+    stated = dataset.provenance["recordings"][index]
+    spec, visibility = dataset.spec, dataset.options.visibility
+    loaded, _ = recording_file.load_recording(episode.piece, episode.recording, spec, visibility)
+    counters = [
+        {"stream": stream, "counter": counter, "count": count}
+        for stream, counts in sorted(stated["counters"].items())
+        for counter, count in sorted(counts.items())
+    ]
+    return {"recording_key": recording_key(stated), "delay_ms": _delays(spec, loaded.topics), "counters": counters}
 
 
 def _delays(spec: FusionSpec, topics: Mapping[str, TopicStats]) -> dict[str, dict[str, float] | None]:
@@ -284,60 +269,25 @@ def _delays(spec: FusionSpec, topics: Mapping[str, TopicStats]) -> dict[str, dic
     return found
 
 
-class NewEpisodes:
-    """The episodes of an export that become rows of the tables.
+def _episode_rows(dataset: ExportedDataset, append: str) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number of each episode, and its row as a table."""
+    table, schema = need("pyarrow", "export").Table, episode_schema(dataset.layout.names)
+    last, found = -1, {}
+    for episode, stated in zip(dataset.episodes, dataset.provenance["episodes"], strict=True):
+        if stated["recording"] != last:
+            last = stated["recording"]
+            found = {**_of_recording(dataset, last, episode), "append": append}
+        yield episode.index, [table.from_pylist([episode_row(dataset, episode, found)], schema=schema)]
 
-    Attributes:
-        id: of the append: a hash of the recordings and of all that decides what is written of them.
-        time_ms: of the commits; it is that of the last recording, and not of the export.
-        tick_schema, episode_schema: pyarrow schemas of the rows, without the partitions.
-    """
 
-    def __init__(self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path) -> None:
-        stated = dataset.provenance
-        self._dataset, self._folder, self._encodings = dataset, folder, encodings
-        self._recordings = [episode["recording"] for episode in stated["episodes"]]  # of each episode
-        self.id = self._identity()
-        self.time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in stated["recordings"]))
-        self._media = MediaFiles(dataset, encodings, folder, f"{APPENDS}/{self.id}")
-        self.tick_schema = tick_schema(dataset.layout, {name: dataset.arrays.get(name) for name in self._media.names})
-        self.episode_schema = episode_schema(dataset.layout.names)
-
-    def write_media(self) -> None:
-        """Write the provenance, and the files that rows name."""
-        (self._folder / APPENDS / self.id).mkdir(parents=True)
-        write_provenance(self._folder / APPENDS / self.id / "robocache.json", self._dataset, self._encodings)
-        self._media.write()
-
-    def write_ticks(self) -> list[DataFile]:
-        """Write the rows of ticks."""
-
-        def rows(episode: Episode) -> Iterator[Any]:
-            yield from tick_tables(episode, self._media.columns(episode), self.tick_schema)
-
-        of_episodes = ((episode.index, rows(episode)) for episode in self._dataset.episodes)
-        return write_data_files(self._folder / TICKS, of_episodes)
-
-    def write_episodes(self) -> list[DataFile]:
-        """Write the rows of episodes."""
-        return write_data_files(self._folder / EPISODES, self._episode_rows())
-
-    def _episode_rows(self) -> Iterator[tuple[int, list[Any]]]:
-        table = need("pyarrow", "export").Table
-        last, found = -1, None
-        for episode, recording in zip(self._dataset.episodes, self._recordings, strict=True):
-            if found is None or recording != last:
-                last, found = recording, recording_of(self._dataset, recording, episode)
-            row = episode_row(self._dataset, episode, found, self.id)
-            yield episode.index, [table.from_pylist([row], schema=self.episode_schema)]
-
-    def _identity(self) -> str:
-        stated = self._dataset.provenance
-        keys = [recording_key(recording) for recording in stated["recordings"]]
-        options = {name: value for name, value in asdict(self._dataset.options).items() if name != "formats"}
-        episodes = [(keys[of], about) for of, about in zip(self._recordings, stated["episodes"], strict=True)]
-        decides = {"layout": stated["layout"], "options": options, "device": stated["device"], "episodes": episodes}
-        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
+def _identity(dataset: ExportedDataset) -> str:
+    """Return the name of an append: a hash of the recordings and of all that decides what is written of them."""
+    stated = dataset.provenance
+    keys = [recording_key(recording) for recording in stated["recordings"]]
+    options = {name: value for name, value in asdict(dataset.options).items() if name != "formats"}
+    episodes = [(keys[about["recording"]], about) for about in stated["episodes"]]
+    decides = {"layout": stated["layout"], "options": options, "device": stated["device"], "episodes": episodes}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
 
 
 # Delta Lake: a table with a row a tick, and one with a row an episode (https://delta.io), for queries.
@@ -348,7 +298,7 @@ class NewEpisodes:
 #            depth images that rows of ticks name
 
 
-class DeltaFormat:
+class _DeltaFormat:
     """Delta Lake tables."""
 
     name = "delta"
@@ -366,16 +316,32 @@ class DeltaFormat:
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write both tables, each with one commit. Equal pieces in equal order give equal bytes, also of the logs."""
-        new = NewEpisodes(dataset, dataset.encodings(video_or_png), folder)
-        new.write_media()
-        for table, schema, write, name in (
-            (TICKS, new.tick_schema, new.write_ticks, new.id),
-            (EPISODES, new.episode_schema, new.write_episodes, done(new.id)),
-        ):
-            files = write()
-            given = {EPISODES_NUMBERED: len(dataset.episodes)} if table == EPISODES else {}
-            TransactionLog(str(folder / table), schema).create(files, new.time_ms, {**given, name: 0})
-            make_repeatable(folder / table, f"{new.id}/{table}", new.time_ms)
+        append, encodings = _identity(dataset), dataset.encodings(video_or_png)
+        (folder / APPENDS / append).mkdir(parents=True)
+        write_provenance(folder / APPENDS / append / "robocache.json", dataset, encodings)
+        media = _MediaFiles(dataset, encodings, folder, f"{APPENDS}/{append}")
+        media.write()
+        ticks = tick_schema(dataset.layout, {name: dataset.arrays.get(name) for name in media.names})
+
+        def tick_rows(episode: Episode) -> Iterator[Any]:
+            yield from tick_tables(episode, media.columns(episode), ticks)
+
+        of_ticks = ((episode.index, tick_rows(episode)) for episode in dataset.episodes)
+        tables: tuple[tuple[str, Any, Iterator[tuple[int, Iterable[Any]]], dict[str, int]], ...] = (
+            (TICKS, ticks, of_ticks, {append: 0}),
+            (
+                EPISODES,
+                episode_schema(dataset.layout.names),
+                _episode_rows(dataset, append),
+                {EPISODES_NUMBERED: len(dataset.episodes), done(append): 0},
+            ),
+        )
+        # The time of the last recording, and not of the export.
+        time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in dataset.provenance["recordings"]))
+        for table, schema, rows, transactions in tables:
+            files = write_data_files(folder / table, rows)
+            TransactionLog(str(folder / table), schema).create(files, time_ms, transactions)
+            make_repeatable(folder / table, f"{append}/{table}", time_ms)
 
 
-DELTA = DeltaFormat()
+DELTA = _DeltaFormat()

@@ -170,7 +170,7 @@ def _check_standard_features(findings: Findings, info: Info) -> None:
         findings.skip("actions: the dataset has none, so no policy can be trained to act")
 
 
-class LeRobotRows:
+class _LeRobotRows:
     """Checks the rows of a dataset, episode by episode, and of one that this package wrote its own columns.
 
     Attributes:
@@ -199,11 +199,9 @@ class LeRobotRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows so far."""
         return self.starts[-1]
 
     def close(self) -> None:
-        """Remove the values that are stored for statistics."""
         self._columns.close()
 
     def statistics(self, first: int = 0) -> dict[str, Stats]:
@@ -603,7 +601,7 @@ Episode = dict[str, Any]  # a row of the episodes' table
 
 
 def _check_v3(findings: Findings) -> None:
-    with closing(LeRobotRows(findings)) as rows:
+    with closing(_LeRobotRows(findings)) as rows:
         rows.tasks = _tasks_v3(findings, rows)
         episodes = _episodes_v3(findings, rows)
         stored = _EpisodeStatistics(rows)
@@ -623,7 +621,7 @@ def _check_v3(findings: Findings) -> None:
         findings.skip("pictures in the videos: frames are counted, not decoded; --decode decodes them")
 
 
-def _tasks_v3(findings: Findings, rows: LeRobotRows) -> list[str]:
+def _tasks_v3(findings: Findings, rows: _LeRobotRows) -> list[str]:
     table = None
     with findings.reading(schema.TASKS):
         table = read_table(file_in(findings.dataset, schema.TASKS), schema.TASKS, distinct=True)
@@ -643,7 +641,7 @@ def _tasks_v3(findings: Findings, rows: LeRobotRows) -> list[str]:
     return [task for _, task in found]
 
 
-def _episodes_v3(findings: Findings, rows: LeRobotRows) -> list[Episode]:
+def _episodes_v3(findings: Findings, rows: _LeRobotRows) -> list[Episode]:
     """Return the episodes in order, without those that are not usable."""
     read: list[Episode] = []
     for name in files_in(findings.dataset, EPISODES):
@@ -682,7 +680,7 @@ def _episodes_v3(findings: Findings, rows: LeRobotRows) -> list[Episode]:
 
 
 def _check_file(
-    rows: LeRobotRows, name: str, path: DatasetFile, episodes: list[Episode], stored: _EpisodeStatistics
+    rows: _LeRobotRows, name: str, path: DatasetFile, episodes: list[Episode], stored: _EpisodeStatistics
 ) -> None:
     """Check the rows of a data file, in which its episodes are contiguous and in order."""
     findings, pyarrow = rows.findings, need("pyarrow", "export")
@@ -702,7 +700,7 @@ def _check_file(
                 stored.check(episode, first)
 
 
-def _check_v3_statistics(findings: Findings, rows: LeRobotRows, of_episodes: _EpisodeStatistics) -> None:
+def _check_v3_statistics(findings: Findings, rows: _LeRobotRows, of_episodes: _EpisodeStatistics) -> None:
     if not (findings.dataset / schema.STATS).exists():
         findings.add(schema.STATS, "is missing: policies normalise with it")
         return
@@ -721,7 +719,7 @@ def _check_v3_statistics(findings: Findings, rows: LeRobotRows, of_episodes: _Ep
             findings.skip("quantiles: LeRobot merges those of episodes, which is not exact")
 
 
-def _check_videos(findings: Findings, rows: LeRobotRows, key: str, episodes: list[Episode]) -> None:
+def _check_videos(findings: Findings, rows: _LeRobotRows, key: str, episodes: list[Episode]) -> None:
     listed, info = set(), rows.info
     for name, of_file in _by_file(rows, "video_path", f"videos/{key}", episodes, video_key=key):
         listed.add(name)
@@ -745,7 +743,7 @@ class _EpisodeStatistics:
         images: by feature, those of the images of each episode.
     """
 
-    def __init__(self, rows: LeRobotRows) -> None:
+    def __init__(self, rows: _LeRobotRows) -> None:
         self._rows = rows
         self._read: tuple[tuple[str, int], list[dict[str, Any]]] = (("", 0), [])
         self.images: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -777,7 +775,7 @@ class _EpisodeStatistics:
 
 
 def _by_file(
-    rows: LeRobotRows, template: str, prefix: str, episodes: list[Episode], **names: str
+    rows: _LeRobotRows, template: str, prefix: str, episodes: list[Episode], **names: str
 ) -> Iterator[tuple[str, list[Episode]]]:
     """Return each file with the episodes in it, in order of the first episode."""
     files: dict[tuple[Any, Any], list[Episode]] = defaultdict(list)
@@ -795,7 +793,7 @@ LEROBOT_V3 = FormatCheck("LeRobot v3.0", partial(_has_version, "v3"), _check_v3)
 COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless original_key says otherwise
 
 
-def check_gr00t_statistics(findings: Findings, rows: LeRobotRows) -> None:
+def check_gr00t_statistics(findings: Findings, rows: _LeRobotRows) -> None:
     """Compare meta/stats.json with the values, if it exists."""
     if not (findings.dataset / schema.STATS).exists():
         return
@@ -855,7 +853,7 @@ def _check_part(findings: Findings, info: Info, name: str, part: dict[str, Any],
 
 
 def _check_v21(findings: Findings) -> None:
-    with closing(LeRobotRows(findings)) as rows:
+    with closing(_LeRobotRows(findings)) as rows:
         info = rows.info
         size = info.raw.get("chunks_size", 1000)
         text = f"chunks_size is {printable(size, 20)}; it must be a positive integer"
@@ -889,7 +887,7 @@ def _check_v21(findings: Findings) -> None:
         findings.skip(f"{schema.STATS}: there is none; GR00T computes it")
 
 
-def _episodes_v21(findings: Findings, rows: LeRobotRows, chunk: int) -> list[tuple[int, Any]]:
+def _episodes_v21(findings: Findings, rows: _LeRobotRows, chunk: int) -> list[tuple[int, Any]]:
     """Return the length and the tasks of each episode."""
     info, found = rows.info, []
     for number, row in enumerate(read_lines(findings.dataset, schema.EPISODES_V21)):
@@ -910,7 +908,7 @@ def _episodes_v21(findings: Findings, rows: LeRobotRows, chunk: int) -> list[tup
     return found
 
 
-def _check_episodes(findings: Findings, rows: LeRobotRows, episodes: list[tuple[int, Any]], chunk: int) -> None:
+def _check_episodes(findings: Findings, rows: _LeRobotRows, episodes: list[tuple[int, Any]], chunk: int) -> None:
     stored: list[dict[str, Any]] = []
     with findings.reading(schema.EPISODES_STATS):
         stored = read_lines(findings.dataset, schema.EPISODES_STATS)

@@ -198,7 +198,7 @@ def _image_feature(dtype: str, shape: Sequence[int]) -> dict[str, Any]:
 EPISODE_STATS = ("min", "max", "mean", "std", "count")  # that LeRobot v2.1 has
 
 
-class LeRobotV21Format(WrittenByTasks):
+class _LeRobotV21Format(WrittenByTasks):
     """LeRobot v2.1."""
 
     name = "lerobot21"
@@ -216,7 +216,6 @@ class LeRobotV21Format(WrittenByTasks):
         return [*group_tasks(dataset, of_row, _write_episodes_v21), *array_tasks(dataset, schema.CHUNK_EPISODES)]
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
-        """Write the folder meta."""
         contents, episodes = _Contents(dataset, self), dataset.episodes
         (folder / "meta").mkdir()
         lines = {
@@ -301,7 +300,7 @@ def _spans(streams: Sequence[StreamSpec]) -> dict[str, dict[str, Any]]:
     return {stream.name: {"start": end - stream.width, "end": end} for stream, end in zip(streams, ends, strict=True)}
 
 
-LEROBOT21 = LeRobotV21Format()
+LEROBOT21 = _LeRobotV21Format()
 
 DataPlace = tuple[int, int]  # chunk and file of an episode
 VideoPlace = tuple[int, int, int]  # chunk, file and first frame in it of an episode

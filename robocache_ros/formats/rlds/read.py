@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,24 +90,8 @@ KINDS = ("vision", "proprio", "actions", "language")
 Mapped = Mapping[str, Sequence[str]]
 
 
-@dataclass(frozen=True)
-class RldsFeatures:
-    """Paths of features by what they are; see the rules above."""
-
-    vision: tuple[str, ...]
-    proprio: tuple[str, ...]
-    actions: tuple[str, ...]
-    language: tuple[str, ...]
-    reward: tuple[str, ...]
-
-    @property
-    def all(self) -> set[str]:
-        """All paths."""
-        return {*self.vision, *self.proprio, *self.actions, *self.language, *self.reward}
-
-
-def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) -> RldsFeatures:
-    """Find the features by the rules above.
+def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) -> dict[str, list[str]]:
+    """Return the paths of features by what they are, KINDS and reward; see the rules above.
 
     Args:
         features: of the dataset.
@@ -124,6 +108,7 @@ def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) 
         "proprio": _proprio(steps),
         "actions": [p for p, f in steps.items() if p == ACTION or (p.startswith(ACTION + "/") and _floating(f))],
         "language": [p for p in _LANGUAGE if p in steps and steps[p].kind == "text"],
+        "reward": [p for p in (REWARD,) if p in steps],
     }
     for kind, paths in mapping.items():
         if kind not in KINDS:
@@ -133,9 +118,7 @@ def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) 
         missing = [path for path in found[kind] if path not in steps]
         if missing:
             raise DatasetError(f"{where}: has no feature {printable(missing[0], 60)}; features.json has the names")
-    reward = tuple(path for path in (REWARD,) if path in steps)
-    vision, proprio, actions, language = (tuple(found[kind]) for kind in KINDS)
-    return RldsFeatures(vision, proprio, actions, language, reward)
+    return found
 
 
 def _proprio(steps: Mapping[str, TfdsFeature]) -> list[str]:
@@ -196,7 +179,7 @@ class RldsEpisodes:
         self.export = _read_export(self._folder)
         self._paths = find_features(dataset.features, features or {}, where)
         self._rate_hz = 0.0 if self.export else rate_of(self.name, rate_hz, where)
-        wanted = {*self._paths.all, *(_MARKS if self.export else ())}
+        wanted = {*chain(*self._paths.values()), *(_MARKS if self.export else ())}
         if self.export:
             wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == SUCCESS}
         # Only what is used is parsed further. `is_first` counts the steps.
@@ -211,7 +194,7 @@ class RldsEpisodes:
     def read(self, index: int) -> SourceEpisode:
         """Return an episode."""
         where, values = self._values(index, self._features)
-        task = next((v[0] for v in (values[path] for path in self._paths.language) if v and v[0]), "")
+        task = next((v[0] for v in (values[path] for path in self._paths["language"]) if v and v[0]), "")
         counts = {path: len(each) for path, each in values.items() if path.startswith(STEPS)}
         if odd := [path for path, count in counts.items() if count != next(iter(counts.values()))]:
             first, count = next(iter(counts.items()))
@@ -260,17 +243,17 @@ class RldsEpisodes:
 
     def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}
-        single = {"observation": len(self._paths.proprio) == 1, "action": len(self._paths.actions) == 1}
+        single = {"observation": len(self._paths["proprio"]) == 1, "action": len(self._paths["actions"]) == 1}
         for role, paths, name in (
-            ("observation", self._paths.proprio, "proprio"),
-            ("action", self._paths.actions, "actions"),
-            ("reward", self._paths.reward, "rewards"),
+            ("observation", self._paths["proprio"], "proprio"),
+            ("action", self._paths["actions"], "actions"),
+            ("reward", self._paths["reward"], "rewards"),
         ):
             for path in paths:
                 label = name if single.get(role, True) else path.removeprefix(STEPS)
                 table = numbers(np.asarray(values[path]), f"{where}: {path}")
                 streams[label] = Stream(label, self._stamps(len(table)), table, False, role)
-        for path in self._paths.vision:
+        for path in self._paths["vision"]:
             camera = path.removeprefix(OBSERVATION)
             label = f"vision/{camera}"
             streams[label] = Stream(label, self._stamps(len(values[path])), values[path], False)
@@ -299,7 +282,7 @@ class RldsEpisodes:
             elif isinstance(values[path], CompressedArrays):
                 read = partial(_array, values[path], about.kind)
                 arrays[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
-            elif path in self._paths.vision:
+            elif path in self._paths["vision"]:
                 found[name] = values[path]
         return columns.episode_streams(ticks, marks, found, arrays, values.get(REWARD), where)
 
@@ -518,11 +501,9 @@ def _ragged(feature: TfdsFeature, stored: Mapping[str, Values]) -> list[NDArray[
 MAX_SHARDS = 100_000
 
 
-@dataclass(frozen=True)
-class TfdsSplit:
-    """A split: its files, and the number of records of each."""
+class TfdsSplit(NamedTuple):
+    """The files of a split, and the number of records of each."""
 
-    name: str
     files: tuple[AnyPath, ...]
     lengths: tuple[int, ...]
 
@@ -562,7 +543,7 @@ class TfdsDataset:
         names = [file_name(template, self.name, stated["name"], "tfrecord", index, count) for index in range(count)]
         if any(Path(name).name != name for name in names):
             raise ValueError("a file is not in the folder of the dataset")
-        return TfdsSplit(str(stated["name"]), tuple(path_below(self.folder, name) for name in names), lengths)
+        return TfdsSplit(tuple(path_below(self.folder, name) for name in names), lengths)
 
 
 # Steps per second -> names of datasets. Bridge has another name in each of its releases.

@@ -153,7 +153,7 @@ SHARD_BYTES = 256 << 20  # a file that has about this size is followed by anothe
 ZLIB_LEVEL = 1  # higher levels take several times as long for depth images that are a tenth smaller
 
 
-class RldsFormat(WrittenByTasks):
+class _RldsFormat(WrittenByTasks):
     """RLDS in the files of TFDS."""
 
     name = "rlds"
@@ -172,7 +172,6 @@ class RldsFormat(WrittenByTasks):
             raise RoboCacheError("streams: rlds needs an observation; add a stream with role observation")
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
-        """Return a task for each file of records."""
         return shard_tasks(dataset, _Contents(dataset).step_bytes(), SHARD_BYTES, _write_shard)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
@@ -287,4 +286,4 @@ def _statistics(dataset: ExportedDataset) -> dict[str, Any]:
     }
 
 
-RLDS = RldsFormat()
+RLDS = _RldsFormat()
