@@ -109,9 +109,6 @@ def episode_file(recording: AnyPath) -> AnyPath | None:
 
     It is `episodes.yaml` or `episodes.csv` in the folder of a recording, and `<name>.episodes.yaml` or
     `<name>.episodes.csv` beside a recording that is the file `<name>.<suffix>`.
-
-    Errors:
-        RoboCacheError: there are both.
     """
     stem = recording / "episodes" if recording.is_dir() else recording.with_suffix(".episodes")
     found = [path for path in (stem.with_name(stem.name + suffix) for suffix in SUFFIXES) if path.exists()]
@@ -265,11 +262,7 @@ def read_vectors(run: BagRun, streams: tuple[StreamSpec, ...]) -> tuple[Float32,
 
 
 def takeovers(run: BagRun, sections: Sequence[Section] | None) -> list[Section]:
-    """Return a section for each run of ticks at which an operator commanded, within the sections of a recording.
-
-    Errors:
-        RoboCacheError: no stream of the spec has the role intervention.
-    """
+    """Return a section for each run of ticks at which an operator commanded, within the sections of a recording."""
     streams = tuple(stream for stream in run.spec.vectors if stream.role == "intervention")
     if not streams:
         raise RoboCacheError("corrections: no stream has role: intervention; add one that says who commanded")
@@ -294,9 +287,6 @@ def idle_ticks(run: BagRun, seconds: float) -> Bools:
     A tick is idle if it is among consecutive ticks over `seconds` or more, without a time jump, in which no column
     changes by more than its limit: the stream's `idle`, or 1 % of the column's range in the recording for an
     observation, and 0 for an action. At a tick without a value, the last value counts.
-
-    Returns:
-        (T,) bool for all ticks of the recording.
     """
     streams = motion_streams(run.spec)
     fused, valid = read_vectors(run, streams)

@@ -33,11 +33,7 @@ class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is r
 def convert(
     recording: PlannedRecording, spec: FusionSpec, options: DatasetOptions, progress: Progress | None = None
 ) -> ExportedRecording:
-    """Run a recording through the engine, and return the result, also of a recording that an export refuses.
-
-    Errors:
-        RoboCacheError: the recording cannot be read.
-    """
+    """Run a recording through the engine, and return the result, also of a recording that an export refuses."""
     with Bag(recording.path, whole=True, msg_path=options.msg_path) as bag:
         conversion = Conversion(bag, recording, spec, options)
         conversion.run(progress)
@@ -83,9 +79,6 @@ class Conversion:
 
     Attributes:
         reads: what `run` reads.
-
-    Errors:
-        RoboCacheError: the recording does not match.
     """
 
     def __init__(

@@ -373,9 +373,6 @@ class DatasetPlan:
         plan: without the recordings that do not match.
         formats: that it is written in.
         failed: the recordings that are not in it, and why.
-
-    Errors:
-        RoboCacheError: the spec and the options cannot be used.
     """
 
     def __init__(self, output: Output, recordings: Sequence[PlannedRecording], device: str) -> None:

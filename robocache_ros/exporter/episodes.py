@@ -211,9 +211,6 @@ class Labels:
         spec: the streams of the dataset.
         offset: how many ticks after its row an action is.
         first: number of ticks at the start of an episode that have no previous action: 0 or 1.
-
-    Errors:
-        RoboCacheError: the streams do not have such actions.
     """
 
     def __init__(self, spec: FusionSpec, options: DatasetOptions) -> None:
@@ -239,9 +236,6 @@ class Labels:
         """Take the next ticks of an episode; yield the rows whose actions are known by now.
 
         Ticks at the end of an episode whose actions are beyond it are never yielded.
-
-        Errors:
-            RoboCacheError: the images of the ticks that wait for their actions are too large.
         """
         if self._unchanged:
             yield ticks

@@ -530,9 +530,6 @@ class RayTasks:
     Args:
         address: of a cluster; None: RAY_ADDRESS, or a Ray on this machine, which is started and stopped.
         needs: changes what the tasks state that they need.
-
-    Errors:
-        RoboCacheError: Ray is not installed, or the cluster cannot be used.
     """
 
     remote = True
@@ -650,9 +647,6 @@ def chosen_executor(
         jobs: number of local processes; None: the number of cores.
         address: of a cluster of Ray, as for `RayTasks`.
         per_task: what Ray reserves for a recording, such as `cpus=2,gpus=0.25,memory=4GB`; the others are estimated.
-
-    Errors:
-        RoboCacheError: an option is wrong, or is not one of this executor.
     """
     if executor not in EXECUTORS:
         raise RoboCacheError(f"executor: {printable(executor, 40)!r} is not one of {', '.join(EXECUTORS)}")

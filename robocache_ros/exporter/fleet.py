@@ -48,11 +48,7 @@ class PiecesState:
 
 
 def pieces_state(pieces: PieceStore) -> PiecesState:
-    """Look at a folder of pieces.
-
-    Errors:
-        StoreError: the bucket cannot be used.
-    """
+    """Look at a folder of pieces."""
     now = datetime.now(timezone.utc)
     done: dict[str, Attempt] = {}
     drafts = pieces.drafts.running() if pieces.local else {}
@@ -119,11 +115,7 @@ class Removed:
 
 
 class FleetTarget:
-    """A target, a folder or a URL, and its pieces: those in it, or in `pieces`, which exports share.
-
-    Errors:
-        StoreError: of all methods: the bucket cannot be used.
-    """
+    """A target, a folder or a URL, and its pieces: those in it, or in `pieces`, which exports share."""
 
     def __init__(self, out: str | AnyPath, pieces: str | AnyPath | None = None) -> None:
         self._out, self._pieces = out, piece_store(out, pieces)

@@ -69,11 +69,7 @@ def append(request: ExportRequest, executor: Executor, progress: Progress | None
 
 
 def check_append(request: ExportRequest) -> None:
-    """Refuse an append of several datasets, of other formats, with options of others, or to another dataset.
-
-    Errors:
-        RoboCacheError: why it is refused; `out` has something else than a Delta Lake dataset.
-    """
+    """Refuse an append of several datasets, of other formats, with options of others, or to another dataset."""
     if request.options.overwrite or request.options.shard:
         raise RoboCacheError("append: not with overwrite or shard; any number of appends may run at the same time")
     if len(request.outputs) > 1:

@@ -83,11 +83,7 @@ MIN_DEPTH_SIDE = 16  # pixels of an image, of x265
 
 
 class _DepthWriter(ArrayWriter):
-    """Writes the depth images of one stream as arrays, and as a video with one frame per row.
-
-    Errors:
-        RoboCacheError: the unit is not known.
-    """
+    """Writes the depth images of one stream as arrays, and as a video with one frame per row."""
 
     def __init__(self, folder: Path, stream: StreamSpec, rate_hz: int) -> None:
         if stream.unit not in UNITS:

@@ -54,9 +54,6 @@ class Checksums:
 
     Attributes:
         unread: what identifies the files without reading them: see `unread_files`.
-
-    Errors:
-        RoboCacheError: a storage file is not a regular file.
     """
 
     def __init__(self, recording: AnyPath) -> None:

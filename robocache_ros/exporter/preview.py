@@ -238,9 +238,6 @@ def dry_run(
     Args:
         request: of the export.
         each: passes the recordings of a dataset on one by one, given its name; a progress bar.
-
-    Errors:
-        RoboCacheError: an export would refuse the spec, the options or the target.
     """
     return tuple(_dry_run(request, output, each(request.recordings, output.name)) for output in request.outputs)
 

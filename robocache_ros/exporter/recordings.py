@@ -118,11 +118,7 @@ class Table(NamedTuple):
 
 
 def read_table(path: AnyPath, kind: RowKind) -> Table:
-    """Read a table: CSV if the file is named *.csv, else YAML.
-
-    Errors:
-        RoboCacheError: the file cannot be read or is not a table.
-    """
+    """Read a table: CSV if the file is named *.csv, else YAML."""
     return _csv(path, kind) if path.suffix.lower() == ".csv" else _yaml(path, kind)
 
 

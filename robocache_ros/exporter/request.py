@@ -84,11 +84,7 @@ def outputs_of(
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What an export makes, and how.
-
-    Errors:
-        RoboCacheError: there are no recordings, or the outputs do not fit together.
-    """
+    """What an export makes, and how."""
 
     recordings: tuple[PlannedRecording, ...]  # in the order of their episodes; a recording may occur several times
     outputs: tuple[Output, ...]  # the datasets

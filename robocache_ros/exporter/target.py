@@ -58,11 +58,7 @@ class NewDataset:
 
 
 def piece_store(out: str | AnyPath, pieces: str | AnyPath | None = None) -> PieceStore:
-    """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`.
-
-    Errors:
-        RoboCacheError: `pieces` is not a folder, or is in `out`.
-    """
+    """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`."""
     if pieces is None:
         return PieceStore(ObjectStore(f"{out}/{BUCKET_PIECES}")) if is_url(out) else PieceStore(Path(out) / OWN_PIECES)
     if is_url(pieces):
@@ -253,11 +249,7 @@ class TargetPlan:
 
 
 class BucketTarget:
-    """The dataset in a target, and the plans of its exports.
-
-    Errors:
-        StoreError: of all methods: the bucket cannot be used.
-    """
+    """The dataset in a target, and the plans of its exports."""
 
     def __init__(self, url: str) -> None:
         self.store, self._where = ObjectStore(url), printable(url, 60)

@@ -144,20 +144,12 @@ def files_in(dataset: Path, pattern: str) -> list[str]:
 
 
 def read_json(dataset: Path, name: str) -> Any:
-    """Return the value of a JSON file.
-
-    Errors:
-        RoboCacheError: it is missing, too large or not JSON.
-    """
+    """Return the value of a JSON file."""
     return parse_json(limited_bytes(file_in(dataset, name), name), name)
 
 
 def read_lines(dataset: Path, name: str) -> list[dict[str, Any]]:
-    """Return the objects of a file with one JSON object per line.
-
-    Errors:
-        RoboCacheError: it is missing, too large, or a line is not an object.
-    """
+    """Return the objects of a file with one JSON object per line."""
     lines = enumerate(limited_bytes(file_in(dataset, name), name).splitlines(), start=1)
     return [parse_object(line, f"{name}: line {number}") for number, line in lines]
 
@@ -381,9 +373,6 @@ class ExportedRows:
         layout: their columns.
         episodes: of the dataset, in order.
         robot: the type of the robot.
-
-    Errors:
-        RoboCacheError: it is not a provenance of this package.
     """
 
     def __init__(self, findings: Findings, file: str, raw: Any) -> None:

@@ -34,11 +34,7 @@ class ArrayRows:
         return self.count
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the (n, ...) arrays of rising rows.
-
-        Errors:
-            DatasetError: an array is damaged, missing, or has another shape or type than the others.
-        """
+        """Return the (n, ...) arrays of rising rows."""
         first = self._array(int(rows[0]))
         check_image_bytes(len(rows), (*first.shape, first.itemsize), self.where)
         found = np.empty((len(rows), *first.shape), first.dtype)
@@ -131,11 +127,7 @@ class ExportColumns:
         return list(self.streams)
 
     def split(self, table: NDArray[Any], role: str, where: str) -> dict[str, NDArray[Any]]:
-        """Split the columns of the state or the action by stream.
-
-        Errors:
-            DatasetError: the table has another number of columns.
-        """
+        """Split the columns of the state or the action by stream."""
         found, column = {}, 0
         for name, stream in self.streams.items():
             if stream.role == role and stream.width:
@@ -163,9 +155,6 @@ class ExportColumns:
             arrays: depth images and voxels.
             rewards: (T,) float32: the stream of role reward, or what the export computed without one; None: not stored.
             where: file and record, for errors.
-
-        Errors:
-            DatasetError: the ticks are not whole numbers.
         """
         if ticks.ndim != 1 or ticks.dtype.kind not in "iu":
             raise DatasetError(f"{where}: its ticks are {ticks.dtype} {ticks.shape}, not (T,) int64; export it again")
@@ -208,11 +197,7 @@ class Marks:
 
 
 def read_marks(columns: ExportColumns, valid: NDArray[Any], age_ns: NDArray[Any], where: str) -> Marks:
-    """Return the marks of an episode.
-
-    Errors:
-        DatasetError: their shape is not (T, N).
-    """
+    """Return the marks of an episode."""
     count = len(columns.streams)
     if {valid.dtype.kind, age_ns.dtype.kind} - set("biu"):
         raise DatasetError(f"{where}: valid or age_ns are not whole numbers; export the dataset again")
@@ -222,11 +207,7 @@ def read_marks(columns: ExportColumns, valid: NDArray[Any], age_ns: NDArray[Any]
 
 
 def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[bool | None]:
-    """Return whether each episode succeeded, as the provenance of a dataset says; None where it is not known.
-
-    Errors:
-        DatasetError: the provenance has another structure, or another number of episodes.
-    """
+    """Return whether each episode succeeded, as the provenance of a dataset says; None where it is not known."""
     with refusing(where, "not the provenance of this dataset", "export it again"):
         recordings = provenance["recordings"]
         found = [
@@ -239,11 +220,7 @@ def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[
 
 
 def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
-    """Read the layout in the provenance of a dataset.
-
-    Errors:
-        DatasetError: the provenance has another structure.
-    """
+    """Read the layout in the provenance of a dataset."""
     with refusing(where, "not the provenance of an export", "export it again"):
         layout = provenance["layout"]
         # Some formats sort the keys of objects, so the order is that of the columns.

@@ -252,9 +252,6 @@ class ExportedDataset:
         pictures: the streams of 8-bit images.
         arrays: the streams of voxels and of images that are not 8-bit.
         depth_videos: the names of those among `arrays` of which there are videos too.
-
-    Errors:
-        RoboCacheError: two recordings have images or arrays of different sizes or types.
     """
 
     def __init__(

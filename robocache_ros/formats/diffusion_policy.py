@@ -223,11 +223,7 @@ class ZarrRows:
         return found
 
     def row(self, row: int, *, absent: bool) -> NDArray[Any]:
-        """Return a row; zeros if its stream has no value there and the export left out its chunk.
-
-        Errors:
-            DatasetError: its chunk is missing or damaged.
-        """
+        """Return a row; zeros if its stream has no value there and the export left out its chunk."""
         if absent and self.chunks[0] == 1 and not path_below(self.root, f"{self.name}/{self.file_of(row)}").exists():
             return np.zeros(self.shape[1:], self.dtype)
         array: NDArray[Any] = self.read(row, row + 1)[0]
@@ -238,11 +234,7 @@ class ZarrRows:
         return self.separator.join(map(str, (number, *[0] * (len(self.shape) - 1))))
 
     def chunk(self, file: str) -> tuple[NDArray[Any], int]:
-        """Return a chunk, and the size of its file.
-
-        Errors:
-            DatasetError: it is missing or damaged.
-        """
+        """Return a chunk, and the size of its file."""
         where, path = f"{self.where}/{file}", path_below(self.root, f"{self.name}/{file}")
         if not path.exists():
             raise DatasetError(f"{where}: not there; get the file again")
@@ -275,11 +267,7 @@ def _unpacked(codec: str, data: Any, nbytes: int) -> Any:
 
 
 def zarr_array(stated: Any, root: AnyPath, name: str, where: str) -> ZarrRows:
-    """Return an array by its description, the contents of .zarray.
-
-    Errors:
-        DatasetError: the description is malformed, or the array has chunks or a dtype that are not read.
-    """
+    """Return an array by its description, the contents of .zarray."""
     with refusing(f"{where}/.zarray", "not an array of Zarr format 2", "export it again"):
         shape, chunks = (tuple(int(size) for size in stated[key]) for key in ("shape", "chunks"))
         dtype, codec = np.dtype(stated["dtype"]), str((stated.get("compressor") or {}).get("id", ""))
@@ -385,11 +373,7 @@ MARKS = TICK, VALID, AGE
 
 
 class ReplayBufferEpisodes:
-    """The episodes of a dataset in the format diffusion_policy: the folder of the export, or replay_buffer.zarr.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the folder is not an export of this project.
-    """
+    """The episodes of a dataset in the format diffusion_policy: the folder of the export, or replay_buffer.zarr."""
 
     def __init__(self, path: str | AnyPath) -> None:
         folder = as_path(path)
@@ -596,11 +580,7 @@ def _check_episodes(findings: Findings, exported: ExportedRows, root: Path, pref
 
 
 class _Array:
-    """An array of a Zarr folder.
-
-    Errors:
-        RoboCacheError: its metadata cannot be used.
-    """
+    """An array of a Zarr folder."""
 
     def __init__(self, findings: Findings, name: str) -> None:
         self._findings, self._name, self._path = findings, name, findings.dataset / name
@@ -670,11 +650,7 @@ class _Array:
         return same
 
     def rows(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return the values of rows [start, stop) of an array that is chunked in its first axis only.
-
-        Errors:
-            RoboCacheError: a chunk is missing, or cannot be decoded.
-        """
+        """Return the values of rows [start, stop) of an array that is chunked in its first axis only."""
         if not self._is_read() or self._stored.chunks[1:] != self.shape[1:]:
             raise RoboCacheError(f"{self._name}: is not compared: its chunks or its compression are not known")
         stop, size = self.shape[0] if stop is None else stop, self._stored.chunks[0]

@@ -86,11 +86,7 @@ def label(stream: Stream, where: str) -> str:
 
 
 def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, int]:
-    """Return the height and the width of the first image that is used, as its file states them.
-
-    Errors:
-        DatasetError: it is damaged or too large.
-    """
+    """Return the height and the width of the first image that is used, as its file states them."""
     row = next((row for row in rows.tolist() if row >= 0), 0)
     data, where = bytes(files[row]), f"{where}: image {row}"
     try:
@@ -104,11 +100,7 @@ def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, 
 
 
 def write_images(files: Files, rows: NDArray[np.int64], out: NDArray[np.uint8], where: str) -> None:
-    """Decode images at (n,) rows in any order to where they belong, each distinct one once; -1 gives zeros.
-
-    Errors:
-        DatasetError: an image is damaged, is too large, or is not of the size of `out`.
-    """
+    """Decode images at (n,) rows in any order to where they belong, each distinct one once; -1 gives zeros."""
     written: dict[int, int] = {}
     for place, row in enumerate(rows.tolist()):
         if row < 0:
@@ -310,11 +302,7 @@ class VideoFrames:
         return self.root / self.name
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the (n, H, W, 3) uint8 images of rising rows.
-
-        Errors:
-            DatasetError: the file is missing or damaged, or has no frame at the time of a row.
-        """
+        """Return the (n, H, W, 3) uint8 images of rising rows."""
         with refusing(
             printable(self.path), "damaged", errors=(need("av", "datasets").FFmpegError, OSError, ValueError)
         ):
@@ -326,11 +314,7 @@ class VideoFrames:
         return found
 
     def key_frame_interval(self) -> int:
-        """Return the frames from the first key frame of the file to the second one, at most `MAX_INTERVAL`.
-
-        Errors:
-            DatasetError: the file is missing or damaged.
-        """
+        """Return the frames from the first key frame of the file to the second one, at most `MAX_INTERVAL`."""
         with (
             refusing(printable(self.path), "damaged", errors=(need("av", "datasets").FFmpegError, OSError, ValueError)),
             open_container(file_below(self.root, self.name)) as container,

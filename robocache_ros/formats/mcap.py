@@ -425,11 +425,7 @@ Messages = list[tuple[int, Data]]  # log time and data
 
 
 class McapEpisodes:
-    """The episodes of a dataset in the format mcap: a folder with robocache.json and a folder per episode.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the recordings are not an export of this project.
-    """
+    """The episodes of a dataset in the format mcap: a folder with robocache.json and a folder per episode."""
 
     def __init__(self, path: str | AnyPath) -> None:
         self.folder = as_path(path)
@@ -521,11 +517,7 @@ class TopicRows:
         return len(self.firsts_ns)
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the (n, ...) images or voxels of rising rows; zeros where there is none.
-
-        Errors:
-            DatasetError: a message is missing or damaged.
-        """
+        """Return the (n, ...) images or voxels of rising rows; zeros where there is none."""
         firsts = self.firsts_ns[rows]
         wanted = np.unique(firsts[firsts >= 0])
         where = f"{printable(self.path)}: {printable(self.topic, 60)}"
@@ -683,11 +675,7 @@ class _EpisodeMessages:
         self._kept: dict[str, list[bytes]] = defaultdict(list)  # messages by topic, but for images and clouds
 
     def check(self) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: the recording cannot be read.
-        """
+        """Report everything that is wrong."""
         values, media = self._topics()
         readable = self._check_topics(values, media)
         for topic, log_ns, data in self._bag.messages(sorted(readable)):

@@ -121,11 +121,7 @@ def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: 
 
 
 def row_group(path: DatasetFile, row: int, columns: tuple[str, ...]) -> tuple[Any, int]:
-    """Return the row group that has a row, and the place of the row in it. A few row groups stay in memory.
-
-    Errors:
-        DatasetError: as of `read_parquet`; there is no such row.
-    """
+    """Return the row group that has a row, and the place of the row in it. A few row groups stay in memory."""
     starts = _group_starts(path, os.getpid())
     if not 0 <= row < starts[-1]:
         raise DatasetError(f"{printable(path)}: no row {row}; get the file again")

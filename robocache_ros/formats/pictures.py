@@ -100,11 +100,7 @@ def video_or_png(stream: StreamSpec, options: DatasetOptions) -> str | None:
 
 
 def check_copy(spec: FusionSpec, options: DatasetOptions) -> None:
-    """Refuse to copy the video of a spec that has none.
-
-    Errors:
-        RoboCacheError: no stream is a video topic.
-    """
+    """Refuse to copy the video of a spec that has none."""
     if options.codec == COPY and not any(stream.type in VIDEO_TYPES for stream in spec.streams):
         raise RoboCacheError("codec: copy needs a video topic, and the spec has none; use auto, av1 or h264")
 

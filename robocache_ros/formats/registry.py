@@ -83,11 +83,7 @@ class DatasetFormat(Protocol):
     entry: str
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Refuse a spec or options that the format cannot store, before a recording is read.
-
-        Errors:
-            RoboCacheError: the format cannot store a stream.
-        """
+        """Refuse a spec or options that the format cannot store by a RoboCacheError, before a recording is read."""
 
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Return the encoding of a stream's 8-bit images: one of `pictures.ENCODINGS`; None to omit them.
@@ -128,11 +124,7 @@ def known_formats() -> tuple[str, ...]:
 
 
 def load_format(name: str) -> DatasetFormat:
-    """Load what writes a format. Imports the libraries that the format and the recording reader need.
-
-    Errors:
-        RoboCacheError: there is no such format, or it cannot be imported.
-    """
+    """Load what writes a format. Imports the libraries that the format and the recording reader need."""
     found: DatasetFormat
     if name in WRITERS:
         found = FORMATS[name].load(FORMATS[name].write)

@@ -63,9 +63,6 @@ def new_hdf5(path: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Open a new file for writing; yield an `h5py.File`, and a function that raises the first error of the disk.
 
     The error is raised at the end too. Call the function now and then, to stop soon after the disk is full.
-
-    Errors:
-        OSError: the file cannot be written.
     """
     with _KeepsErrors(path) as disk:
         with need("h5py", "hdf5").File(disk, "w", libver=LIBVER) as file:
@@ -282,9 +279,6 @@ class RobomimicDemos:
         mask: a filter key of the file, such as train; None: all demonstrations.
         rate_hz: steps per second; None: `control_freq` of the file's env_args, else 20. Exports of this project have
             measured stamps and need none.
-
-    Errors:
-        DatasetError: the file is missing or damaged, or has no such mask or observation.
     """
 
     def __init__(

@@ -125,9 +125,6 @@ def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
 
     With av1: h264 if PyAV has no AV1 encoder. Both halve the color resolution, which requires even sizes. Frames of odd
     or small sizes use h264 with full color resolution, which supports any size.
-
-    Errors:
-        RoboCacheError: PyAV has no such encoder.
     """
     available = need("av", "export").codecs_available
     usual = min(size) >= MIN_SIDE and not any(side % 2 for side in size)

@@ -267,11 +267,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=OPEN_FILES)
 def tar_members(path: DatasetFile, process: int) -> dict[str, Place]:
-    """Return the members of a file by name.
-
-    Errors:
-        DatasetError: the file is missing, damaged or too large, or has a member that is not a file.
-    """
+    """Return the members of a file by name."""
     found: dict[str, Place] = {}
     at = 0
     with refusing(printable(path), "damaged", errors=(OSError, tarfile.TarError, ValueError)):
@@ -291,11 +287,7 @@ def tar_members(path: DatasetFile, process: int) -> dict[str, Place]:
 
 
 def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
-    """Return the data of members.
-
-    Errors:
-        DatasetError: a member or the file is missing or damaged, or they take more memory than `MEMBER_BYTES`.
-    """
+    """Return the data of members."""
     places = tar_members(path, os.getpid())
     if missing := [name for name in names if name not in places]:
         raise DatasetError(f"{printable(path)}: has no member {printable(missing[0], 60)}; get the file again")
@@ -312,11 +304,7 @@ def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
 
 
 class WebDatasetEpisodes:
-    """The episodes of a dataset in the format webdataset, a folder with dataset.json.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the shards are not an export of this project.
-    """
+    """The episodes of a dataset in the format webdataset, a folder with dataset.json."""
 
     def __init__(self, path: str | AnyPath) -> None:
         self.folder = as_path(path)

@@ -71,11 +71,7 @@ class TickRowChecks:
         self.exported: Mapping[int, tuple[ExportedRows, int]] = {}
 
     def check(self, file: str, episode: int, table: Any) -> None:
-        """Check consecutive rows of an episode.
-
-        Errors:
-            ValueError, pyarrow.ArrowException: a column is missing, or has another type.
-        """
+        """Check consecutive rows of an episode."""
         where = f"{file}, episode {episode}"
         if missing := sorted(self._columns - {"episode_range"} - set(table.column_names)):
             self._findings.add(where, f"column {missing[0]} is missing")

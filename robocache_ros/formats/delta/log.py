@@ -44,11 +44,7 @@ _OWN = (RANGE, "episode", "tick", "tick_ns", *_MARKS, "next_reward", "next_succe
 
 
 def check_names(spec: FusionSpec) -> None:
-    """Refuse streams whose columns cannot be distinguished; names of columns do not depend on upper or lower case.
-
-    Errors:
-        RoboCacheError: a stream has the name of another column.
-    """
+    """Refuse streams whose columns cannot be distinguished; names of columns do not depend on upper or lower case."""
     seen = set(_OWN)
     for stream in spec.streams:
         if stream.name.lower() in seen:
@@ -364,11 +360,7 @@ class TransactionLog:
 
 
 def check_log(root: AnyPath, name: str) -> None:
-    """Refuse the log of a table of a local dataset, which deltalake will read, if a file of it cannot be used.
-
-    Errors:
-        DatasetError: a file of it leads out of the dataset, or is not a regular file.
-    """
+    """Refuse the log of a table of a local dataset, which deltalake will read, if a file of it cannot be used."""
     folder = root / name / LOG
     for path in folder.iterdir() if isinstance(folder, Path) and folder.is_dir() else ():
         if not path.is_dir():

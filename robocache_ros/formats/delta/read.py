@@ -51,11 +51,7 @@ def _episode_rows(path: DatasetFile) -> list[_EpisodeRow]:
 
 
 def blob(path: DatasetFile, row: int) -> bytes:
-    """Return the bytes in a row of a file of images or arrays.
-
-    Errors:
-        DatasetError: the file is missing or damaged, or there is no such row.
-    """
+    """Return the bytes in a row of a file of images or arrays."""
     table, place = row_group(path, row, ("data",))
     data: bytes = table["data"][place].as_py()
     return data
@@ -85,9 +81,6 @@ class DeltaEpisodes:
     Args:
         path: the folder with `ticks` and `episodes`.
         version: of the table of episodes; None: the newest when the dataset is opened.
-
-    Errors:
-        DatasetError: the tables cannot be read, or are not an export of this project.
     """
 
     def __init__(self, path: str | AnyPath, *, version: int | None = None) -> None:

@@ -104,11 +104,7 @@ class StoredArrays:
 def stored_arrays(
     folder: AnyPath, stated: Mapping[str, Any], kinds: Mapping[str, str], where: str
 ) -> dict[str, StoredArrays]:
-    """Return the arrays of a dataset by stream, as its provenance describes them.
-
-    Errors:
-        DatasetError: the provenance is malformed.
-    """
+    """Return the arrays of a dataset by stream, as its provenance describes them."""
     found = {}
     with refusing(where, "arrays are malformed", "export it again"):
         for name, about in stated.items():

@@ -80,11 +80,7 @@ class Info:
         return {key: feature for key, feature in self.features.items() if feature.dtype == "video"}
 
     def path(self, template: str, **values: int | str) -> str:
-        """Return the path of a file from one of the templates of info.json.
-
-        Errors:
-            RoboCacheError: the template is missing or names something else.
-        """
+        """Return the path of a file from one of the templates of info.json."""
         pattern = self.raw.get(template)
         if not isinstance(pattern, str):
             raise RoboCacheError(f"{schema.INFO}: has no {template}")
@@ -121,11 +117,7 @@ class Info:
 
 
 def read_info(dataset: Path) -> Info:
-    """Read info.json.
-
-    Errors:
-        RoboCacheError: it cannot be read, or fps or the features are not usable.
-    """
+    """Read info.json."""
     raw = read_json(dataset, schema.INFO)
     fps = raw.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e6:
@@ -178,9 +170,6 @@ class _LeRobotRows:
         tasks: the tasks, by their index.
         starts: the first row of each episode so far, and the number of rows so far.
         exported: what the provenance states; None without one.
-
-    Errors:
-        RoboCacheError: info.json cannot be used.
     """
 
     def __init__(self, findings: Findings) -> None:
@@ -493,11 +482,7 @@ def _check_array_files(
 
 
 def _column(table: Any, key: str, feature: Feature) -> NDArray[Any]:
-    """Return the (T, ...) values of a column.
-
-    Errors:
-        RoboCacheError: it is missing, has null, or its values do not have the shape and the type of the feature.
-    """
+    """Return the (T, ...) values of a column."""
     if key not in table.column_names:
         raise RoboCacheError(f"column {printable(key, 60)} is missing")
     values = column_array(table[key], key)

@@ -81,11 +81,7 @@ class LeRobotLayout:
 
 
 def read_layout(folder: AnyPath) -> LeRobotLayout:
-    """Read the metadata of a dataset.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the version is not known.
-    """
+    """Read the metadata of a dataset."""
     path = folder / schema.INFO
     if not path.exists():
         raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
@@ -245,9 +241,6 @@ class LeRobotEpisodes:
         path: the folder with `meta/`.
         cameras: names of images, such as front of `observation.images.front`; None: all.
         episodes: numbers of the episodes to read, in this order, each once; None: all.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or has no such camera or episode.
     """
 
     def __init__(

@@ -98,9 +98,6 @@ def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) 
         mapping: for any of vision, proprio, actions and language the paths to use instead, such as
             `{"proprio": ["observation/joints", "observation/gripper"]}`; `steps/` may be left out.
         where: the dataset, for errors.
-
-    Errors:
-        DatasetError: the mapping names a feature that there is not.
     """
     steps = {feature.path: feature for feature in features if feature.path.startswith(STEPS) and feature.levels == 1}
     found = {
@@ -308,9 +305,6 @@ def open_rlds(path: str | AnyPath, **options: Any) -> EpisodeSource:
     """Return the episodes of a dataset, of its newest version, or of all datasets in a folder, by name.
 
     The options are those of `RldsEpisodes`.
-
-    Errors:
-        DatasetError: there is no dataset.
     """
     top = as_path(path)
     folders = [folder_below(top, name_below(top, folder)) for folder in _tfds_folders(top)]
@@ -409,9 +403,6 @@ def values_of(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> 
     Numbers are arrays of all steps, (T, *shape). Texts are lists of str, images lists of views of their files' bytes,
     compressed arrays `CompressedArrays`; outside of sequences, each is one value. A feature of sequences in the steps
     is a list with an array for each step.
-
-    Errors:
-        RoboCacheError: the record lacks a feature, or does not match its shape.
     """
     found: dict[str, Any] = {}
     for feature in features:
@@ -515,9 +506,6 @@ class TfdsDataset:
         name, version: of the dataset.
         features: the features of a record.
         splits: the splits by name. Their files are not opened before they are read, and may be missing.
-
-    Errors:
-        RoboCacheError: the folder has no such dataset, or its files are malformed.
     """
 
     def __init__(self, folder: str | AnyPath) -> None:
@@ -662,11 +650,7 @@ MAGIC_SOUP = {
 
 
 def rate_of(name: str, rate_hz: float | None, where: str) -> float:
-    """Return the rate that is given, else the published rate of the dataset.
-
-    Errors:
-        DatasetError: neither is known.
-    """
+    """Return the rate that is given, else the published rate of the dataset."""
     if rate_hz is not None:
         return float(rate_hz)
     if name in RATES_HZ:

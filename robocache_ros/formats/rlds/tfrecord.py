@@ -148,11 +148,7 @@ def encode_example(features: Mapping[str, Feature]) -> tuple[int, Iterator[bytes
 
 
 def parse_example(record: bytes) -> dict[str, Values]:
-    """Parse an example. The bytes and floats are views of the record.
-
-    Errors:
-        RoboCacheError: the record is not a tf.train.Example.
-    """
+    """Parse an example. The bytes and floats are views of the record."""
     try:
         features: dict[str, Values] = {}
         for _, message in _fields(memoryview(record), {1}):
@@ -377,9 +373,6 @@ class RecordFile:
     """The records of a file, plain or compressed with gzip, with their checksums verified.
 
     A plain file is read where a record is. One in gzip is decompressed up to the record, so read it in order.
-
-    Errors:
-        RoboCacheError: the file is missing; a record is damaged, cut off or larger than `limit`. The message names it.
     """
 
     def __init__(self, path: DatasetFile, *, limit: int = RECORD_BYTES) -> None:
