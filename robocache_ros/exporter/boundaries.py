@@ -222,12 +222,6 @@ def parts_of(ticks_of_spans: Sequence[int], sections: Sequence[Section] | None) 
     return np.where(numbers < 0, OUTSIDE, parts).astype(np.int32)
 
 
-def section_at(sections: Sequence[Section], tick: int) -> Section | None:
-    """Return the section of a tick; the sections are in order."""
-    index = bisect_right(sections, tick, key=lambda section: section.start) - 1
-    return sections[index] if index >= 0 and tick < sections[index].stop else None
-
-
 SHARE = 0.01  # of a column's range: the largest change of an observation that is not motion
 
 Bools = NDArray[np.bool_]
@@ -410,7 +404,10 @@ class Boundaries:
         infos = []
         episodes = cutter.episodes
         for number, (start, stop) in enumerate(episodes):
-            section = section_at(self._sections or (), start) or Section(start, stop)
+            sections = self._sections or ()
+            before = bisect_right(sections, start, key=lambda section: section.start)
+            inside = before and start < sections[before - 1].stop
+            section = sections[before - 1] if inside else Section(start, stop)
             # Success is often known only after the last row: until the next episode, or the end of the part.
             following = episodes[number + 1][0] if number + 1 < len(episodes) else len(self.parts)
             found = success.last(start, min(following, self._stops[int(self.parts[start])]))

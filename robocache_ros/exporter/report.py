@@ -101,7 +101,6 @@ class Summary:
     worst_aligned: float  # that share
     breaks: tuple[Break, ...]  # its longest interruptions, the longest first
     interruptions: int  # number of all its interruptions
-    broken: int  # number of values that are held or missing in them
     limits: tuple[QualityLimit, ...]  # the limits on quality in the spec, with its values
 
     @property
@@ -120,11 +119,6 @@ def summaries(recordings: Iterable[ExportedRecording]) -> list[Summary]:
     return found
 
 
-def worst_first(found: Sequence[Summary]) -> list[Summary]:
-    """Sort by the share of all ticks at which every stream has a value, then by the longest interruption."""
-    return sorted(found, key=lambda one: (one.usable, -one.longest_ms, one.index))
-
-
 def worst_moments(found: Sequence[Summary]) -> list[tuple[Summary, Break]]:
     """Return the longest interruptions of all recordings, the longest first."""
     every = ((one, interruption) for one in found for interruption in one.breaks)
@@ -137,10 +131,9 @@ def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Su
     shares = [(kept == state).mean(axis=0) if len(kept) else np.zeros(len(inputs)) for state in (1, 2, 0)]
     worst = int(np.argmin(shares[0]))
     breaks: list[Break] = []
-    count = broken = 0
+    count = 0
     for interruption in breaks_of(recording):
         count += 1
-        broken += interruption.held + interruption.invalid
         breaks.append(interruption)
         if len(breaks) == 2 * KEPT:
             breaks = _longest(breaks)
@@ -158,7 +151,6 @@ def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Su
         worst_aligned=float(shares[0][worst]),
         breaks=tuple(_longest(breaks)),
         interruptions=count,
-        broken=broken,
         limits=tuple(limits_of(recording)),
     )
 
@@ -272,7 +264,6 @@ def shares(valid: NDArray[np.uint8], spec: FusionSpec) -> dict[str, dict[str, fl
     }
 
 
-STATE_NAMES = {0: "invalid", 1: "aligned", 2: "held"}
 TRIMMED = 3
 _WORST_FIRST = np.array(
     [3, 0, 2, 0]
@@ -293,7 +284,7 @@ def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
         edges = np.linspace(0, total, COLUMNS + 1).astype(int)
         worst = [part[np.argmax(_WORST_FIRST[part])] for part in np.split(drawn, edges[1:-1])]
         drawn = np.array(worst)
-    names = {**STATE_NAMES, TRIMMED: "trimmed"}
+    names = {**{state: name for name, state in STATES.items()}, TRIMMED: "trimmed"}
     scale = 1000 / max(len(drawn), 1)
     found = [(state, start * scale, (stop - start) * scale) for start, stop, state in runs(drawn) if state != 1]
     found.sort(key=lambda run: run[0] == 0)  # what is invalid covers its neighbors
@@ -488,7 +479,7 @@ def _stream(row: int, stream: StreamSpec, recording: ExportedRecording) -> dict[
     states = recording.valid[:, row]
     kept = states[recording.kept]
     counts = recording.counters[stream.name]
-    shares = {word: float((kept == state).mean()) if len(kept) else 0.0 for state, word in STATE_NAMES.items()}
+    shares = {word: float((kept == state).mean()) if len(kept) else 0.0 for word, state in STATES.items()}
     return {
         "name": stream.name,
         "topic": stream.topic,
@@ -727,7 +718,8 @@ def _html(
     failed: Sequence[FailedRecording],
     document: Mapping[str, Any],
 ) -> str:
-    shown = sorted(worst_first(found)[:SHOWN], key=lambda one: one.index)
+    worst_first = sorted(found, key=lambda one: (one.usable, -one.longest_ms, one.index))
+    shown = sorted(worst_first[:SHOWN], key=lambda one: one.index)
     first = found[0].recording
     html: str = (
         _templates()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import tokenize
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class ArrayRows:
     count: int  # number of rows
     read: Callable[[int], NDArray[Any]]  # returns the array of a row
     where: str  # file and stream, for errors
+    is_depth: bool = True  # of images: not those of a camera in 8 bits
 
     def __len__(self) -> int:
         return self.count
@@ -50,6 +51,20 @@ class ArrayRows:
         # Damaged archives and files raise errors of any kind.
         with refusing(f"{self.where}: row {row}", "damaged", "export the dataset again", (Exception,)):
             return self.read(row)
+
+
+@dataclass(frozen=True)
+class FileRows(Sequence[bytes]):
+    """The files of the images of an episode, each read when it is asked for."""
+
+    length: int
+    read: Callable[[int], bytes]  # returns the file of a row
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.read(row)
 
 
 def array_of(shape: tuple[int, ...], dtype: str, data: bytes | memoryview) -> NDArray[Any]:
@@ -138,41 +153,32 @@ class ExportColumns:
         return found
 
     def episode_streams(
-        self,
-        ticks: NDArray[np.int64],
-        marks: Marks,
-        found: Mapping[str, Values],
-        arrays: Mapping[str, Values],
-        rewards: NDArray[Any] | None,
-        where: str,
+        self, ticks: NDArray[np.int64], marks: Marks, values: Mapping[str, Values], rewards: Any, where: str
     ) -> dict[str, Stream]:
         """Return the streams of an episode with their measured stamps. At the export's rate, its ticks are reproduced.
 
         Args:
             ticks: (T,) int64.
             marks: of the ticks.
-            found: vectors, (T, D) float32, and images of 8 bits, by the stream's name.
-            arrays: depth images and voxels.
+            values: vectors, (T, D) float32, images and voxels, by the stream's name; depth images have `is_depth`.
             rewards: (T,) float32: the stream of role reward, or what the export computed without one; None: not stored.
             where: file and record, for errors.
         """
         if ticks.ndim != 1 or ticks.dtype.kind not in "iu":
             raise DatasetError(f"{where}: its ticks are {ticks.dtype} {ticks.shape}, not (T,) int64; export it again")
-        folders = {name: f"{'voxels' if self.streams[name].kind == 'cloud' else 'depth'}/" for name in arrays}
-        folders |= {name: "vision/" for name in found if self.streams[name].kind == "image"}
-        given = {**found, **arrays}
-        streams = [
-            self._stream(name, folders.get(name, "") + name, ticks, marks, given[name])
-            for name in self.streams
-            if name in given
-        ]
+        streams = []
+        for name, about in self.streams.items():
+            if name in values:
+                image = "depth/" if getattr(values[name], "is_depth", False) else "vision/"
+                folder = {"cloud": "voxels/", "image": image}.get(about.kind, "")
+                streams.append(self._stream(name, folder + name, ticks, marks, values[name]))
         if rewards is not None:
-            values = np.array(rewards, np.float32).reshape(-1, 1)  # a copy, because torch needs it to be writable
+            table = np.array(rewards, np.float32).reshape(-1, 1)  # a copy, because torch needs it to be writable
             of_role = [name for name, about in self.streams.items() if about.role == "reward" and about.width]
             if of_role:
-                streams.append(self._stream(of_role[0], "rewards", ticks, marks, values))
+                streams.append(self._stream(of_role[0], "rewards", ticks, marks, table))
             else:
-                streams.append(Stream("rewards", ticks, values, True, "reward", "hold", *self._limits))
+                streams.append(Stream("rewards", ticks, table, True, "reward", "hold", *self._limits))
         return {stream.name: stream for stream in streams}
 
     @property

@@ -416,7 +416,6 @@ class ReplayBufferEpisodes:
         ticks, valid, age_ns = (self._rows(name, start, stop, where) for name in MARKS)
         marks = read_marks(self.export, valid, age_ns, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for name, about in self.export.streams.items():
             if name not in self._arrays or about.role in (ACTION, REWARD):
                 continue
@@ -426,13 +425,13 @@ class ReplayBufferEpisodes:
             else:
                 is_image = about.kind == "image" and stored.dtype == np.uint8 and stored.shape[-1:] == (3,)
                 absent = marks.valid[:, self.export.names.index(name)] == 0
-                rows = ArrayRows(stop - start, partial(_row, stored, start, absent), f"{where}: {name}")
-                (found if is_image else arrays)[name] = rows
+                read = partial(_row, stored, start, absent)
+                found[name] = ArrayRows(stop - start, read, f"{where}: {name}", not is_image)
         if ACTION in self._arrays:
             table = numbers(self._rows(ACTION, start, stop, where), f"{where}: {ACTION}")
             found.update(self.export.split(table, ACTION, f"{where}: {ACTION}"))
         rewards = self._rows(REWARD, start, stop, where) if REWARD in self._arrays else None
-        streams = self.export.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards, where)
+        streams = self.export.episode_streams(ticks.astype(np.int64), marks, found, rewards, where)
         return SourceEpisode(streams, self._tasks[index], self.name, where, self._success[index])
 
     def span_ns(self, index: int) -> tuple[int, int]:

@@ -469,19 +469,17 @@ class McapEpisodes:
             task = str(_read(STRING_TYPE, read[TASK][0][1]).data)
         marks = self._marks(ticks, rows, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for stream in self._spec.streams:
             topic = f"{PREFIX}/{stream.name}"
             if stream.kind == "vector":
                 if stream.role in ("observation", "action"):
                     found[stream.name] = numbers(_values(stream, rows[stream.name]), f"{where}: {stream.name}")
             elif topic in stored:
-                is_image = stored[topic] == COMPRESSED_TYPE
-                convert = _picture if is_image else partial(_array, stream)
-                (found if is_image else arrays)[stream.name] = TopicRows(
-                    path, topic, _first_ticks(ticks, rows[stream.name]), convert
-                )
-        streams = self.export.episode_streams(ticks, marks, found, arrays, rewards, where)
+                is_depth = stored[topic] != COMPRESSED_TYPE
+                convert = partial(_array, stream) if is_depth else _picture
+                firsts = _first_ticks(ticks, rows[stream.name])
+                found[stream.name] = TopicRows(path, topic, firsts, convert, is_depth)
+        streams = self.export.episode_streams(ticks, marks, found, rewards, where)
         return SourceEpisode(streams, task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -512,6 +510,7 @@ class TopicRows:
     topic: str
     firsts_ns: NDArray[np.int64]  # (T,) the tick whose message a row uses; -1 where there is none
     convert: Callable[[Data, str], NDArray[Any]]
+    is_depth: bool
 
     def __len__(self) -> int:
         return len(self.firsts_ns)

@@ -184,7 +184,8 @@ def _write_data(dataset: ExportedDataset, data: Any, check_disk: Callable[[], No
     data.attrs["total"] = dataset.frames
     data.attrs["rate_hz"] = dataset.rate_hz
     data.attrs["action_scale"], data.attrs["action_offset"] = scale, offset
-    _write_names(data, dataset)
+    data.attrs["action_names"] = json.dumps([f"{s.name}.{c}" for s in dataset.actions for c in s.components])
+    data.attrs["streams"] = json.dumps([stream.name for stream in dataset.spec.streams])
     for episode in dataset.episodes:
         demo = data.create_group(f"demo_{episode.index}")
         demo.attrs["num_samples"] = episode.length
@@ -194,12 +195,6 @@ def _write_data(dataset: ExportedDataset, data: Any, check_disk: Callable[[], No
         for column in write.tick_columns(dataset):
             demo[f"{OWN}/{column.name}"] = column.read(episode)
         check_disk()
-
-
-def _write_names(data: Any, dataset: ExportedDataset) -> None:
-    """Write the meaning of columns as attributes, which are JSON lists."""
-    data.attrs["action_names"] = json.dumps([f"{s.name}.{c}" for s in dataset.actions for c in s.components])
-    data.attrs["streams"] = json.dumps([stream.name for stream in dataset.spec.streams])
 
 
 def _write_transitions(
@@ -359,7 +354,6 @@ class RobomimicDemos:
         ticks, valid, age_ns = (_all(demo[f"{OWN}/{name}"], where) for name in ("tick_ns", "valid", "age_ns"))
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for name, about in columns.streams.items():
             group = GROUPS.get(about.role, "obs")
             if name not in demo.get(group, {}) or (
@@ -370,10 +364,10 @@ class RobomimicDemos:
             if about.kind == "vector":
                 found[name] = _numbers(stored, f"{where}: {name}")
             elif not (about.kind == "image" and _is_image(stored)):
-                arrays[name] = ArrayRows(len(stored), partial(_array, self.path, stored.name), f"{where}: {name}")
+                found[name] = ArrayRows(len(stored), partial(_array, self.path, stored.name), f"{where}: {name}")
             elif self._images:
                 found[name] = _Frames(self.path, stored.name, len(stored))
-        return columns.episode_streams(ticks, marks, found, arrays, _all(demo["rewards"], where), where)
+        return columns.episode_streams(ticks, marks, found, _all(demo["rewards"], where), where)
 
     def _observations(self, demo: Any, where: str) -> list[tuple[str, Any]]:
         obs = demo["obs"]

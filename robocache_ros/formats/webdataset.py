@@ -32,7 +32,15 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
-from robocache_ros.formats.columns import MAX_BYTES, ArrayRows, channels_last, export_columns, npy_array, read_marks
+from robocache_ros.formats.columns import (
+    MAX_BYTES,
+    ArrayRows,
+    FileRows,
+    channels_last,
+    export_columns,
+    npy_array,
+    read_marks,
+)
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.read import (
     ACTION,
@@ -82,11 +90,6 @@ def age_field(window: str) -> str:
     return f"{window}.age_ms.npy"
 
 
-def member_bytes(nbytes: int) -> int:
-    """Return the bytes of a member of a tar file, given those of its data."""
-    return tarfile.BLOCKSIZE * (1 - -nbytes // tarfile.BLOCKSIZE)
-
-
 class _TarWriter:
     """Writes a tar file. Unlike that of Python's tarfile, its memory does not grow with the number of members."""
 
@@ -131,7 +134,10 @@ class _WebDatasetFormat(WrittenByTasks):
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return a task for each shard. Memory: one sample."""
-        return shard_tasks(dataset, _sample_bytes(dataset), SHARD_BYTES, _write_shard)
+        episode, block = dataset.episodes[0], tarfile.BLOCKSIZE
+        sizes = (len(data_of(episode.length // 2)) for data_of in _fields(dataset, episode).values())
+        of_sample = sum(block * (1 - -size // block) for size in sizes)  # of members of the one in the middle, about
+        return shard_tasks(dataset, of_sample, SHARD_BYTES, _write_shard)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the metadata, dataset.json last."""
@@ -170,12 +176,6 @@ def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: in
     finally:
         tar.close(complete=complete)
     return {"name": path.name, "episodes": len(group), "samples": samples, "bytes": path.stat().st_size}
-
-
-def _sample_bytes(dataset: ExportedDataset) -> int:
-    """Return about how many bytes a sample takes: those of the one in the middle of the first episode."""
-    episode = dataset.episodes[0]
-    return sum(member_bytes(len(data_of(episode.length // 2))) for data_of in _fields(dataset, episode).values())
 
 
 def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
@@ -348,8 +348,8 @@ class WebDatasetEpisodes:
             names = self.export.names
             valid, age_ns = (np.array([[m[key][name] for name in names] for m in metas]) for key in ("valid", "age_ns"))
         marks = read_marks(self.export, valid, age_ns, where)
-        found, arrays = self._values(path, keys, where)
-        streams = self.export.episode_streams(ticks, marks, found, arrays, rewards, where)
+        values = self._values(path, keys, where)
+        streams = self.export.episode_streams(ticks, marks, values, rewards, where)
         return SourceEpisode(streams, task, self.name, where, success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -367,11 +367,10 @@ class WebDatasetEpisodes:
             raise DatasetError(f"{where}: {count:,} samples; 1 to {MAX_STEPS:,} are read")
         return path, [sample_key(index, tick) for tick in range(count)], where
 
-    def _values(self, path: DatasetFile, keys: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the vectors and images of an episode, and its depth images and voxels, by stream."""
+    def _values(self, path: DatasetFile, keys: list[str], where: str) -> dict[str, Any]:
+        """Return the vectors, images and voxels of an episode by stream."""
         members = tar_members(path, os.getpid())
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for field, role in ROLES.items():
             if f"{keys[0]}.{field}" in members:
                 table = _rows(path, keys, field, where)
@@ -381,28 +380,19 @@ class WebDatasetEpisodes:
                 found[name] = _rows(path, keys, f"{name}.npy", where)
             elif about.kind != "vector" and f"{keys[0]}.{name}.npz" in members:
                 read = partial(_array, path, keys, f"{name}.npz", about.kind)
-                arrays[name] = ArrayRows(len(keys), read, f"{where}: {name}.npz")
+                found[name] = ArrayRows(len(keys), read, f"{where}: {name}.npz")
             for kind in EXTENSIONS.values():
                 if about.kind == "image" and f"{keys[0]}.{name}.{kind}" in members:
-                    found[name] = _ImageFiles(path, keys, f"{name}.{kind}")
-        return found, arrays
-
-
-class _ImageFiles:
-    """The files of the images of an episode, each read when it is asked for."""
-
-    def __init__(self, path: DatasetFile, keys: list[str], field: str) -> None:
-        self._path, self._keys, self._field = path, keys, field
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, row: int) -> bytes:
-        return _members(self._path, [self._keys[row]], self._field)[0]
+                    found[name] = FileRows(len(keys), partial(_member, path, keys, f"{name}.{kind}"))
+        return found
 
 
 def _members(path: DatasetFile, keys: list[str], field: str) -> list[bytes]:
     return read_members(path, [f"{key}.{field}" for key in keys])
+
+
+def _member(path: DatasetFile, keys: list[str], field: str, row: int) -> bytes:
+    return _members(path, [keys[row]], field)[0]
 
 
 def _rows(path: DatasetFile, keys: list[str], field: str, where: str) -> NDArray[np.float32]:
@@ -419,7 +409,7 @@ def _rows(path: DatasetFile, keys: list[str], field: str, where: str) -> NDArray
 
 
 def _array(path: DatasetFile, keys: list[str], field: str, kind: str, row: int) -> NDArray[Any]:
-    with zipfile.ZipFile(io.BytesIO(_members(path, [keys[row]], field)[0])) as archive:
+    with zipfile.ZipFile(io.BytesIO(_member(path, keys, field, row))) as archive:
         info = archive.getinfo(ARRAY)
         if info.file_size > MAX_BYTES:
             raise ValueError(f"{info.file_size:,} bytes")

@@ -151,7 +151,7 @@ def test_pieces_in_a_folder_are_counted_without_a_look_at_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, (made, failed, neither) = PieceStore(tmp_path), (digit * 64 for digit in "abc")
-    with store.draft() as draft:
+    with store.drafts.new() as draft:
         (draft / "file").write_bytes(b"x")
         store.commit(draft, made)
     store.fail(failed, PieceFailure("recording", "error"))
@@ -361,7 +361,7 @@ def test_the_draft_of_a_dead_process_is_removed_and_that_of_a_live_one_stays(
 ) -> None:
     dead = pieces / f"draft-{'0' * 16}"
     dead.mkdir(parents=True)
-    with PieceStore(pieces, shared=True).draft() as draft:
+    with PieceStore(pieces, shared=True).drafts.new() as draft:
         (draft / "rows").touch()
         exported(bags, "a")
         assert (draft / "rows").exists()

@@ -107,11 +107,6 @@ def is_number(components: Sequence[str]) -> bool:
     return tuple(components) == ("0",)
 
 
-def undescribed(schema: Any) -> Any:
-    """Return a schema without the metadata of its columns, which the log states once and not each file."""
-    return need("pyarrow", "export").schema([field.remove_metadata() for field in schema])
-
-
 def place_type() -> Any:
     """Return the type of an image or of voxels: a file of the dataset, and the frame or the row in it."""
     pyarrow = need("pyarrow", "export")

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import values_of
-from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
+from robocache_ros.formats.columns import (
+    ArrayRows,
+    ExportedStream,
+    FileRows,
+    array_of,
+    channels_last,
+    export_columns,
+    read_marks,
+)
 from robocache_ros.formats.delta.log import ARRAY, EPISODES, LAYOUT, TICKS, check_log, reached, storage_options
 from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.parquet import read_parquet, row_group
@@ -126,7 +134,6 @@ class DeltaEpisodes:
             raise DatasetError(f"{where}: {episode.length:,} ticks; 1 to {MAX_STEPS:,} are read")
         table = self._ticks(episode, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         errors = (*MALFORMED, need("pyarrow", "datasets").ArrowException)
         with refusing(where, advice="export it again", errors=errors):
             ticks = table["tick_ns"].to_numpy()
@@ -136,11 +143,11 @@ class DeltaEpisodes:
                     found[name] = numbers(_vector(table[name].combine_chunks(), about), f"{where}: {name}")
                 elif about.kind != "vector" and name in table.column_names:
                     column = table[name].combine_chunks()
-                    (arrays if name in self._arrays else found)[name] = self._media(name, column, where)
+                    found[name] = self._media(name, column, where)
             rewards = table[REWARD].combine_chunks()
         known = None if rewards.null_count else rewards.to_numpy()
         marks = read_marks(self.export, valid, age_ns, where)
-        streams = self.export.episode_streams(ticks, marks, found, arrays, known, where)
+        streams = self.export.episode_streams(ticks, marks, found, known, where)
         return SourceEpisode(streams, episode.task, self.name, where, episode.success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -191,20 +198,11 @@ class DeltaEpisodes:
             shape, kind = tuple(map(int, stated["shape"])), self.export.streams[name].kind
             read = partial(_array, path, rows, shape, str(stated["dtype"]), kind)
             return ArrayRows(len(rows), read, f"{where}: {name}")
-        return _ImageRows(path, rows)
+        return FileRows(len(rows), partial(_image, path, rows))
 
 
-class _ImageRows:
-    """The PNG files of an episode, each read when it is asked for."""
-
-    def __init__(self, path: DatasetFile, rows: NDArray[np.int64]) -> None:
-        self._path, self._rows = path, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: int) -> bytes:
-        return blob(self._path, int(self._rows[row]))
+def _image(path: DatasetFile, rows: NDArray[np.int64], row: int) -> bytes:
+    return blob(path, int(rows[row]))
 
 
 def _array(

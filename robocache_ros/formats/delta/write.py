@@ -35,7 +35,6 @@ from robocache_ros.formats.delta.log import (
     place_type,
     recording_key,
     tick_schema,
-    undescribed,
     vector_type,
     write_data_files,
 )
@@ -136,6 +135,8 @@ PART_BYTES = 16 << 20  # rows that are converted at once
 def tick_tables(episode: Episode, media: Mapping[str, Any], schema: Any) -> Iterator[Any]:
     """Yield the rows of an episode in tables of bounded size, given a column for each stream of images or voxels."""
     pyarrow = need("pyarrow", "export")
+    # The metadata of the columns are stated once, by the log, and not by each file.
+    bare = pyarrow.schema([field.remove_metadata() for field in schema])
     step = max(1, PART_BYTES // (16 * episode.layout.row_width))
     for start in range(0, episode.length, step):
         rows = slice(start, min(start + step, episode.length))
@@ -149,7 +150,7 @@ def tick_tables(episode: Episode, media: Mapping[str, Any], schema: Any) -> Iter
             "next_reward": _outcome(episode, "reward", episode.rewards[rows]),
             "next_success": _outcome(episode, "success", episode.successes[rows]),
         }
-        yield pyarrow.table([columns[name] for name in schema.names], schema=undescribed(schema))
+        yield pyarrow.table([columns[name] for name in schema.names], schema=bare)
 
 
 def _vectors(episode: Episode, rows: slice) -> dict[str, Any]:

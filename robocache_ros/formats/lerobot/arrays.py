@@ -28,11 +28,6 @@ from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below
 
 
-def coordinate_type(shape: tuple[int, ...]) -> str:
-    """Return the dtype of coordinates in a grid with this shape, (X, Y, Z) or (F, X, Y, Z): uint8 or uint16."""
-    return "uint8" if max(shape[-3:]) <= 1 << 8 else "uint16"
-
-
 def to_sparse(grid: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the voxels of a grid, (X, Y, Z) or with features (F, X, Y, Z), that are not empty, in C order of x, y, z.
 
@@ -43,7 +38,7 @@ def to_sparse(grid: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     grids = np.ascontiguousarray(grid if grid.ndim == 4 else grid[None])
     bits = grids.view(f"u{grids.itemsize}")
     x, y, z = np.nonzero(bits.any(axis=0))
-    coordinates = np.stack([x, y, z], axis=1).astype(coordinate_type(grid.shape))
+    coordinates = np.stack([x, y, z], axis=1).astype("uint8" if max(grid.shape[-3:]) <= 1 << 8 else "uint16")
     return coordinates, np.ascontiguousarray(grids[:, x, y, z].T)
 
 
@@ -98,7 +93,11 @@ class StoredArrays:
         """Return the array in a row of a table of a file."""
         if not self.is_sparse:
             return array_of(self.shape, self.dtype, table["data"][row].as_py())
-        return sparse_grid(table, row, self.shape)
+        coords, values = (
+            table[name][row].values.flatten().to_numpy().reshape(-1, width)
+            for name, width in (("coords", 3), ("values", self.shape[0] if len(self.shape) == 4 else 1))
+        )
+        return to_dense(coords, values, self.shape)
 
 
 def stored_arrays(
@@ -152,15 +151,6 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
         arrays = [stored.array(table, row) for table in tables for row in range(len(table))]
         found = np.stack(arrays) if arrays else np.zeros((0, *stored.shape), stored.numpy_dtype)
         return np.concatenate([np.zeros((0, 2), np.int64), *frames]), found
-
-
-def sparse_grid(table: Any, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the grid in a row of a sparse table."""
-    coords, values = (
-        table[name][row].values.flatten().to_numpy().reshape(-1, width)
-        for name, width in (("coords", 3), ("values", shape[0] if len(shape) == 4 else 1))
-    )
-    return to_dense(coords, values, shape)
 
 
 def array_tasks(dataset: ExportedDataset, chunk_files: int, depth_videos: Sequence[str] = ()) -> list[FileTask]:

@@ -173,7 +173,10 @@ class RldsEpisodes:
         if self._ends and self._ends[-1] > MAX_EPISODES:
             raise DatasetError(f"{where}: {self._ends[-1]:,} episodes; at most {MAX_EPISODES:,} are read")
         self._folder = as_path(folder)
-        self.export = _read_export(self._folder)
+        self.export: ExportColumns | None = None
+        if (provenance := self._folder / PROVENANCE).exists():
+            stated = read_object(file_below(self._folder, PROVENANCE))
+            self.export = export_columns(stated, printable(provenance))
         self._paths = find_features(dataset.features, features or {}, where)
         self._rate_hz = 0.0 if self.export else rate_of(self.name, rate_hz, where)
         wanted = {*chain(*self._paths.values()), *(_MARKS if self.export else ())}
@@ -234,7 +237,8 @@ class RldsEpisodes:
 
     def _compare(self, stored: Mapping[str, Any]) -> None:
         """Warn if records have features that features.json does not list: damaged names look like this too."""
-        if names := unlisted(stored, self._listed):
+        listed = {feature.path for feature in self._listed}
+        if names := sorted({name.partition("/ragged_")[0] for name in stored} - listed):
             path, name = printable(self.files[0].with_name(FEATURES), 80), printable(names[0], 40)
             warnings.warn(f"{path}: does not list {name}, which the records have; check the file", stacklevel=2)
 
@@ -265,7 +269,6 @@ class RldsEpisodes:
         ticks, valid, age_ns = (values[name] for name in _MARKS)
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for path, role in ((STATE, "observation"), (ACTION, "action")):
             if path in values:
                 table = numbers(values[path], f"{where}: {path}")
@@ -278,10 +281,10 @@ class RldsEpisodes:
                 found[name] = numbers(values[path], f"{where}: {path}")
             elif isinstance(values[path], CompressedArrays):
                 read = partial(_array, values[path], about.kind)
-                arrays[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
+                found[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
             elif path in self._paths["vision"]:
                 found[name] = values[path]
-        return columns.episode_streams(ticks, marks, found, arrays, values.get(REWARD), where)
+        return columns.episode_streams(ticks, marks, found, values.get(REWARD), where)
 
 
 def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
@@ -291,11 +294,6 @@ def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
 @cached_until_fork(OPEN_FILES)
 def _record_file(path: DatasetFile, process: int) -> RecordFile:
     return RecordFile(path, limit=EPISODE_BYTES)  # in each process, because processes would share the place in a file
-
-
-def _read_export(folder: AnyPath) -> ExportColumns | None:
-    path = folder / PROVENANCE
-    return export_columns(read_object(file_below(folder, path.name)), printable(path)) if path.exists() else None
 
 
 MAX_DATASETS = 10_000  # in a folder
@@ -412,12 +410,6 @@ def values_of(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> 
             what = f"not in the record ({error})" if isinstance(error, KeyError) else printable(error, 100)
             raise RoboCacheError(f"{printable(feature.path, 60)}: {what}; check features.json") from None
     return found
-
-
-def unlisted(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> list[str]:
-    """Return the names in a record that features.json does not list."""
-    listed = {feature.path for feature in features}
-    return sorted({name.partition("/ragged_")[0] for name in stored} - listed)
 
 
 def _walk(node: Any, path: str, outer: tuple[int, ...], depth: int = 0) -> Iterator[TfdsFeature]:

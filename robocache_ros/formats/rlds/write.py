@@ -99,17 +99,6 @@ def episode_features(
     return features_dict({"steps": steps_feature, "episode_metadata": features_dict(metadata)})
 
 
-def dataset_info(name: str, version: str, description: str, shards: Sequence[int], nbytes: int) -> dict[str, Any]:
-    """Return dataset_info.json."""
-    split = {
-        "name": "train",
-        "filepathTemplate": rlds.TEMPLATE,
-        "shardLengths": [str(length) for length in shards],  # numbers of 64 bits are text in the JSON of protobuf
-        "numBytes": str(nbytes),
-    }
-    return {"name": name, "version": version, "description": description, "fileFormat": "tfrecord", "splits": [split]}
-
-
 def _observation(
     dataset: ExportedDataset, encodings: Mapping[str, str], windows: Sequence[StreamSpec]
 ) -> dict[str, Any]:
@@ -184,7 +173,14 @@ class _RldsFormat(WrittenByTasks):
         write_provenance(folder / PROVENANCE, dataset, contents.encodings)
         write_json(folder / rlds.STATISTICS, _statistics(dataset))
         description = f"Robot {dataset.options.robot_type}: {'; '.join(dataset.tasks[:20])}"
-        write_json(folder / rlds.INFO, dataset_info(NAME, VERSION, description, shards, nbytes))
+        split = {
+            "name": "train",
+            "filepathTemplate": rlds.TEMPLATE,
+            "shardLengths": [str(length) for length in shards],  # numbers of 64 bits are text in the JSON of protobuf
+            "numBytes": str(nbytes),
+        }
+        about = {"name": NAME, "version": VERSION, "description": description, "fileFormat": "tfrecord"}
+        write_json(folder / rlds.INFO, {**about, "splits": [split]})
 
 
 class _Contents:
