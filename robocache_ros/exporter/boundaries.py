@@ -368,14 +368,10 @@ class Boundaries:
 
     Reads the topics of tasks and of episodes, and for `trim_idle_s` and `corrections` vectors, before the recording
     itself is read.
-
-    Attributes:
-        parts: (T,) int32 as `parts_of` returns them, and IDLE for ticks of a part without motion.
-        notes: on what was read, one line each.
     """
 
     def __init__(self, run: BagRun, options: DatasetOptions) -> None:
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # on what was read, one line each
         self._sections: list[Section] | None = None
         self._tasks: list[tuple[int, str]] = []  # first tick with a task, and the task
         if options.episode_topic:
@@ -397,6 +393,7 @@ class Boundaries:
         self._stops = {
             part: stop for _, stop, part in runs(whole) if part >= 0
         }  # a part with its idle ticks is one run
+        # (T,) int32 as of `parts_of`, and IDLE for ticks of a part without motion.
         self.parts = whole if idle is None else np.where(idle & (whole >= 0), np.int32(IDLE), whole)
 
     def infos(self, cutter: EpisodeCutter, labels: Labels, success: SuccessValues) -> list[EpisodeInfo]:

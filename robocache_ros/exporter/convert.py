@@ -76,9 +76,6 @@ class Conversion:
         without: parts of the recording to leave out.
         device: converts images and clouds.
         media: convert images and clouds.
-
-    Attributes:
-        reads: what `run` reads.
     """
 
     def __init__(

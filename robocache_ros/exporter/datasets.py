@@ -365,15 +365,7 @@ MAX_FAILURE_LINES = 20  # maximum number of failed recordings listed in an error
 
 
 class DatasetPlan:
-    """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it.
-
-    Attributes:
-        name: of its folder; empty if it is the only dataset.
-        recordings: of the export.
-        plan: without the recordings that do not match.
-        formats: that it is written in.
-        failed: the recordings that are not in it, and why.
-    """
+    """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it."""
 
     def __init__(self, output: Output, recordings: Sequence[PlannedRecording], device: str) -> None:
         self.name, self.recordings = output.name, tuple(recordings)
@@ -382,9 +374,10 @@ class DatasetPlan:
             selected = device_of(device, output.options)
             self.formats = load_formats(Labels(spec, output.options).spec, output.options)
         encodings = needed_encodings(self.formats, spec, output.options)
+        # Without the recordings that do not match.
         self.plan = Plan(tuple(recordings), spec, output.options, encodings, selected)
         self._total = len(self.plan.distinct)
-        self.failed: dict[PlannedRecording, str] = {}
+        self.failed: dict[PlannedRecording, str] = {}  # the recordings that are not in it, and why
         self.made: tuple[Outcome, ...] = ()
         self.losses: tuple[FailedRecording, ...] = ()
         self._earlier = 0  # recordings that failed in an earlier export, and were not tried again

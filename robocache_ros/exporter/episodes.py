@@ -205,22 +205,17 @@ class _Action:
 
 
 class Labels:
-    """Replaces the actions of rows by those that belong to their observations.
-
-    Attributes:
-        spec: the streams of the dataset.
-        offset: how many ticks after its row an action is.
-        first: number of ticks at the start of an episode that have no previous action: 0 or 1.
-    """
+    """Replaces the actions of rows by those that belong to their observations."""
 
     def __init__(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        self.offset = options.offset_ticks(spec.rate_hz)
+        self.offset = options.offset_ticks(spec.rate_hz)  # how many ticks after its row an action is
         self._actions = _actions(spec, options)
         if self.offset and not self._actions:
             raise RoboCacheError("action_offset: the spec has no action; add role: action to a stream, or leave it out")
         replaced = {action.source.name: action.stream for action in self._actions if not action.adds}
         added = [action.stream for action in self._actions if action.adds]
-        self.spec = replace(spec, streams=(*(replaced.get(s.name, s) for s in spec.streams), *added))
+        self.spec = replace(spec, streams=(*(replaced.get(s.name, s) for s in spec.streams), *added))  # of the dataset
+        # Ticks at the start of an episode that have no previous action.
         self.first = int(not self.offset and any(action.minus_previous for action in self._actions))
         self._of_spec, self._of_dataset = Layout(spec), Layout(self.spec)
         self._unchanged = not self.offset and all(a.stream is a.source for a in self._actions)

@@ -138,16 +138,11 @@ class _Assigned(NamedTuple):
 
 
 class _Collector(Generic[TaskT]):
-    """Gives tasks to processes and collects their results, in a thread. Others may take some of the waiting tasks.
-
-    Attributes:
-        results: tasks with their results, or the error.
-        error: an error that ends the tasks.
-    """
+    """Gives tasks to processes and collects their results, in a thread. Others may take some of the waiting tasks."""
 
     def __init__(self, work: Callable[[TaskT, Progress], Any], waiting: deque[TaskT], progress: Progress) -> None:
-        self.results: SimpleQueue[tuple[TaskT, Any] | BaseException] = SimpleQueue()
-        self.error: BaseException | None = None
+        self.results: SimpleQueue[tuple[TaskT, Any] | BaseException] = SimpleQueue()  # or the error
+        self.error: BaseException | None = None  # ends the tasks
         # Pickled before this process runs tasks, which add to what the work caches while a thread would copy it.
         self._assigned = bytes(ForkingPickler.dumps(_Assigned(work)))
         self._waiting, self._progress = waiting, progress

@@ -51,13 +51,10 @@ class Checksums:
 
     The constructor notes the sizes and times of the files, before any read. Files at URLs are downloaded meanwhile, and
     kept until exit: other readers read what has arrived.
-
-    Attributes:
-        unread: what identifies the files without reading them: see `unread_files`.
     """
 
     def __init__(self, recording: AnyPath) -> None:
-        self.unread = unread_files(recording)
+        self.unread = unread_files(recording)  # identifies the files without reading them
         self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
         self._held = ExitStack()
         self._held.enter_context(hold(self._before))

@@ -79,6 +79,7 @@ def _cause(stats: TopicStats | None, stream: StreamSpec, start_ns: int, stop_ns:
     return "lost or late samples"
 
 
+STATES = {"aligned": 1, "held": 2, "invalid": 0}
 KEPT = 50  # longest interruptions kept of a recording, and of a dataset
 
 
@@ -89,10 +90,7 @@ class Summary:
     index: int  # number of the recording in the report
     recording: ExportedRecording
     first_episode: int  # number of its first episode in the dataset
-    # aligned, held, invalid: mean of the shares of its streams
-    aligned: float
-    held: float
-    invalid: float
+    shares: dict[str, float]  # aligned, held and invalid: mean of those of its streams
     # complete, all_aligned: share of the ticks at which every stream has a value, or is aligned
     complete: float
     all_aligned: float
@@ -128,7 +126,7 @@ def worst_moments(found: Sequence[Summary]) -> list[tuple[Summary, Break]]:
 def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Summary:
     inputs = np.flatnonzero(recording.spec.inputs)
     kept = recording.valid[recording.kept][:, inputs]
-    shares = [(kept == state).mean(axis=0) if len(kept) else np.zeros(len(inputs)) for state in (1, 2, 0)]
+    shares = [(kept == state).mean(axis=0) if len(kept) else np.zeros(len(inputs)) for state in STATES.values()]
     worst = int(np.argmin(shares[0]))
     breaks: list[Break] = []
     count = 0
@@ -141,9 +139,7 @@ def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Su
         index=index,
         recording=recording,
         first_episode=first_episode,
-        aligned=float(shares[0].mean()),
-        held=float(shares[1].mean()),
-        invalid=float(shares[2].mean()),
+        shares={name: float(of_streams.mean()) for name, of_streams in zip(STATES, shares, strict=True)},
         complete=float((kept > 0).all(axis=1).mean()) if len(kept) else 0.0,
         all_aligned=float((kept == 1).all(axis=1).mean()) if len(kept) else 0.0,
         usable=float((recording.valid[:, inputs] > 0).all(axis=1).mean()) if len(recording.valid) else 0.0,
@@ -162,7 +158,6 @@ def _longest(breaks: list[Break]) -> list[Break]:
 # The report for machines: report.json. docs/reference/report.md lists the keys.
 
 
-STATES = {"aligned": 1, "held": 2, "invalid": 0}
 VERSION = 1  # of the keys; it changes if one is removed or renamed
 
 
@@ -197,7 +192,7 @@ def _facts(one: Summary) -> dict[str, Any]:
         **recording_facts(one.recording),
         "duration_s": one.recording.duration_s,
         "first_episode": one.first_episode,
-        "shares": {"aligned": one.aligned, "held": one.held, "invalid": one.invalid},
+        "shares": one.shares,
         "complete": one.complete,
         "all_aligned": one.all_aligned,
         "usable": one.usable,
@@ -612,9 +607,7 @@ def _row(one: Summary, detailed: Collection[int]) -> dict[str, Any]:
         "episodes": f"{first}" if count == 1 else f"{first} to {first + count - 1}" if count else "none",
         "frames": recording.frames,
         "duration": f"{recording.duration_s:.1f} s",
-        "aligned": one.aligned,
-        "held": one.held,
-        "invalid": one.invalid,
+        **one.shares,
         "worst": f"{one.worst_stream} ({_percent(one.worst_aligned)})" if one.worst_stream else "",
         "longest": f"{one.longest_ms:.0f} ms" if one.breaks else "",
     }

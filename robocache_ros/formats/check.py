@@ -366,14 +366,7 @@ def exported_rows(findings: Findings, name: str, *, is_own: bool) -> ExportedRow
 
 
 class ExportedRows:
-    """Checks episodes of a dataset by what its provenance, the contents `raw` of `file`, states.
-
-    Attributes:
-        spec: the streams of the dataset.
-        layout: their columns.
-        episodes: of the dataset, in order.
-        robot: the type of the robot.
-    """
+    """Checks episodes of a dataset by what its provenance, the contents `raw` of `file`, states."""
 
     def __init__(self, findings: Findings, file: str, raw: Any) -> None:
         self._findings, self._file = findings, file

@@ -246,13 +246,7 @@ class Piece:
 
 
 class ExportedDataset:
-    """The contents of a dataset. Pickled, it is small: other processes read the pieces that they need.
-
-    Attributes:
-        pictures: the streams of 8-bit images.
-        arrays: the streams of voxels and of images that are not 8-bit.
-        depth_videos: the names of those among `arrays` of which there are videos too.
-    """
+    """The contents of a dataset. Pickled, it is small: other processes read the pieces that they need."""
 
     def __init__(
         self, pieces: Sequence[Piece], layout: Layout, options: DatasetOptions, provenance: dict[str, Any]
@@ -266,8 +260,9 @@ class ExportedDataset:
             of_pictures.append({name: replace(info, episodes=()) for name, info in contents.pictures.items()})
             of_arrays.append({name: replace(info, depth_episodes=()) for name, info in contents.arrays.items()})
         names = [piece.recording.name for piece in pieces]
-        self.pictures: dict[str, PictureInfo] = common(of_pictures, names)
-        self.arrays: dict[str, ArrayInfo] = common(of_arrays, names)
+        self.pictures: dict[str, PictureInfo] = common(of_pictures, names)  # 8-bit images
+        self.arrays: dict[str, ArrayInfo] = common(of_arrays, names)  # voxels, and images that are not 8-bit
+        # Of which there are videos too.
         self.depth_videos = tuple(name for name, info in self.arrays.items() if info.depth_unit)
         self.lengths = tuple(lengths)
         self._open()
@@ -374,17 +369,12 @@ class ExportedDataset:
 
 
 class Episodes(Sequence[Episode]):
-    """The episodes of a dataset, in order. Each one is read when it is asked for.
-
-    Attributes:
-        lengths: number of rows of each episode.
-        first_rows: the first row of each episode in the dataset.
-    """
+    """The episodes of a dataset, in order. Each one is read when it is asked for."""
 
     def __init__(self, dataset: ExportedDataset) -> None:
         self._dataset = dataset
-        self.lengths = tuple(length for of_piece in dataset.lengths for length in of_piece)
-        self.first_rows = tuple(accumulate(self.lengths, initial=0))[:-1]
+        self.lengths = tuple(length for of_piece in dataset.lengths for length in of_piece)  # rows of each
+        self.first_rows = tuple(accumulate(self.lengths, initial=0))[:-1]  # in the dataset
         self._places: list[tuple[int, int, int]] = []  # by episode: the piece, its number and its first row in it
         for index, lengths in enumerate(dataset.lengths):
             first = 0

@@ -598,11 +598,7 @@ def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -
 
 
 class _MediaMessages:
-    """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid.
-
-    Attributes:
-        accepted: whether the stream may have messages of this type.
-    """
+    """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid."""
 
     def __init__(self, findings: Findings, where: str, stream: StreamSpec, kind: str) -> None:
         self._findings, self._where, self._type = findings, where, kind

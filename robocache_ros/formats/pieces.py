@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -93,17 +93,12 @@ class RowColumnsWriter:
 
 def load(folder: AnyPath, layout: Layout) -> Rows:
     """Return the columns of a piece as memory-mapped arrays."""
-    return dict(_loaded(folder, layout))
-
-
-def _loaded(folder: AnyPath, layout: Layout) -> Iterator[tuple[str, NDArray[Any]]]:
-    rows = (folder / FOLDER / "ticks_ns").stat().st_size // 8
+    count, found = (folder / FOLDER / "ticks_ns").stat().st_size // 8, {}
     for name, (dtype, shape) in shapes(layout).items():
-        path = folder / FOLDER / name
-        if path.stat().st_size:
-            yield name, np.memmap(os.fspath(path), dtype, "r", shape=(rows, *shape))
-        else:  # no columns; an empty file cannot be mapped
-            yield name, np.zeros((rows, *shape), dtype)
+        path, whole = folder / FOLDER / name, (count, *shape)
+        mapped = path.stat().st_size > 0  # an empty file, of no columns, cannot be mapped
+        found[name] = np.memmap(os.fspath(path), dtype, "r", shape=whole) if mapped else np.zeros(whole, dtype)
+    return found
 
 
 def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:

@@ -14,13 +14,13 @@ import pytest
 
 from robocache_ros.datasets import open_dataset
 from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import START_NS, contents, spec_of
 from test.export.readers.environments import ffmpeg, needs, probe
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
-from test.tfds_records import tfds_records
 
 OUTCOMES = {
     "reward": {"topic": "/reward", "type": "std_msgs/msg/Float32", "role": "reward", "max_age_ms": 19},
@@ -53,7 +53,7 @@ def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(
             [START_NS + 6 * 10**9],
         ], name
         assert [each["rewards"][rows].tolist() for each, rows in zip(episodes, given, strict=True)] == [[0.5], [2.0]]
-    rlds = tfds_records(tmp_path / "out" / "rlds" / "robocache" / "1.0.0")
+    rlds = TfdsDataset(tmp_path / "out" / "rlds" / "robocache" / "1.0.0").episodes("train")
     for episode, success in zip(rlds, (True, False), strict=True):  # a terminal step follows from success only
         terminal = episode["steps/is_terminal"]
         assert terminal.tolist() == [False] * (len(terminal) - 1) + [success]

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.formats.rlds.read import RldsEpisodes, TfdsDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.rlds.tfrecord import (
     FRAME_BYTES,
     HEAD_BYTES,
@@ -29,7 +29,6 @@ from robocache_ros.formats.rlds.tfrecord import (
     parse_example,
     read_records,
 )
-from test.tfds_records import tfds_records
 
 RECORDS = [b"first", b"", b"third" * 300_000]
 STARTS = [0, 21, 37]  # of the records in a file
@@ -275,7 +274,7 @@ def dataset_of(folder: Path, *shards: list[dict[str, Feature]], **changes: Any) 
 
 
 def test_each_kind_of_feature_has_its_values(tmp_path: Path) -> None:
-    (found,) = tfds_records(dataset_of(tmp_path, [record()]))
+    (found,) = TfdsDataset(dataset_of(tmp_path, [record()])).episodes("train")
     assert found["steps/state"].dtype == np.float64
     assert found["steps/state"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert found["steps/first"].tolist() == [True, False, False]
@@ -290,7 +289,7 @@ def test_each_kind_of_feature_has_its_values(tmp_path: Path) -> None:
 def test_records_come_in_the_order_of_the_files(tmp_path: Path) -> None:
     records = [{**record(), "label": np.array([k])} for k in range(4)]
     dataset_of(tmp_path, records[:1], records[1:], filepathTemplate="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
-    assert [int(found["label"]) for found in tfds_records(tmp_path)] == [0, 1, 2, 3]
+    assert [int(found["label"]) for found in TfdsDataset(tmp_path).episodes("train")] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -309,12 +308,12 @@ def test_values_that_do_not_match_their_feature_are_named(
     features = {**record(), name: values}
     dataset_of(tmp_path, [{name: each for name, each in features.items() if each is not None}])
     with pytest.raises(RoboCacheError, match=problem):
-        list(tfds_records(tmp_path))
+        list(TfdsDataset(tmp_path).episodes("train"))
 
 
 def test_an_array_never_takes_more_memory_than_its_shape_says(tmp_path: Path) -> None:
     bomb = BytesList([zlib.compress(bytes(1 << 24))] * STEPS)
-    (found,) = tfds_records(dataset_of(tmp_path, [{**record(), "steps/grid": bomb}]))
+    (found,) = TfdsDataset(dataset_of(tmp_path, [{**record(), "steps/grid": bomb}])).episodes("train")
     with pytest.raises(ValueError, match="steps/grid: step 1: 9 bytes, not 8"):
         found["steps/grid"][1]
 
@@ -326,15 +325,15 @@ def test_an_array_never_takes_more_memory_than_its_shape_says(tmp_path: Path) ->
         ({"filepathTemplate": "{SECRET}"}, "dataset_info.json is malformed"),
         ({"shardLengths": ["x"]}, "dataset_info.json is malformed"),
         ({"shardLengths": ["1"] * 100_001}, "more than 100,000 files"),
-        ({"shardLengths": ["1", "1"]}, "no file of the split train is there; get the files"),
-        ({"shardLengths": ["2"]}, "00000-of-00001: record 1: the file is damaged or ends before it; get"),
+        ({"shardLengths": ["1", "1"]}, "00000-of-00002: not there, but a file of split train"),
+        ({"shardLengths": ["2"]}, "1 records, not 2; get the file again"),
     ],
 )
 def test_a_dataset_info_that_is_malformed_or_of_other_files_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(RoboCacheError, match=problem):
-        RldsEpisodes(dataset_of(tmp_path, [record()], **changes), rate_hz=10).read(1)
+        list(TfdsDataset(dataset_of(tmp_path, [record()], **changes)).episodes("train"))
 
 
 @pytest.mark.parametrize(

@@ -163,19 +163,12 @@ def _check_standard_features(findings: Findings, info: Info) -> None:
 
 
 class _LeRobotRows:
-    """Checks the rows of a dataset, episode by episode, and of one that this package wrote its own columns.
-
-    Attributes:
-        info: the contents of info.json.
-        tasks: the tasks, by their index.
-        starts: the first row of each episode so far, and the number of rows so far.
-        exported: what the provenance states; None without one.
-    """
+    """Checks the rows of a dataset, episode by episode, and of one that this package wrote its own columns."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings, self.info = findings, read_info(findings.dataset)
-        self.tasks: list[str] = []
-        self.starts = [0]
+        self.tasks: list[str] = []  # by their index
+        self.starts = [0]  # the first row of each episode so far, and the number of rows
         self._last: TickRows | None = None  # of the last episode
         self._columns = ColumnFiles()
         self._usable: set[str] | None = None  # columns that every file has, with the shape of their feature
@@ -722,16 +715,12 @@ def _check_videos(findings: Findings, rows: _LeRobotRows, key: str, episodes: li
 
 
 class _EpisodeStatistics:
-    """The statistics of each episode, in the episodes' table.
-
-    Attributes:
-        images: by feature, those of the images of each episode.
-    """
+    """The statistics of each episode, in the episodes' table."""
 
     def __init__(self, rows: _LeRobotRows) -> None:
         self._rows = rows
         self._read: tuple[tuple[str, int], list[dict[str, Any]]] = (("", 0), [])
-        self.images: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.images: dict[str, list[dict[str, Any]]] = defaultdict(list)  # by feature, those of each episode
 
     def check(self, episode: Episode, first: int) -> None:
         """Compare the statistics of an episode with those of its values, which begin at row `first`."""

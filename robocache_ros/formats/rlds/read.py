@@ -34,7 +34,7 @@ from robocache_ros.formats.read import (
     read_object,
     refusing,
 )
-from robocache_ros.formats.rlds.tfrecord import RecordFile, Values, parse_example
+from robocache_ros.formats.rlds.tfrecord import RecordFile, Values, parse_example, read_records
 from robocache_ros.processes import cached_until_fork
 from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, filled, folder_below, name_below, path_below
@@ -492,13 +492,7 @@ class TfdsSplit(NamedTuple):
 
 
 class TfdsDataset:
-    """A dataset in a folder with dataset_info.json and features.json, usually `<name>/<version>`.
-
-    Attributes:
-        name, version: of the dataset.
-        features: the features of a record.
-        splits: the splits by name. Their files are not opened before they are read, and may be missing.
-    """
+    """A dataset in a folder with dataset_info.json and features.json, usually `<name>/<version>`."""
 
     def __init__(self, folder: str | AnyPath) -> None:
         self.folder = Path(folder) if isinstance(folder, str) else folder
@@ -511,7 +505,30 @@ class TfdsDataset:
             kind = str(info.get("fileFormat", "tfrecord"))
             if kind != "tfrecord":
                 raise RoboCacheError(f"{printable(self.folder)}: its files are {kind}; only tfrecord is read")
-            self.splits = {split["name"]: self._split(split) for split in info["splits"]}
+            self.splits = {split["name"]: self._split(split) for split in info["splits"]}  # whose files may be missing
+
+    def episodes(self, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the values of each record of a split, in order; see `values_of`.
+
+        Errors:
+            RoboCacheError: there is no such split; a file is missing, or has another number of records than
+                dataset_info.json says; a record is damaged. The message names the file and the record.
+        """
+        if split not in self.splits:
+            raise RoboCacheError(f"{printable(split, 40)}: no such split; there are {', '.join(self.splits)}")
+        for path, length in zip(self.splits[split].files, self.splits[split].lengths, strict=True):
+            if not path.exists():
+                raise RoboCacheError(f"{printable(path)}: not there, but a file of split {split}; get the file")
+            count = 0
+            for record in read_records(file_below(self.folder, path.name)):
+                try:
+                    example = values_of(parse_example(record), self.features)
+                except RoboCacheError as error:
+                    raise RoboCacheError(f"{printable(path)}: record {count}: {error}") from None
+                yield example
+                count += 1
+            if count != length:
+                raise RoboCacheError(f"{printable(path)}: {count:,} records, not {length:,}; get the file again")
 
     def _split(self, stated: dict[str, Any]) -> TfdsSplit:
         lengths = tuple(int(length) for length in stated.get("shardLengths", ()))

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import LeRobotTimelineDataset, RTXDataset
+from robocache_ros.formats.rlds.read import TfdsDataset
 from test.export.readers.environments import program, reads
-from test.tfds_records import tfds_records
 
 # Runs the scripts of this folder under the Python of the real writers.
 
@@ -160,7 +160,7 @@ def test_every_number_is_the_written_one(written: Written, split: str) -> None:
 
 @reads("tensorflow")
 def test_every_feature_is_the_one_that_tfds_reads(written: Written) -> None:
-    records = tfds_records(written.folder)
+    records = TfdsDataset(written.folder).episodes("train")
     for index, (record, given) in enumerate(zip(records, written.episodes, strict=True)):
         compared = 0
         for name, values in given.items():

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from robocache_ros.formats.mcap import field_names
+from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 from robocache_ros.spec import StreamSpec
 from test.export.conftest import KINDS, TASK, Exported, Make, close, picture, tables
 from test.export.readers.environments import probe, reads
 from test.export.sensor_recording import Rows
-from test.tfds_records import tfds_records
 
 # RLDS as tensorflow-datasets reads it without TensorFlow, against the engine's own values.
 
@@ -240,7 +240,7 @@ def bridge() -> Path:
 @reads("tfds")
 def test_a_real_dataset_has_the_values_that_tfds_reads(bridge: Path, tmp_path: Path) -> None:
     reported = probe("tfds", tmp_path, bridge, "val")
-    episodes = list(tfds_records(bridge, "val"))
+    episodes = list(TfdsDataset(bridge).episodes("val"))
     assert len(episodes) == len(reported["episodes"]) == 25
     for episode, about, table in zip(episodes, reported["episodes"], tables(reported), strict=True):
         steps = {name.removeprefix("steps/"): values for name, values in episode.items() if name.startswith("steps/")}
