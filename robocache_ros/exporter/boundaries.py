@@ -40,19 +40,11 @@ _WITH_VALUE = re.compile(r"std_msgs/msg/(Bool|String|Byte|Char|U?Int(8|16|32|64)
 Value = bool | int | str | None
 
 
-@dataclass(frozen=True)
-class Changes:
-    """The changes of a topic's value, in the order of the log."""
-
-    # Log time in ns, and value from then on; None for a message without a value: each one is a change
-    messages: tuple[tuple[int, Value], ...]
-    note: str  # says which messages were left out; empty if none
-
-
-def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
+def read_changes(bag: Bag, topic: str, option: str, notes: list[str], type_: str = "") -> list[tuple[int, Value]]:
     """Read the changes of the value of a topic: a bool, an integer or a text of std_msgs; other messages are events.
 
-    `option` names the topic in errors; it must have the type `type_`, if one is given.
+    Returns the log time in ns and the value from then on, None for an event: each one is a change. `option` names the
+    topic in errors; it must have the type `type_`, if one is given. A note says which messages were left out.
 
     Errors:
         RoboCacheError: the recording does not have the topic, or its value changes too often.
@@ -79,7 +71,9 @@ def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
             changes.append((log_ns, value))
         if len(changes) > MAX_CHANGES:
             raise RoboCacheError(f"{option}: {topic} changes more than {MAX_CHANGES:,} times; give another topic")
-    return Changes(tuple(changes), f"{topic}: {bad} messages cannot be decoded and were left out" if bad else "")
+    if bad:
+        notes.append(f"{topic}: {bad} messages cannot be decoded and were left out")
+    return changes
 
 
 def _value(type_: str, data: Value) -> Value:
@@ -160,13 +154,12 @@ class Section:
     success: bool | None = None
 
 
-def sections_of(changes: Changes, run: BagRun) -> list[Section]:
+def sections_of(messages: Sequence[tuple[int, Value]], run: BagRun) -> list[Section]:
     """Return the sections that a topic describes.
 
     A bool is true inside of an episode. A new integer or text begins an episode, and an empty text ends one; before the
     first message there is none. A message without a value ends an episode and begins another.
     """
-    messages = changes.messages
     inside_before = bool(messages) and messages[0][1] is None
     starts = [(0, inside_before)]
     for log_ns, value in messages:
@@ -375,9 +368,7 @@ class Boundaries:
         self._sections: list[Section] | None = None
         self._tasks: list[tuple[int, str]] = []  # first tick with a task, and the task
         if options.episode_topic:
-            changes = read_changes(run.bag, options.episode_topic, "episode_topic")
-            self._sections = sections_of(changes, run)
-            self.notes += filter(None, [changes.note])
+            self._sections = sections_of(read_changes(run.bag, options.episode_topic, "episode_topic", self.notes), run)
         elif options.episode_file and (path := episode_file(run.bag.path)):
             self._sections = stated_sections(read_episodes(path), run, printable(path, 60))
             self.notes.append(f"{len(self._sections)} episodes are stated by {printable(path.name)}")
@@ -385,9 +376,8 @@ class Boundaries:
             self._sections = takeovers(run, self._sections)
             self.notes.append(f"{number_of(len(self._sections), 'takeover')} of an operator")
         if options.task_topic:
-            changes = read_changes(run.bag, options.task_topic, "task_topic", STRING)
-            self._tasks = [(run.first_tick_at(log_ns), str(text)) for log_ns, text in changes.messages if text]
-            self.notes += filter(None, [changes.note])
+            changes = read_changes(run.bag, options.task_topic, "task_topic", self.notes, STRING)
+            self._tasks = [(run.first_tick_at(log_ns), str(text)) for log_ns, text in changes if text]
         idle = idle_ticks(run, options.trim_idle_s) if options.trim_idle_s else None
         whole = parts_of(run.ticks_of_spans, self._sections)
         self._stops = {

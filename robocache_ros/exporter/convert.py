@@ -56,12 +56,11 @@ def preview_recording(
                 conversion = Conversion(bag, recording, spec, options, without=without, media=False)
                 conversion.run()
                 converted, refusal = conversion.result()
+                return converted, str(refusal or "")
         except PartsDropped as dropped:
             without = dropped.parts
         except RoboCacheError as error:
             return None, str(error)
-        else:
-            return converted, str(refusal or "")
 
 
 class Conversion:

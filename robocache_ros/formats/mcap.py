@@ -68,7 +68,6 @@ from robocache_ros.formats.read import (
 from robocache_ros.formats.write import (
     FileTask,
     WrittenByTasks,
-    arrays_bytes,
     group_tasks,
     row_bytes,
     write_provenance,
@@ -260,7 +259,7 @@ class _McapFormat(WrittenByTasks):
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the recordings of some episodes each. Memory: the vectors of an episode, and one image."""
-        of_row = row_bytes(dataset, dataset.encodings(MCAP.encoding)) + arrays_bytes(dataset)
+        of_row = row_bytes(dataset, dataset.encodings(MCAP.encoding), arrays=True)
         return group_tasks(dataset, of_row, _write_episodes)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:

@@ -38,7 +38,7 @@ from robocache_ros.formats.read import (
     parse_object,
     refusing,
 )
-from robocache_ros.formats.write import RAW, FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
+from robocache_ros.formats.write import RAW, FileTask, MediaArray, WrittenByTasks, row_bytes
 from robocache_ros.processes import cached_until_fork
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -119,7 +119,7 @@ class _RobomimicFormat(WrittenByTasks):
         need("h5py", "hdf5")
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
-        of_row = row_bytes(dataset, dict.fromkeys(dataset.pictures, "raw")) + arrays_bytes(dataset)
+        of_row = row_bytes(dataset, dict.fromkeys(dataset.pictures, "raw"), arrays=True)
         return [FileTask(self.entry, dataset.frames * of_row, _write_file)]
 
 

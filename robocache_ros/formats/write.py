@@ -66,33 +66,21 @@ class WrittenByTasks:
         self.finish(dataset, folder, [task.write(dataset, folder) for task in self.tasks(dataset)])
 
 
-def row_bytes(dataset: ExportedDataset, encodings: Mapping[str, str]) -> int:
-    """Return about how many bytes a row takes without arrays, given the encodings of the images."""
-    total = 8 * dataset.layout.row_width
-    for name, encoding in encodings.items():
-        height, width = dataset.pictures[name].shape
-        total += int(height * width * _PIXEL_BYTES.get(encoding, _VIDEO_BYTES))
-    return total
+def row_bytes(dataset: ExportedDataset, encodings: Mapping[str, str], *, arrays: bool = False) -> int:
+    """Return about how many bytes a row takes, given the encodings of the images; with voxels and depth if `arrays`."""
+    images = sum(media_bytes(dataset, name, encoding) for name, encoding in encodings.items())
+    others = sum(media_bytes(dataset, name) for name in dataset.arrays) if arrays else 0
+    return 8 * dataset.layout.row_width + images + others
 
 
-def video_bytes(dataset: ExportedDataset, name: str) -> int:
-    """Return about how many bytes a frame takes in the video of a stream."""
+def media_bytes(dataset: ExportedDataset, name: str, encoding: str = "") -> int:
+    """Return about how many bytes an image takes in an encoding or in a video, or how many an array takes."""
     if name in dataset.pictures:
         height, width = dataset.pictures[name].shape
-        return int(height * width * _VIDEO_BYTES)
-    return array_bytes(dataset, name)
-
-
-def array_bytes(dataset: ExportedDataset, name: str) -> int:
-    """Return the bytes of an array of a stream."""
+        return int(height * width * _PIXEL_BYTES.get(encoding, _VIDEO_BYTES))
     info = dataset.arrays[name]
     size = math.prod(info.shape) * info.numpy_dtype.itemsize
     return size // 8 if info.dtype == "bits" else size
-
-
-def arrays_bytes(dataset: ExportedDataset) -> int:
-    """Return the bytes of the arrays of a row, of all streams."""
-    return sum(array_bytes(dataset, name) for name in dataset.arrays)
 
 
 def group_tasks(

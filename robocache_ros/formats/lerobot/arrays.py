@@ -23,7 +23,7 @@ from robocache_ros.formats.lerobot.schema import PROVENANCE
 from robocache_ros.formats.parquet import Table, column, read_parquet, row_group
 from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.read import DatasetError, check_image_bytes, read_object, refusing
-from robocache_ros.formats.write import FileTask, array_bytes
+from robocache_ros.formats.write import FileTask, media_bytes
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below
 
@@ -166,7 +166,7 @@ def array_tasks(dataset: ExportedDataset, chunk_files: int, depth_videos: Sequen
     return [
         FileTask(
             f"arrays/{name}",
-            dataset.frames * array_bytes(dataset, name),
+            dataset.frames * media_bytes(dataset, name),
             partial(_write_stream, name=name, chunk_files=chunk_files),
         )
         for name in dataset.arrays

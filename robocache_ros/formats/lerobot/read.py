@@ -93,8 +93,7 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
             raise DatasetError(
                 f"{where}: version {printable(version, 20)}, not {', '.join(VERSIONS)}; convert it with lerobot"
             )
-        layout = LeRobotLayout(fps, features, [], {})
-        videos = [*layout.videos, *layout.depth_videos]
+        videos = [name for name, about in features.items() if about.get("dtype") == "video"]
         read = _episodes_v3 if version == schema.VERSION_V3 else _episodes_v2
         episodes = read(folder, info, videos)
         tasks = _tasks_v3(folder) if version == schema.VERSION_V3 else _tasks_v2(folder)

@@ -24,7 +24,7 @@ from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
 from robocache_ros.formats.read import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
-from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, row_bytes, video_bytes
+from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, media_bytes, row_bytes
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
@@ -326,7 +326,7 @@ class LeRobotFormat(WrittenByTasks):
             *(
                 FileTask(
                     f"videos/{name}, file {file}",
-                    sum(dataset.episodes.lengths[group.start : group.stop]) * video_bytes(dataset, name),
+                    sum(dataset.episodes.lengths[group.start : group.stop]) * media_bytes(dataset, name),
                     partial(_write_video, name=name, codec=codec, file=file, group=group),
                 )
                 for name, codec in contents.videos.items()
