@@ -19,7 +19,6 @@ from typing import Any
 from benchmarks import recordings as camera_recording
 from benchmarks.report import argument_parser, machine, write_results
 from robocache_ros.exporter.executors import RayTasks, Resources, Task, ray_session
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Outcome, Plan, make_pieces
 from robocache_ros.exporter.planned_recording import PlannedRecording
@@ -27,6 +26,7 @@ from robocache_ros.exporter.progress import Ended, Event, Merging, Progress, Sta
 from robocache_ros.extras import need
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 
 # A model of an export with Ray: the time of the conversions, and of what does not get faster with more workers.
 

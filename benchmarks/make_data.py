@@ -22,11 +22,11 @@ from benchmarks.episodes import STREAMS, write_episodes
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import EpisodeSource, Hdf5Trajectories, TimelineDataset, open_dataset
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 
 # The synthetic episodes as recordings, from which exports make datasets of every format.
 

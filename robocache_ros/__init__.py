@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from robocache_ros.engine import Ingest as Ingest
     from robocache_ros.engine import Outcome as Outcome
     from robocache_ros.errors import RoboCacheError as RoboCacheError
-    from robocache_ros.exporter.run import export as export
+    from robocache_ros.exporter.job import export as export
     from robocache_ros.ops import Fused as Fused
     from robocache_ros.ops import Stream as Stream
     from robocache_ros.ops import Voxels as Voxels
@@ -46,7 +46,7 @@ _HOMES = {
     "client": ("FusedFrame", "FusedSubscriber"),
     "engine": ("Frames", "FusionEngine", "Ingest", "Outcome"),
     "errors": ("RoboCacheError",),
-    "exporter.run": ("export",),
+    "exporter.job": ("export",),
     "spec.layout": ("Layout",),
     "ops": (
         "Fused",

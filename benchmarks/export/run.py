@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def export(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Export recordings as `robocache export` does: bags, spec, out, jobs, options of the export, device."""
     from robocache_ros.exporter.executors import return_freed_memory
-    from robocache_ros.exporter.job import export
     from robocache_ros.formats.registry import load_format
     from robocache_ros.spec import load_spec
     from robocache_ros.spec.dataset import DatasetOptions
+    from test.exporting import export
 
     options = DatasetOptions(**{**wanted["options"], "formats": tuple(wanted["options"].get("formats", ["lerobot"]))})
     for name in options.formats:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import recordings
-from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 
 OBSERVATIONS = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10}
 RLDS_STEPS, RLDS_SIZE = 100, 256

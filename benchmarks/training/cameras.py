@@ -43,7 +43,6 @@ from robocache_ros.datasets import ShuffledRuns, TimelineDataset, TimelineLoader
 from robocache_ros.datasets.loader import cache as loader_cache
 from robocache_ros.datasets.loader.order import BatchOrder
 from robocache_ros.datasets.loader.timeline_loader import RunOrder
-from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.formats.lerobot.read import read_layout
 from robocache_ros.spec import load_spec
@@ -60,6 +59,7 @@ from robocache_ros.training.training_data import (
     training_loader,
 )
 from robocache_ros.training.training_options import TrainingOptions
+from test.exporting import export
 
 CAMERAS, FPS, HORIZON = 2, recordings.CAMERA_HZ, 16
 BATCH = 64  # of the loaders; trainings have the default of examples/train_policy.py

@@ -35,7 +35,8 @@ from robocache_ros.cli.tables import console
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.engine.frames import Frames, split_window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
+from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.resources import resource
 from robocache_ros.spec import FusionSpec, QosSpec, StreamSpec, load_spec

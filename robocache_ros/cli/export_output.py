@@ -22,9 +22,10 @@ from robocache_ros.formats.recording import drop_causes
 from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
-    from robocache_ros.exporter.job import ExportResult, Output
+    from robocache_ros.exporter.datasets import ExportResult
     from robocache_ros.exporter.options import ExportOptions
     from robocache_ros.exporter.preview import DryRun, Expected
+    from robocache_ros.exporter.request import Output
     from robocache_ros.exporter.shards import ShardResult
 
 MAX_PROBLEM_LINES = 20  # problems that are listed

@@ -24,7 +24,7 @@ from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo, FrameInfo
-    from robocache_ros.exporter.job import ExportResult
+    from robocache_ros.exporter.datasets import ExportResult
 
 
 class SafeConsole(Console):

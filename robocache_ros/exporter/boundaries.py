@@ -40,27 +40,11 @@ _WITH_VALUE = re.compile(r"std_msgs/msg/(Bool|String|Byte|Char|U?Int(8|16|32|64)
 Value = bool | int | str | None
 
 
-@dataclass(frozen=True)
-class Changes:
-    """The changes of a topic's value, in the order of the log.
-
-    Attributes:
-        messages: log time in ns, and value from then on; None for a message without a value: each one is a change.
-        note: says which messages were left out; empty if none.
-    """
-
-    messages: tuple[tuple[int, Value], ...]
-    note: str
-
-
-def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
+def read_changes(bag: Bag, topic: str, option: str, notes: list[str], type_: str = "") -> list[tuple[int, Value]]:
     """Read the changes of the value of a topic: a bool, an integer or a text of std_msgs; other messages are events.
 
-    Args:
-        bag: the recording.
-        topic: its name.
-        option: what names it, for errors.
-        type_: the type that it must have; empty: any.
+    Returns the log time in ns and the value from then on, None for an event: each one is a change. `option` names the
+    topic in errors; it must have the type `type_`, if one is given. A note says which messages were left out.
 
     Errors:
         RoboCacheError: the recording does not have the topic, or its value changes too often.
@@ -87,7 +71,9 @@ def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
             changes.append((log_ns, value))
         if len(changes) > MAX_CHANGES:
             raise RoboCacheError(f"{option}: {topic} changes more than {MAX_CHANGES:,} times; give another topic")
-    return Changes(tuple(changes), f"{topic}: {bad} messages cannot be decoded and were left out" if bad else "")
+    if bad:
+        notes.append(f"{topic}: {bad} messages cannot be decoded and were left out")
+    return changes
 
 
 def _value(type_: str, data: Value) -> Value:
@@ -117,9 +103,6 @@ def episode_file(recording: AnyPath) -> AnyPath | None:
 
     It is `episodes.yaml` or `episodes.csv` in the folder of a recording, and `<name>.episodes.yaml` or
     `<name>.episodes.csv` beside a recording that is the file `<name>.<suffix>`.
-
-    Errors:
-        RoboCacheError: there are both.
     """
     stem = recording / "episodes" if recording.is_dir() else recording.with_suffix(".episodes")
     found = [path for path in (stem.with_name(stem.name + suffix) for suffix in SUFFIXES) if path.exists()]
@@ -171,13 +154,12 @@ class Section:
     success: bool | None = None
 
 
-def sections_of(changes: Changes, run: BagRun) -> list[Section]:
+def sections_of(messages: Sequence[tuple[int, Value]], run: BagRun) -> list[Section]:
     """Return the sections that a topic describes.
 
     A bool is true inside of an episode. A new integer or text begins an episode, and an empty text ends one; before the
     first message there is none. A message without a value ends an episode and begins another.
     """
-    messages = changes.messages
     inside_before = bool(messages) and messages[0][1] is None
     starts = [(0, inside_before)]
     for log_ns, value in messages:
@@ -217,9 +199,7 @@ def stated_sections(episodes: Sequence[StatedEpisode], run: BagRun, where: str) 
 def parts_of(ticks_of_spans: Sequence[int], sections: Sequence[Section] | None) -> NDArray[np.int32]:
     """Return the number of the part of each tick: a part is a section without a time jump.
 
-    Args:
-        ticks_of_spans: number of ticks between two time jumps.
-        sections: in order, without overlap; None: every tick is in one section.
+    The sections are in order, without overlap; None: every tick is in one section.
 
     Returns:
         (T,) int32; OUTSIDE for ticks in no section. The numbers of two parts are different, and grow with time.
@@ -233,12 +213,6 @@ def parts_of(ticks_of_spans: Sequence[int], sections: Sequence[Section] | None) 
     begins = (np.diff(numbers, prepend=-2) != 0) | (np.diff(spans, prepend=-1) != 0)
     parts = np.cumsum(begins & (numbers >= 0)) - 1
     return np.where(numbers < 0, OUTSIDE, parts).astype(np.int32)
-
-
-def section_at(sections: Sequence[Section], tick: int) -> Section | None:
-    """Return the section of a tick; the sections are in order."""
-    index = bisect_right(sections, tick, key=lambda section: section.start) - 1
-    return sections[index] if index >= 0 and tick < sections[index].stop else None
 
 
 SHARE = 0.01  # of a column's range: the largest change of an observation that is not motion
@@ -275,11 +249,7 @@ def read_vectors(run: BagRun, streams: tuple[StreamSpec, ...]) -> tuple[Float32,
 
 
 def takeovers(run: BagRun, sections: Sequence[Section] | None) -> list[Section]:
-    """Return a section for each run of ticks at which an operator commanded, within the sections of a recording.
-
-    Errors:
-        RoboCacheError: no stream of the spec has the role intervention.
-    """
+    """Return a section for each run of ticks at which an operator commanded, within the sections of a recording."""
     streams = tuple(stream for stream in run.spec.vectors if stream.role == "intervention")
     if not streams:
         raise RoboCacheError("corrections: no stream has role: intervention; add one that says who commanded")
@@ -299,18 +269,11 @@ def takeovers(run: BagRun, sections: Sequence[Section] | None) -> list[Section]:
 
 
 def idle_ticks(run: BagRun, seconds: float) -> Bools:
-    """Read the vectors of a recording; return which of its ticks are idle.
+    """Read the vectors of a recording once more; return which of its ticks are idle.
 
     A tick is idle if it is among consecutive ticks over `seconds` or more, without a time jump, in which no column
     changes by more than its limit: the stream's `idle`, or 1 % of the column's range in the recording for an
     observation, and 0 for an action. At a tick without a value, the last value counts.
-
-    Args:
-        run: of the recording; its messages are read once more.
-        seconds: how long nothing moves.
-
-    Returns:
-        (T,) bool for all ticks of the recording.
     """
     streams = motion_streams(run.spec)
     fused, valid = read_vectors(run, streams)
@@ -369,12 +332,7 @@ NONE = -1  # no value at the tick
 
 
 class SuccessValues:
-    """Collects the values of the stream with role `success`: any number but 0 is success.
-
-    Args:
-        spec: the streams.
-        ticks: number of ticks of the recording.
-    """
+    """Collects the values of the stream with role `success`: any number but 0 is success."""
 
     def __init__(self, spec: FusionSpec, ticks: int) -> None:
         self._values = np.full(ticks, NONE, np.int8)
@@ -403,24 +361,14 @@ class Boundaries:
 
     Reads the topics of tasks and of episodes, and for `trim_idle_s` and `corrections` vectors, before the recording
     itself is read.
-
-    Args:
-        run: of the recording.
-        options: of the export.
-
-    Attributes:
-        parts: (T,) int32 as `parts_of` returns them, and IDLE for ticks of a part without motion.
-        notes: on what was read, one line each.
     """
 
     def __init__(self, run: BagRun, options: DatasetOptions) -> None:
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # on what was read, one line each
         self._sections: list[Section] | None = None
         self._tasks: list[tuple[int, str]] = []  # first tick with a task, and the task
         if options.episode_topic:
-            changes = read_changes(run.bag, options.episode_topic, "episode_topic")
-            self._sections = sections_of(changes, run)
-            self.notes += filter(None, [changes.note])
+            self._sections = sections_of(read_changes(run.bag, options.episode_topic, "episode_topic", self.notes), run)
         elif options.episode_file and (path := episode_file(run.bag.path)):
             self._sections = stated_sections(read_episodes(path), run, printable(path, 60))
             self.notes.append(f"{len(self._sections)} episodes are stated by {printable(path.name)}")
@@ -428,14 +376,14 @@ class Boundaries:
             self._sections = takeovers(run, self._sections)
             self.notes.append(f"{number_of(len(self._sections), 'takeover')} of an operator")
         if options.task_topic:
-            changes = read_changes(run.bag, options.task_topic, "task_topic", STRING)
-            self._tasks = [(run.first_tick_at(log_ns), str(text)) for log_ns, text in changes.messages if text]
-            self.notes += filter(None, [changes.note])
+            changes = read_changes(run.bag, options.task_topic, "task_topic", self.notes, STRING)
+            self._tasks = [(run.first_tick_at(log_ns), str(text)) for log_ns, text in changes if text]
         idle = idle_ticks(run, options.trim_idle_s) if options.trim_idle_s else None
         whole = parts_of(run.ticks_of_spans, self._sections)
         self._stops = {
             part: stop for _, stop, part in runs(whole) if part >= 0
         }  # a part with its idle ticks is one run
+        # (T,) int32 as of `parts_of`, and IDLE for ticks of a part without motion.
         self.parts = whole if idle is None else np.where(idle & (whole >= 0), np.int32(IDLE), whole)
 
     def infos(self, cutter: EpisodeCutter, labels: Labels, success: SuccessValues) -> list[EpisodeInfo]:
@@ -443,7 +391,10 @@ class Boundaries:
         infos = []
         episodes = cutter.episodes
         for number, (start, stop) in enumerate(episodes):
-            section = section_at(self._sections or (), start) or Section(start, stop)
+            sections = self._sections or ()
+            before = bisect_right(sections, start, key=lambda section: section.start)
+            inside = before and start < sections[before - 1].stop
+            section = sections[before - 1] if inside else Section(start, stop)
             # Success is often known only after the last row: until the next episode, or the end of the part.
             following = episodes[number + 1][0] if number + 1 < len(episodes) else len(self.parts)
             found = success.last(start, min(following, self._stops[int(self.parts[start])]))
@@ -454,13 +405,7 @@ class Boundaries:
         return infos
 
     def left_out(self, cutter: EpisodeCutter, rows: Sequence[EpisodeInfo], valid: NDArray[np.uint8]) -> dict[str, int]:
-        """Return how many ticks are in no row, by the reason.
-
-        Args:
-            cutter: after all ticks.
-            rows: of its episodes.
-            valid: (T, N) of all ticks.
-        """
+        """Return how many of all ticks, (T, N) states, are in none of these rows, by the reason."""
         reasons = np.full(len(self.parts), "in episodes that are too short", object)
         reasons[self.parts == IDLE] = "without motion"
         reasons[~cutter.complete(valid)] = "without a value"
@@ -529,20 +474,14 @@ def check_quality(recording: ExportedRecording) -> None:
 
 @dataclass(frozen=True)
 class QualityLimit:
-    """A limit on quality in a spec, and the value of a recording.
+    """A limit on quality in a spec, and the value of a recording."""
 
-    Attributes:
-        name: of the limit, such as max_invalid.
-        stream: the stream; empty: the limit is of the recording.
-        value, limit: shares, ms, messages/s or frames.
-        text: the value and the limit as a sentence.
-    """
-
-    name: str
-    stream: str
+    name: str  # of the limit, such as max_invalid
+    stream: str  # the stream; empty: the limit is of the recording
+    # value, limit: shares, ms, messages/s or frames
     value: float
     limit: float
-    text: str
+    text: str  # the value and the limit as a sentence
 
     @property
     def exceeded(self) -> bool:

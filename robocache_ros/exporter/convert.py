@@ -33,11 +33,7 @@ class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is r
 def convert(
     recording: PlannedRecording, spec: FusionSpec, options: DatasetOptions, progress: Progress | None = None
 ) -> ExportedRecording:
-    """Run a recording through the engine, and return the result, also of a recording that an export refuses.
-
-    Errors:
-        RoboCacheError: the recording cannot be read.
-    """
+    """Run a recording through the engine, and return the result, also of a recording that an export refuses."""
     with Bag(recording.path, whole=True, msg_path=options.msg_path) as bag:
         conversion = Conversion(bag, recording, spec, options)
         conversion.run(progress)
@@ -60,12 +56,11 @@ def preview_recording(
                 conversion = Conversion(bag, recording, spec, options, without=without, media=False)
                 conversion.run()
                 converted, refusal = conversion.result()
+                return converted, str(refusal or "")
         except PartsDropped as dropped:
             without = dropped.parts
         except RoboCacheError as error:
             return None, str(error)
-        else:
-            return converted, str(refusal or "")
 
 
 class Conversion:
@@ -80,12 +75,6 @@ class Conversion:
         without: parts of the recording to leave out.
         device: converts images and clouds.
         media: convert images and clouds.
-
-    Attributes:
-        reads: what `run` reads.
-
-    Errors:
-        RoboCacheError: the recording does not match.
     """
 
     def __init__(
@@ -133,9 +122,7 @@ class Conversion:
     def run(self, progress: Progress | None = None, source: ReadMessages | None = None) -> None:
         """Compute the rows, and write them.
 
-        Args:
-            progress: called with the progress.
-            source: returns the messages of each of `reads`; None: they are read from the recording.
+        `source` returns the messages of each of `reads`; without it they are read from the recording.
 
         Errors:
             RoboCacheError: the recording cannot be read.
@@ -256,11 +243,7 @@ def run_together(
 ) -> list[BaseException | None]:
     """Run conversions of an open recording, each in a thread; return the error of each, None if it has none.
 
-    Args:
-        bag: the recording.
-        recording: the recording, for the progress.
-        conversions: of it.
-        progress: called with the progress of the slowest conversion, and the ticks of all.
+    The progress is that of the slowest conversion, with the ticks of all.
     """
     reading = SharedReading(bag, [conversion.reads for conversion in conversions])
     shares, ticks, lock = [0.0] * len(conversions), [0] * len(conversions), threading.Lock()

@@ -62,52 +62,34 @@ from robocache_ros.storage.paths import AnyPath, is_url
 
 @dataclass(frozen=True)
 class MergeTask(Task):
-    """Files of a format, or the statistics of a feature, which several formats use.
-
-    Attributes:
-        number: in the order of the tasks.
-        format: name of the format; empty: statistics.
-        write: returns the value of a `Written`, given the dataset and the folder for the files.
-    """
+    """Files of a format, or the statistics of a feature, which several formats use."""
 
     is_long: ClassVar[bool] = False
-    number: int
-    format: str
+    number: int  # in the order of the tasks
+    format: str  # name of the format; empty: statistics
+    # Returns the value of a `Written`, given the dataset and the folder for the files
     write: Callable[[ExportedDataset, Path], Any]
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a task did.
+    """What a task did."""
 
-    Attributes:
-        value: for the last step of the format.
-        files: names of the files, relative to the folder of the format.
-        digests: their SHA-256, if they are staged.
-    """
-
-    value: Any
-    files: tuple[str, ...]
-    digests: Mapping[str, str] | None = None
+    value: Any  # for the last step of the format
+    files: tuple[str, ...]  # names of the files, relative to the folder of the format
+    digests: Mapping[str, str] | None = None  # their SHA-256, if they are staged
 
 
 @dataclass(frozen=True)
 class MergeWork:
-    """Runs the tasks of a dataset, in any process. Files appear in the folder of their format when they are complete.
-
-    Attributes:
-        dataset: the contents.
-        folders: the folders of the formats, by name.
-        scratch: a folder of the same file system, for files that are not complete.
-        staging: where tasks put their files instead, under their names in the dataset. They have a local folder each.
-        names: what the names of staged files begin with, by format.
-    """
+    """Runs the tasks of a dataset, in any process. Complete files appear in the folder of their format."""
 
     dataset: ExportedDataset
-    folders: Mapping[str, Path]
-    scratch: Path
+    folders: Mapping[str, Path]  # the folders of the formats, by name
+    scratch: Path  # a folder of the same file system, for files that are not complete
+    # Where tasks put their files instead, under their names in the dataset. They have a local folder each
     staging: ObjectStore | None
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # what the names of staged files begin with, by format
 
     def __call__(self, task: MergeTask, progress: Progress) -> Written:
         """Run a task. Two runs of a task do no harm."""
@@ -179,53 +161,40 @@ def written_formats(
 ) -> Iterator[dict[str, str]]:
     """Write a dataset in formats; on exit, the checksums of their files are written, and the files are on disk.
 
-    Yields the SHA-256 of the files that are staged, by their names in the dataset.
+    A thread computes the checksums and flushes the files meanwhile. Yields the SHA-256 of the files that are staged, by
+    their names in the dataset.
     """
     tasks = merge_tasks(work.dataset, formats)
-    with _Completion(work.folders) as completion:
-        results: dict[int, Any] = {}
-        staged: dict[str, str] = {}
+    results: dict[int, Any] = {}
+    staged: dict[str, str] = {}
+    pool = ThreadPoolExecutor(1, "complete")
+    completed: dict[str, list[Future[Mapping[str, str]]]] = {name: [] for name in work.folders}
+
+    def complete(format_: str, written: Written) -> None:
+        if written.files:
+            completed[format_].append(pool.submit(_complete, work.folders[format_], written))
+
+    try:
         with closing(executor.map(work, tasks, progress)) as finished:
             for task, written in finished:
                 if isinstance(written, RoboCacheError):
                     raise written
                 results[task.number] = written.value
-                if written.digests is not None:
-                    start = work.names[task.format]
-                    staged.update({start + name: digest for name, digest in written.digests.items()})
-                completion.add(task.format, written)
+                start = work.names.get(task.format, "")
+                staged.update({start + name: digest for name, digest in (written.digests or {}).items()})
+                complete(task.format, written)
         if stats := dict(results[task.number] for task in tasks if not task.format):
             work.dataset.stats = {name: stats[name] for name in work.dataset.stats_names}
         for format_ in formats:
             if isinstance(format_, WrittenByTasks):
                 values = [results[task.number] for task in tasks if task.format == format_.name]
-                last = work.write(format_.name, partial(format_.finish, results=values))
-                completion.add(format_.name, last)
+                complete(format_.name, work.write(format_.name, partial(format_.finish, results=values)))
         yield staged
-
-
-class _Completion:
-    """Computes the checksums of files and flushes them, in a thread during the tasks; on exit writes the checksums."""
-
-    def __init__(self, folders: Mapping[str, Path]) -> None:
-        self._folders = folders
-        self._pool = ThreadPoolExecutor(1, "complete")
-        self._digests: dict[str, list[Future[Mapping[str, str]]]] = {name: [] for name in folders}
-
-    def add(self, format_: str, written: Written) -> None:
-        if written.files:
-            self._digests[format_].append(self._pool.submit(_complete, self._folders[format_], written))
-
-    def __enter__(self) -> _Completion:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            for name, completed in self._digests.items() if kind is None else ():
-                digests = {file: digest for of_task in completed for file, digest in of_task.result().items()}
-                write_checksums(self._folders[name], digests)
-        finally:
-            self._pool.shutdown(cancel_futures=True)
+        for name, of_tasks in completed.items():
+            digests = {file: digest for of_task in of_tasks for file, digest in of_task.result().items()}
+            write_checksums(work.folders[name], digests)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _complete(folder: Path, written: Written) -> Mapping[str, str]:
@@ -245,59 +214,6 @@ def needed_encodings(
     if options.depth == "video":  # images of the spec may be 8-bit or depth: their messages state it
         needed = {name: found | {DEPTH_VIDEO} for name, found in needed.items()}
     return {name: tuple(sorted(filter(None, found))) for name, found in needed.items()}
-
-
-def merge_pieces(
-    plan: Plan,
-    formats: Sequence[DatasetFormat],
-    made: Sequence[Outcome],
-    failed: Sequence[FailedRecording],
-    new: NewDataset,
-    below: str,
-    name: str | None,
-    executor: Executor,
-    progress: Progress,
-) -> tuple[ExportedRecording, ...]:
-    """Write the dataset of each format from the pieces, and the report with the dataset's name.
-
-    Args:
-        plan: of the dataset.
-        formats: in which it is written.
-        made: the outcomes of its recordings.
-        failed: recordings that are not in it.
-        new: what the export writes to.
-        below: the name of the dataset in it; empty if it is the only one.
-        name: for the report; None: there is none.
-        executor: runs a task for some files each.
-        progress: called with the progress.
-    """
-    loaded = _loaded(plan, made)
-    digests = [[str(file["sha256"]) for file in files] for _, files in loaded]
-    notes = repeated(zip((outcome.recording for outcome in made if outcome.piece), digests, strict=True))
-    new.notes += [note for note in notes if note not in new.notes]  # of another dataset of the export
-    recordings = tuple(
-        replace(one, task=outcome.recording.task or plan.options.task, success=outcome.recording.success)
-        for (one, _), outcome in zip(loaded, made, strict=True)
-    )
-    provenance = _provenance(plan, recordings, [files for _, files in loaded], failed)
-    pieces = [
-        Piece(outcome.piece, recording.bag, recording.task, recording.episodes, recording.success)
-        for outcome, recording in zip(made, recordings, strict=True)
-        if outcome.piece
-    ]
-    dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
-    folder = new.folder / below
-    folders = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
-    for of_format in folders.values():
-        of_format.mkdir(parents=True, exist_ok=True)
-    names = {name: f"{path.relative_to(new.folder).as_posix()}/".removeprefix("./") for name, path in folders.items()}
-    work = MergeWork(dataset, folders, new.scratch, new.staging if executor.remote else None, names)
-    with written_formats(work, formats, executor, progress) as staged:
-        new.staged.update(staged)
-        if name is not None:
-            report = folder / "report.html"
-            write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)
-    return recordings
 
 
 def _loaded(plan: Plan, made: Sequence[Outcome]) -> list[tuple[ExportedRecording, recording_file.StorageFiles]]:
@@ -449,23 +365,7 @@ MAX_FAILURE_LINES = 20  # maximum number of failed recordings listed in an error
 
 
 class DatasetPlan:
-    """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it.
-
-    Args:
-        output: the dataset.
-        recordings: of the export, in the order of the episodes.
-        device: as for an export.
-
-    Attributes:
-        name: of its folder; empty if it is the only dataset.
-        recordings: of the export.
-        plan: without the recordings that do not match.
-        formats: that it is written in.
-        failed: the recordings that are not in it, and why.
-
-    Errors:
-        RoboCacheError: the spec and the options cannot be used.
-    """
+    """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it."""
 
     def __init__(self, output: Output, recordings: Sequence[PlannedRecording], device: str) -> None:
         self.name, self.recordings = output.name, tuple(recordings)
@@ -474,9 +374,10 @@ class DatasetPlan:
             selected = device_of(device, output.options)
             self.formats = load_formats(Labels(spec, output.options).spec, output.options)
         encodings = needed_encodings(self.formats, spec, output.options)
+        # Without the recordings that do not match.
         self.plan = Plan(tuple(recordings), spec, output.options, encodings, selected)
         self._total = len(self.plan.distinct)
-        self.failed: dict[PlannedRecording, str] = {}
+        self.failed: dict[PlannedRecording, str] = {}  # the recordings that are not in it, and why
         self.made: tuple[Outcome, ...] = ()
         self.losses: tuple[FailedRecording, ...] = ()
         self._earlier = 0  # recordings that failed in an earlier export, and were not tried again
@@ -508,12 +409,45 @@ class DatasetPlan:
         self, new: NewDataset, title: str | None, executor: Executor, progress: Progress
     ) -> tuple[ExportedRecording, ...]:
         """Write the dataset into the folder of its name, with a report if it has a title; return its recordings."""
-        with self._named():
-            made, losses = self.made, self.losses
-            try:
-                return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, executor, progress)
-            finally:
-                remove_copies(outcome.piece for outcome in made if outcome.piece)
+        try:
+            with self._named():
+                return self._merged(new, title, executor, progress)
+        finally:
+            remove_copies(outcome.piece for outcome in self.made if outcome.piece)
+
+    def _merged(
+        self, new: NewDataset, title: str | None, executor: Executor, progress: Progress
+    ) -> tuple[ExportedRecording, ...]:
+        plan, made, formats = self.plan, self.made, self.formats
+        loaded = _loaded(plan, made)
+        digests = [[str(file["sha256"]) for file in files] for _, files in loaded]
+        notes = repeated(zip((outcome.recording for outcome in made if outcome.piece), digests, strict=True))
+        new.notes += [note for note in notes if note not in new.notes]  # of another dataset of the export
+        recordings = tuple(
+            replace(one, task=outcome.recording.task or plan.options.task, success=outcome.recording.success)
+            for (one, _), outcome in zip(loaded, made, strict=True)
+        )
+        provenance = _provenance(plan, recordings, [files for _, files in loaded], self.losses)
+        pieces = [
+            Piece(outcome.piece, recording.bag, recording.task, recording.episodes, recording.success)
+            for outcome, recording in zip(made, recordings, strict=True)
+            if outcome.piece
+        ]
+        dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
+        folder = new.folder / self.name
+        folders = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
+        for of_format in folders.values():
+            of_format.mkdir(parents=True, exist_ok=True)
+        below = {
+            name: f"{path.relative_to(new.folder).as_posix()}/".removeprefix("./") for name, path in folders.items()
+        }
+        work = MergeWork(dataset, folders, new.scratch, new.staging if executor.remote else None, below)
+        with written_formats(work, formats, executor, progress) as staged:
+            new.staged.update(staged)
+            if title is not None:
+                stored, report = _stored(dataset, formats), folder / "report.html"
+                write_report(recordings, report, dataset=title, stored=stored, failed=self.losses)
+        return recordings
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -605,13 +539,10 @@ def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
 
 def failure_lines(failed: Collection[str]) -> str:
     """Format one line for each failed recording, given the reasons."""
-    failure_lines = list(failed)[:MAX_FAILURE_LINES]
-    more = (
-        [f"and {number_of(len(failed) - MAX_FAILURE_LINES, 'more recording')}"]
-        if len(failed) > MAX_FAILURE_LINES
-        else []
+    rest = len(failed) - MAX_FAILURE_LINES
+    return "\n".join(
+        [*list(failed)[:MAX_FAILURE_LINES], *([f"and {number_of(rest, 'more recording')}"] if rest > 0 else [])]
     )
-    return "\n".join([*failure_lines, *more])
 
 
 def open_target(request: ExportRequest, datasets: Sequence[DatasetPlan]) -> AbstractContextManager[NewDataset]:

@@ -98,11 +98,7 @@ class EpisodeCutter:
         return np.asarray(np.all(valid[:, self._needed] > 0, axis=1))
 
     def cut(self, frames: Frames, at: int) -> Iterator[EpisodeTicks]:
-        """Process the next ticks of the recording; yield those that belong to episodes.
-
-        Args:
-            frames: the ticks.
-            at: number of the first of them.
+        """Process the next ticks of the recording, from number `at` on; yield those that belong to episodes.
 
         Errors:
             RoboCacheError: a stream whose `on_invalid` is fail has a value again after a tick without a value.
@@ -209,29 +205,17 @@ class _Action:
 
 
 class Labels:
-    """Replaces the actions of rows by those that belong to their observations.
-
-    Args:
-        spec: the streams of the recording.
-        options: of the export.
-
-    Attributes:
-        spec: the streams of the dataset.
-        offset: how many ticks after its row an action is.
-        first: number of ticks at the start of an episode that have no previous action: 0 or 1.
-
-    Errors:
-        RoboCacheError: the streams do not have such actions.
-    """
+    """Replaces the actions of rows by those that belong to their observations."""
 
     def __init__(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        self.offset = options.offset_ticks(spec.rate_hz)
+        self.offset = options.offset_ticks(spec.rate_hz)  # how many ticks after its row an action is
         self._actions = _actions(spec, options)
         if self.offset and not self._actions:
             raise RoboCacheError("action_offset: the spec has no action; add role: action to a stream, or leave it out")
         replaced = {action.source.name: action.stream for action in self._actions if not action.adds}
         added = [action.stream for action in self._actions if action.adds]
-        self.spec = replace(spec, streams=(*(replaced.get(s.name, s) for s in spec.streams), *added))
+        self.spec = replace(spec, streams=(*(replaced.get(s.name, s) for s in spec.streams), *added))  # of the dataset
+        # Ticks at the start of an episode that have no previous action.
         self.first = int(not self.offset and any(action.minus_previous for action in self._actions))
         self._of_spec, self._of_dataset = Layout(spec), Layout(self.spec)
         self._unchanged = not self.offset and all(a.stream is a.source for a in self._actions)
@@ -247,9 +231,6 @@ class Labels:
         """Take the next ticks of an episode; yield the rows whose actions are known by now.
 
         Ticks at the end of an episode whose actions are beyond it are never yielded.
-
-        Errors:
-            RoboCacheError: the images of the ticks that wait for their actions are too large.
         """
         if self._unchanged:
             yield ticks

@@ -47,33 +47,22 @@ def return_freed_memory() -> None:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a task needs while it runs.
+    """What a task needs while it runs."""
 
-    Attributes:
-        cpus, gpus: cores and GPUs; a share, such as 0.25, where several tasks use one.
-        memory_bytes: of main memory; 0: not known.
-    """
-
+    # cpus, gpus: cores and GPUs; a share, such as 0.25, where several tasks use one
     cpus: float = 1.0
     gpus: float = 0.0
-    memory_bytes: int = 0
+    memory_bytes: int = 0  # of main memory; 0: not known
 
 
 @dataclass(frozen=True)
 class Task:
-    """A part of an export that depends on no other task. Subclasses name what is to be done; all of it is small.
+    """A part of an export that depends on no other task. Subclasses name what is to be done; all of it is small."""
 
-    Attributes:
-        name: of the recording or the file, for people; not unique.
-        size: bytes that it reads. Larger tasks are started first.
-        needs: resources; an executor may use others.
-        is_long: whether it may take longer than the start of a process.
-    """
-
-    is_long: ClassVar[bool] = True
-    name: str
-    size: int
-    needs: Resources
+    is_long: ClassVar[bool] = True  # whether it may take longer than the start of a process
+    name: str  # of the recording or the file, for people; not unique
+    size: int  # bytes that it reads. Larger tasks are started first
+    needs: Resources  # resources; an executor may use others
 
 
 TaskT = TypeVar("TaskT", bound=Task)
@@ -149,21 +138,11 @@ class _Assigned(NamedTuple):
 
 
 class _Collector(Generic[TaskT]):
-    """Gives tasks to processes and collects their results, in a thread.
-
-    Args:
-        work: runs a task, in each process.
-        waiting: the tasks; others may take some of them.
-        progress: called with the progress, by one thread at a time.
-
-    Attributes:
-        results: tasks with their results, or the error.
-        error: an error that ends the tasks.
-    """
+    """Gives tasks to processes and collects their results, in a thread. Others may take some of the waiting tasks."""
 
     def __init__(self, work: Callable[[TaskT, Progress], Any], waiting: deque[TaskT], progress: Progress) -> None:
-        self.results: SimpleQueue[tuple[TaskT, Any] | BaseException] = SimpleQueue()
-        self.error: BaseException | None = None
+        self.results: SimpleQueue[tuple[TaskT, Any] | BaseException] = SimpleQueue()  # or the error
+        self.error: BaseException | None = None  # ends the tasks
         # Pickled before this process runs tasks, which add to what the work caches while a thread would copy it.
         self._assigned = bytes(ForkingPickler.dumps(_Assigned(work)))
         self._waiting, self._progress = waiting, progress
@@ -489,12 +468,7 @@ def _own_handlers() -> Iterator[None]:
 
 
 class Machines:
-    """What the machines of a cluster have, counted again from time to time.
-
-    Args:
-        ray: the module.
-        clock: seconds on a monotonic clock.
-    """
+    """What the machines of a cluster have, counted again from time to time. `clock` gives monotonic seconds."""
 
     def __init__(self, ray: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._ray, self._clock = ray, clock
@@ -551,9 +525,6 @@ class RayTasks:
     Args:
         address: of a cluster; None: RAY_ADDRESS, or a Ray on this machine, which is started and stopped.
         needs: changes what the tasks state that they need.
-
-    Errors:
-        RoboCacheError: Ray is not installed, or the cluster cannot be used.
     """
 
     remote = True
@@ -671,9 +642,6 @@ def chosen_executor(
         jobs: number of local processes; None: the number of cores.
         address: of a cluster of Ray, as for `RayTasks`.
         per_task: what Ray reserves for a recording, such as `cpus=2,gpus=0.25,memory=4GB`; the others are estimated.
-
-    Errors:
-        RoboCacheError: an option is wrong, or is not one of this executor.
     """
     if executor not in EXECUTORS:
         raise RoboCacheError(f"executor: {printable(executor, 40)!r} is not one of {', '.join(EXECUTORS)}")

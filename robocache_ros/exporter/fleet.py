@@ -24,18 +24,12 @@ IN_PROGRESS_FOR = timedelta(days=1)  # an attempt without a piece is in progress
 
 @dataclass(frozen=True)
 class Attempt:
-    """Files of a piece: of one that is complete, or of one that is not, or that another process has made.
+    """Files of a piece: of one that is complete, or of one that is not, or that another process has made."""
 
-    Attributes:
-        name: in the folder of the pieces.
-        size: bytes.
-        age: since its newest file was written.
-        running: whether the process that makes it is alive, as the lock of a local draft shows; None: not known.
-    """
-
-    name: str
-    size: int
-    age: timedelta
+    name: str  # in the folder of the pieces
+    size: int  # bytes
+    age: timedelta  # since its newest file was written
+    # Whether the process that makes it is alive, as the lock of a local draft shows; None: not known
     running: bool | None = None
 
     def is_stopped(self, older_than: timedelta) -> bool:
@@ -45,30 +39,20 @@ class Attempt:
 
 @dataclass(frozen=True)
 class PiecesState:
-    """What is in a folder of pieces.
+    """What is in a folder of pieces."""
 
-    Attributes:
-        done: the pieces, by key.
-        failures: the error of each recording that failed, by the name of its record.
-        in_progress: attempts that processes are making, as far as one can tell.
-        left_over: attempts of processes that were killed.
-    """
-
-    done: Mapping[str, Attempt]
-    failures: Mapping[str, PieceFailure]
-    in_progress: tuple[Attempt, ...]
-    left_over: tuple[Attempt, ...]
+    done: Mapping[str, Attempt]  # the pieces, by key
+    failures: Mapping[str, PieceFailure]  # the error of each recording that failed, by the name of its record
+    in_progress: tuple[Attempt, ...]  # attempts that processes are making, as far as one can tell
+    left_over: tuple[Attempt, ...]  # attempts of processes that were killed
 
 
 def pieces_state(pieces: PieceStore) -> PiecesState:
-    """Look at a folder of pieces.
-
-    Errors:
-        StoreError: the bucket cannot be used.
-    """
+    """Look at a folder of pieces."""
     now = datetime.now(timezone.utc)
     done: dict[str, Attempt] = {}
-    attempts = [_draft(pieces, draft.name, now, running) for draft, running in pieces.drafts().items()]
+    drafts = pieces.drafts.running() if pieces.local else {}
+    attempts = [_draft(pieces, draft.name, now, running) for draft, running in drafts.items()]
     extra: list[Attempt] = []
     states = pieces.states()
     for key, state in states.items():
@@ -112,21 +96,13 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class FleetStatus:
-    """What exports to a target have made.
+    """What exports to a target have made."""
 
-    Attributes:
-        state: of the target.
-        pieces: its pieces, failures and leftovers.
-        needed: number of pieces of the dataset; None if it is not known.
-        started: time at which the export of the plan began; empty if it is not known.
-        stopped: whether this export has ended without a dataset.
-    """
-
-    state: State
-    pieces: PiecesState
-    needed: int | None = None
-    started: str = ""
-    stopped: bool = False
+    state: State  # of the target
+    pieces: PiecesState  # its pieces, failures and leftovers
+    needed: int | None = None  # number of pieces of the dataset; None if it is not known
+    started: str = ""  # time at which the export of the plan began; empty if it is not known
+    stopped: bool = False  # whether this export has ended without a dataset
 
 
 @dataclass(frozen=True)
@@ -139,15 +115,7 @@ class Removed:
 
 
 class FleetTarget:
-    """A target, a folder or a URL, and its pieces.
-
-    Args:
-        out: the target.
-        pieces: a folder or a URL of pieces that exports share; None: those in the target.
-
-    Errors:
-        StoreError: of all methods: the bucket cannot be used.
-    """
+    """A target, a folder or a URL, and its pieces: those in it, or in `pieces`, which exports share."""
 
     def __init__(self, out: str | AnyPath, pieces: str | AnyPath | None = None) -> None:
         self._out, self._pieces = out, piece_store(out, pieces)

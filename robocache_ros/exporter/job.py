@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.convert import convert
@@ -19,12 +20,15 @@ from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.exporter.piece_store import FAILED
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Progress
-from robocache_ros.exporter.request import MAX_OUTPUTS, ExportRequest, Output, divided, outputs_of
+from robocache_ros.exporter.recordings import recordings_of
+from robocache_ros.exporter.request import ExportRequest, Output, apply_cache_bytes, divided
+from robocache_ros.exporter.request import outputs_of as outputs_of
 from robocache_ros.exporter.shards import ShardResult, convert_shard
 from robocache_ros.exporter.target import APPEND, BUCKET_APPENDS
 from robocache_ros.formats.recording import ExportedRecording
-from robocache_ros.spec import FusionSpec
+from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec.keys import read_values, refusal
 from robocache_ros.storage.cache import cache_folder
 from robocache_ros.storage.errors import file_errors
 from robocache_ros.storage.object_store import ObjectStore
@@ -65,11 +69,7 @@ def append(request: ExportRequest, executor: Executor, progress: Progress | None
 
 
 def check_append(request: ExportRequest) -> None:
-    """Refuse an append of several datasets, of other formats, with options of others, or to another dataset.
-
-    Errors:
-        RoboCacheError: why it is refused; `out` has something else than a Delta Lake dataset.
-    """
+    """Refuse an append of several datasets, of other formats, with options of others, or to another dataset."""
     if request.options.overwrite or request.options.shard:
         raise RoboCacheError("append: not with overwrite or shard; any number of appends may run at the same time")
     if len(request.outputs) > 1:
@@ -105,57 +105,6 @@ def append_folders(request: ExportRequest, *, remote: bool = False) -> tuple[Pat
     return folder / name / "dataset", pieces or folder / name / "pieces"
 
 
-__all__ = [
-    "MAX_OUTPUTS",
-    "ExportRequest",
-    "ExportResult",
-    "Output",
-    "export",
-    "export_together",
-    "outputs_of",
-    "run_export",
-    "summarize",
-]
-
-
-def export(
-    bags: Sequence[str | Path | PlannedRecording],
-    spec: FusionSpec,
-    out: str | AnyPath,
-    options: DatasetOptions | None = None,
-    *,
-    progress: Progress | None = None,
-    executor: str | Executor = "local",
-    **given: Any,
-) -> ExportResult:
-    """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
-
-    Each recording becomes a piece, in `pieces` or in a hidden folder of `out`. A stopped export keeps the complete
-    pieces. The same call continues it. With several formats, each dataset is in a folder of `out` with the format's
-    name.
-
-    Args:
-        bags: the recordings, in the order of their episodes: paths, or `PlannedRecording`s with a part, a task or an
-            outcome. `find_recordings` and `load_manifest` of `robocache_ros.exporter.recordings` return such lists.
-        spec: the streams.
-        out: the folder of the dataset, new or empty, or a URL such as `s3://datasets/lift`.
-        options: of the dataset; None: those of the section `dataset` of the spec.
-        progress: called with the events of the export, in this process.
-        executor: converts the recordings: `local`, `ray`, or one of `robocache_ros.exporter.executors`. The dataset has
-            the same bytes.
-        given: the other keys of `ExportOptions`, such as `media="image"` or `overwrite=True`. With `jobs` above 1,
-            guard the code of the main module with `if __name__ == "__main__":`.
-
-    Errors:
-        RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
-            use, or contains a dataset and `overwrite` is not set; a file system error.
-    """
-    of_dataset, of_run = divided(given)
-    outputs = outputs_of([("", spec)], (), options, of_dataset)
-    (result,) = export_together(bags, outputs, out, progress=progress, executor=executor, **of_run)
-    return result
-
-
 def export_together(
     bags: Sequence[str | Path | PlannedRecording],
     outputs: Sequence[Output],
@@ -171,16 +120,20 @@ def export_together(
     to a folder of this name on its own. Either all datasets are in `out`, or none.
 
     Args:
-        bags: the recordings, as for `export`.
+        bags: the recordings, in the order of their episodes: paths, or `PlannedRecording`s with a part, a task or an
+            outcome. `find_recordings` and `load_manifest` of `robocache_ros.exporter.recordings` return such lists.
         outputs: the datasets; `outputs_of` returns those of several specs and rates.
-        out: the folder of the datasets, new or empty.
-        progress: as for `export`.
-        executor: as for `export`; a GPU converts each recording once for each dataset.
+        out: the folder of the datasets, new or empty, or a URL such as `s3://datasets/lift`.
+        progress: called with the events of the export, in this process.
+        executor: converts the recordings: `local`, `ray`, or one of `robocache_ros.exporter.executors`; the datasets
+            have the same bytes. A GPU converts each recording once for each dataset.
         given: options of the run: those of `ExportOptions` that are not of a dataset. With `on_error` skip, a recording
             is left out of the datasets that it cannot be converted for.
 
     Errors:
-        RoboCacheError: as of `export`, with the name of the dataset; two outputs have one name.
+        RoboCacheError: a recording cannot be read, does not match a spec or changes during the export; `out` is in use,
+            or contains a dataset and `overwrite` is not set; two outputs have one name; a file system error. It has the
+            name of the dataset.
     """
     if isinstance(executor, str):
         given["executor"] = executor
@@ -198,10 +151,7 @@ def run_export(
 ) -> tuple[ExportResult, ...] | ShardResult:
     """Carry out a request: write or append its datasets, or convert a shard of its recordings.
 
-    Args:
-        request: what is made.
-        executor: converts the recordings; None: the one that the options name.
-        progress: called with the events of the export, in this process.
+    Without an executor, the one that the options name converts the recordings.
     """
     executor = executor or executor_of(request.options)
     if request.options.append:
@@ -209,6 +159,74 @@ def run_export(
     if request.options.shard:
         return convert_shard(request, executor, progress)
     return make_datasets(request, executor, progress)
+
+
+# `robocache_ros.export`: its keywords are the fields of `ExportOptions`, for type checkers and editors too.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class _Arguments(ExportOptions):
+    recordings: str | Path | Sequence[str | Path | PlannedRecording]
+    spec: str | Path | Mapping[str, Any] | FusionSpec
+    out: str | Path
+    progress: Progress | None = field(default=None, kw_only=True)
+
+
+def _with_arguments(arguments: Callable[P, _Arguments]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        signature = inspect.signature(arguments).replace(
+            return_annotation=inspect.signature(function).return_annotation
+        )
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_with_arguments(_Arguments)
+def export(
+    recordings: str | Path | Sequence[str | Path | PlannedRecording],
+    spec: str | Path | Mapping[str, Any] | FusionSpec,
+    out: str | AnyPath,
+    *,
+    progress: Progress | None = None,
+    **given: Any,
+) -> ExportResult:
+    """Export recordings as a dataset, as `robocache export` does.
+
+    Readers find no dataset in `out` until it is complete. The other keywords are the options of the command:
+    `formats=["rlds"]`, `task="lift the cube"`, `jobs=4`, ...; docs/reference/commands.md lists them. They come first,
+    then those of the section `dataset` of the spec. With more than one job, guard the code of the main module with
+    `if __name__ == "__main__":`.
+
+    Args:
+        recordings: a recording, a folder, a glob or a URL, or a list of them, or of `PlannedRecording`.
+        spec: the fusion spec, or its path, its URL or its contents.
+        out: the folder of the dataset, new or empty, or its URL.
+        progress: called with the events of the export.
+        given: options.
+
+    Errors:
+        RoboCacheError: as of `robocache export`; one line per wrong option.
+    """
+    if given.get("executor", "local") == "local":
+        given = {"jobs": 1, **given}
+    given = read_values(ExportOptions, given)
+    options = ExportOptions(**given)
+    if options.shard:
+        raise refusal("shard", "belongs to the command; use robocache_ros.exporter.job.run_export")
+    apply_cache_bytes(options, "cache_bytes")
+    where = any_path(out, "datasets")
+    found = recordings_of([recordings] if isinstance(recordings, (str, Path)) else recordings, but=where)
+    loaded = spec if isinstance(spec, FusionSpec) else load_spec(spec)
+    request = ExportRequest(found, tuple(outputs_of([("", loaded)], given=divided(given)[0])), where, options)
+    done = run_export(request, progress=progress)
+    assert not isinstance(done, ShardResult)
+    return done[0]
 
 
 def executor_of(options: ExportOptions) -> Executor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from robocache_ros.spec.dataset import MACHINES, OUTPUT, DatasetOptions
 from robocache_ros.spec.keys import Flag, boolean, choice, integer, key, place, text
@@ -82,8 +82,3 @@ class ExportOptions(DatasetOptions):
         default=None,
         flag=Flag(MACHINES, "Downloads to keep.", metavar="SIZE", shown="ROBOCACHE_CACHE_BYTES, or 64GiB"),
     )
-
-    @property
-    def dataset(self) -> DatasetOptions:
-        """The options that decide on the dataset."""
-        return DatasetOptions(**{field.name: getattr(self, field.name) for field in fields(DatasetOptions)})

@@ -52,41 +52,27 @@ PieceFiles: TypeAlias = Mapping[str, tuple[int, str]]  # size and SHA-256 by nam
 
 @dataclass(frozen=True)
 class PieceFailure:
-    """The error of a recording that cannot be converted, as it is recorded for later exports.
+    """The error of a recording that cannot be converted, as it is recorded for later exports."""
 
-    Attributes:
-        recording: its path or URL.
-        error: the message.
-        dropped: it is the error that `on_invalid: drop` asks for.
-        permanent: it is an error of the recording itself: the next export would have it too.
-    """
-
-    recording: str
-    error: str
-    dropped: bool = False
-    permanent: bool = True
+    recording: str  # its path or URL
+    error: str  # the message
+    dropped: bool = False  # it is the error that `on_invalid: drop` asks for
+    permanent: bool = True  # it is an error of the recording itself: the next export would have it too
 
 
 @dataclass
 class KeyState:
-    """What a listing tells of a key.
+    """What a listing tells of a key."""
 
-    Attributes:
-        done, failed: whether there is a piece, or the error of a recording.
-        attempts: by name: bytes, and the time of the newest file. One of them is the piece, if there is one.
-    """
-
+    # done, failed: whether there is a piece, or the error of a recording
     done: bool = False
     failed: bool = False
+    # By name: bytes, and the time of the newest file. One of them is the piece, if there is one
     attempts: dict[str, tuple[int, datetime]] = field(default_factory=dict)
 
 
 class Drafts:
-    """Folders in which processes make files, each locked with flock by its process.
-
-    Args:
-        folder: created with the first draft.
-    """
+    """Folders in which processes make files, each locked with flock by its process, in a folder that is created."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -123,11 +109,6 @@ class Drafts:
 
     def _all(self) -> list[Path]:
         return [draft for draft in sorted(self._folder.glob("draft-*")) if _DRAFT.fullmatch(draft.name)]
-
-
-def local_drafts() -> Drafts:
-    """Return the drafts on this machine of what is made for a bucket."""
-    return Drafts(cache_folder("drafts"))
 
 
 @contextmanager
@@ -323,20 +304,15 @@ class PieceStore:
         """Return the names of all notes."""
         return frozenset(self.objects.listed(f"{NOTES}/", hexadecimal=True))
 
-    def drafts(self) -> dict[Path, bool]:
-        """Return the pieces in the folder that are being made, and whether the process of each is alive."""
-        return Drafts(self.local).running() if self.local else {}
-
-    @contextmanager
-    def draft(self) -> Iterator[Path]:
-        """Yield a new local folder for a piece, which is removed on exit unless it was committed."""
-        with self._drafts.new() as folder:
-            yield folder
+    @property
+    def drafts(self) -> Drafts:
+        """The folders on this machine in which pieces are made, each of which is removed unless it was committed."""
+        return Drafts(self.local or cache_folder("drafts"))
 
     def check(self) -> None:
         """Refuse a place in which no piece can be made; OSError of a folder."""
         if isinstance(self.objects, LocalObjects):
-            with self.draft():
+            with self.drafts.new():
                 pass
         else:
             self.objects.check()
@@ -367,14 +343,10 @@ class PieceStore:
 
     def tidy(self) -> None:
         """Remove the drafts of stopped processes, and the folder if it contains no piece and is not shared."""
-        self._drafts.tidy(every=bool(self.local) and not self.shared)
+        self.drafts.tidy(every=bool(self.local) and not self.shared)
         if self.local and not self.shared:
             with suppress(OSError):
                 self.local.rmdir()
-
-    @property
-    def _drafts(self) -> Drafts:
-        return Drafts(self.local) if self.local else local_drafts()
 
     def _described(self, key: str) -> tuple[str, PieceFiles] | None:
         """Return the attempt that is the piece, and its files; None if there is none, or its list is damaged."""
@@ -419,7 +391,7 @@ class PieceStore:
         if isinstance(self.objects, LocalObjects):
             return self.objects.folder / where
         cache = FileCache(None, default_cache_bytes(), "pieces")
-        return PiecePath(self.objects.below(where), files, cache)
+        return _PiecePath(self.objects.below(where), files, cache)
 
 
 def _described(draft: Path) -> PieceFiles:
@@ -432,33 +404,23 @@ def _described(draft: Path) -> PieceFiles:
 FETCHED = 16  # files at once: each is small, and waits for the network
 
 
-class PiecePath(RemotePath):
-    """A path in a piece whose files are known: no request is sent before one of them is used.
-
-    Args:
-        piece: the objects of the piece.
-        files: of the piece.
-        cache: of the downloaded files.
-        below: the name in the piece; empty: the piece itself.
-    """
+class _PiecePath(RemotePath):
+    """A path in a piece whose files are known: no request is sent before one of them is used."""
 
     def __init__(self, piece: ObjectStore, files: PieceFiles, cache: FileCache, below: str = "") -> None:
         super().__init__(f"{piece.url}/{below}", piece.options, cache)
         self._piece, self._files, self._below = piece, files, below
 
-    def _at(self, url: str) -> PiecePath:
-        return PiecePath(self._piece, self._files, self.cache, url.removeprefix(self._piece.url).strip("/"))
+    def _at(self, url: str) -> _PiecePath:
+        return _PiecePath(self._piece, self._files, self.cache, url.removeprefix(self._piece.url).strip("/"))
 
     def exists(self) -> bool:
-        """Whether the piece has such a file or folder."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """Whether this is a file of the piece."""
         return self._below in self._files
 
     def is_dir(self) -> bool:
-        """Whether this is a folder of the piece."""
         return not self._below or any(name.startswith(f"{self._below}/") for name in self._files)
 
     def stat(self) -> SimpleNamespace:
@@ -467,13 +429,11 @@ class PiecePath(RemotePath):
         return SimpleNamespace(st_size=size, st_mtime_ns=int(digest[:15], 16))
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """Yield the contents of a folder."""
         start = f"{self._below}/" if self._below else ""
         below = (name[len(start) :] for name in self._files if name.startswith(start))
         yield from (self / name for name in dict.fromkeys(name.partition("/")[0] for name in below))
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """Yield the files directly below that match a pattern."""
         yield from (path for path in self.iterdir() if fnmatch(path.name, pattern))
 
     def open(self, mode: str = "rb") -> BinaryIO:
@@ -488,9 +448,8 @@ class PiecePath(RemotePath):
         return self.cache.open(self._version(digest), self.name, size, lambda local: self._fetch(local, digest))
 
     def remove_copies(self) -> None:
-        """Remove the local copies of the files of the piece."""
         for name, (size, digest) in self._files.items():
-            path = PiecePath(self._piece, self._files, self.cache, name)
+            path = _PiecePath(self._piece, self._files, self.cache, name)
             version = path._version(digest)
             if file := self.cache.existing(version, path.name, size):
                 with file:
@@ -516,7 +475,7 @@ class PiecePath(RemotePath):
 def fetch_ahead(paths: Iterable[AnyPath]) -> None:
     """Download the files of pieces in a bucket, many at once, before they are used one after the other."""
 
-    def fetch(path: PiecePath) -> None:
+    def fetch(path: _PiecePath) -> None:
         path.open().close()
 
     if remote := _in_buckets(paths):
@@ -531,6 +490,6 @@ def remove_copies(pieces: Iterable[AnyPath]) -> None:
         piece.remove_copies()
 
 
-def _in_buckets(paths: Iterable[AnyPath]) -> list[PiecePath]:
+def _in_buckets(paths: Iterable[AnyPath]) -> list[_PiecePath]:
     distinct: list[object] = list(dict.fromkeys(paths))
-    return [path for path in distinct if isinstance(path, PiecePath)]
+    return [path for path in distinct if isinstance(path, _PiecePath)]

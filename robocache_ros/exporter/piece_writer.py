@@ -40,11 +40,7 @@ P = ParamSpec("P")
 
 
 class OrderedCalls:
-    """Runs calls one after the other in one thread, so that their results do not depend on timing.
-
-    Args:
-        name: of the thread.
-    """
+    """Runs calls one after the other in one thread, so that their results do not depend on timing."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
@@ -71,7 +67,7 @@ def has_points(stream: StreamSpec) -> bool:
     return stream.voxels is not None and stream.voxels.features[:3] == ("x", "y", "z")
 
 
-class CloudWriter(ArrayWriter):
+class _CloudWriter(ArrayWriter):
     """Writes each distinct grid of one stream as a (points, F) float32 array: see `ops.fixed_size_cloud`."""
 
     def __init__(self, folder: Path, stream: StreamSpec, points: int) -> None:
@@ -86,17 +82,8 @@ class CloudWriter(ArrayWriter):
 MIN_DEPTH_SIDE = 16  # pixels of an image, of x265
 
 
-class DepthWriter(ArrayWriter):
-    """Writes the depth images of one stream as arrays, and as a video with one frame per row.
-
-    Args:
-        folder: the folder of the piece.
-        stream: the stream; its `unit` is m or mm.
-        rate_hz: frames per second of the videos.
-
-    Errors:
-        RoboCacheError: the unit is not known.
-    """
+class _DepthWriter(ArrayWriter):
+    """Writes the depth images of one stream as arrays, and as a video with one frame per row."""
 
     def __init__(self, folder: Path, stream: StreamSpec, rate_hz: int) -> None:
         if stream.unit not in UNITS:
@@ -139,7 +126,6 @@ class DepthWriter(ArrayWriter):
             self._video.write(self._codes)
 
     def end_episode(self) -> None:
-        """Close the episode's video."""
         self._close_video(complete=True)
 
     def summary(self) -> dict[str, Any]:
@@ -269,9 +255,9 @@ class PieceWriter:
             encodings, rate_hz = set(self._encodings.get(name, ())), self._layout.spec.rate_hz
             if stream.kind != "image" or tensor.dtype.itemsize > 1:
                 if DEPTH_VIDEO in encodings:
-                    self._arrays[name] = DepthWriter(self._folder, stream, rate_hz)
+                    self._arrays[name] = _DepthWriter(self._folder, stream, rate_hz)
                 elif self._points and has_points(stream):
-                    self._arrays[name] = CloudWriter(self._folder, stream, self._points)
+                    self._arrays[name] = _CloudWriter(self._folder, stream, self._points)
                 else:
                     self._arrays[name] = ArrayWriter(self._folder, stream)
             elif usual := sorted(encodings - {DEPTH_VIDEO}):

@@ -49,20 +49,12 @@ Identity = tuple[int, int, int, int]  # device, inode, size, time of the last ch
 class Checksums:
     """Computes the SHA-256 of a recording's files on a separate thread. A context manager: exit stops the thread.
 
-    Files at URLs are downloaded meanwhile, and kept until exit: other readers read what has arrived.
-
-    Args:
-        recording: a folder or a file. The constructor notes the sizes and times of its files, before any read.
-
-    Attributes:
-        unread: what identifies the files without reading them: see `unread_files`.
-
-    Errors:
-        RoboCacheError: a storage file is not a regular file.
+    The constructor notes the sizes and times of the files, before any read. Files at URLs are downloaded meanwhile, and
+    kept until exit: other readers read what has arrived.
     """
 
     def __init__(self, recording: AnyPath) -> None:
-        self.unread = unread_files(recording)
+        self.unread = unread_files(recording)  # identifies the files without reading them
         self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
         self._held = ExitStack()
         self._held.enter_context(hold(self._before))
@@ -151,21 +143,15 @@ PIECE_VERSION = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of an export.
+    """The inputs of an export."""
 
-    Attributes:
-        recordings: in the given order, which is that of the episodes; a recording may occur several times.
-            Paths are complete recordings.
-        spec: the resolved spec, with the changes from the options.
-        options: of the export.
-        encodings: of each image stream, sorted; the pieces contain images in these encodings.
-        device: converts images and clouds: `cpu` or `cuda:<index>`. Its results are the same, except with `jpeg: gpu`.
-    """
-
+    # In the given order, which is that of the episodes; a recording may occur several times. Paths are complete
+    # recordings
     recordings: tuple[PlannedRecording, ...]
-    spec: FusionSpec
+    spec: FusionSpec  # the resolved spec, with the changes from the options
     options: DatasetOptions
-    encodings: Encodings
+    encodings: Encodings  # of each image stream, sorted; the pieces contain images in these encodings
+    # Converts images and clouds: `cpu` or `cuda:<index>`. Its results are the same, except with `jpeg: gpu`
     device: str = "cpu"
 
     @property
@@ -441,7 +427,7 @@ class _Draft:
 
     def __init__(self, work: _Recording, plan: Plan, bag: Bag, stack: ExitStack, without: Collection[int] = ()) -> None:
         self._work, self._plan, self._bag = work, plan, bag
-        self._folder = stack.enter_context(work.store.draft())
+        self._folder = stack.enter_context(work.store.drafts.new())
         options = plan.options
         video, points = VideoSettings(options.crf, options.preset, options.gop), options.points
         self._writer = stack.enter_context(
@@ -486,11 +472,7 @@ def make_pieces(
 ) -> dict[str, dict[PlannedRecording, Outcome]]:
     """Make the pieces of plans, all pieces of a recording in one pass; return the outcome of each recording by plan.
 
-    Args:
-        plans: by the names of the datasets.
-        store: of the pieces.
-        executor: runs a task for each recording.
-        progress: called with the progress.
+    The executor runs a task for each recording.
 
     Errors:
         OSError: an error of the target, such as a full disk; complete pieces are kept.

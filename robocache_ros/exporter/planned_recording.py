@@ -147,11 +147,7 @@ class PlannedRecording:
         return replace(self, task="", success=None)
 
     def log_range(self, first_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return the used range of log times, start and exclusive end.
-
-        Args:
-            first_ns: log time of the recording's first message.
-            end_ns: exclusive end, after its last message.
+        """Return the used range of log times, given that of all messages; ends are exclusive.
 
         Errors:
             RoboCacheError: the part is not within the recording.

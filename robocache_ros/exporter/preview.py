@@ -19,7 +19,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.convert import preview_recording
 from robocache_ros.exporter.datasets import DatasetPlan, check_any_target
 from robocache_ros.exporter.executors import available_cores
-from robocache_ros.exporter.job import check_append, export
+from robocache_ros.exporter.job import check_append, export_together
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, files_in_key
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
@@ -40,20 +40,14 @@ _NAMED = 5  # joints and topics in a problem
 
 @dataclass(frozen=True)
 class StreamMatch:
-    """How a stream of a spec matches a recording.
+    """How a stream of a spec matches a recording."""
 
-    Attributes:
-        stream: its name; `<stream>/color` and `<stream>/camera_info` for the companions of a depth image.
-        topic, type: as in the spec.
-        messages: number of messages on the topic.
-        problems: why it does not match, each `<what is wrong>; <what to do>`; empty if it matches.
-    """
-
-    stream: str
+    stream: str  # its name; `<stream>/color` and `<stream>/camera_info` for the companions of a depth image
+    # topic, type: as in the spec
     topic: str
     type: str
-    messages: int
-    problems: tuple[str, ...]
+    messages: int  # number of messages on the topic
+    problems: tuple[str, ...]  # why it does not match, each `<what is wrong>; <what to do>`; empty if it matches
 
 
 def match(bag: Bag, spec: FusionSpec) -> tuple[StreamMatch, ...]:
@@ -148,20 +142,14 @@ def _listed(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of a recording before its export.
-
-    Attributes:
-        recording: the recording.
-        streams: how the streams of the spec match it.
-        result: the result of a conversion without images and clouds, whose validity follows from their times alone;
-            None if the recording does not match or was not fused.
-        refusal: why an export refuses the recording, although it matches; also why it cannot be read.
-    """
+    """What is known of a recording before its export."""
 
     recording: PlannedRecording
-    streams: tuple[StreamMatch, ...] = ()
+    streams: tuple[StreamMatch, ...] = ()  # how the streams of the spec match it
+    # The result of a conversion without images and clouds, whose validity follows from their times alone; None if the
+    # recording does not match or was not fused
     result: ExportedRecording | None = None
-    refusal: str = ""
+    refusal: str = ""  # why an export refuses the recording, although it matches; also why it cannot be read
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -180,11 +168,7 @@ def expect(
 ) -> Expected:
     """Compare a recording with a spec, and fuse it without its images.
 
-    Args:
-        recording: the recording.
-        spec: the streams, with the changes from the options.
-        options: of the export.
-        fuse: compute ticks and episodes, for which all messages are read; otherwise the index and a few messages.
+    Without `fuse`, its index and a few messages are read; with it all messages, for ticks and episodes.
     """
     streams: tuple[StreamMatch, ...] = ()
     options = options or DatasetOptions()
@@ -208,38 +192,23 @@ START_SHARE = 8  # of this part, exported first: what a dataset of any length co
 
 @dataclass(frozen=True)
 class Estimate:
-    """Size and time of an export, extrapolated from the export of a part of one recording.
+    """Size and time of an export, extrapolated from the export of a part of one recording."""
 
-    Attributes:
-        size_bytes: of the dataset in all formats, with its report. During the export, the pieces need as much again.
-        seconds: of the export.
-        jobs: processes.
-        sample: the recording of which a part was exported.
-        sample_frames: the frames in it.
-    """
-
-    size_bytes: int
-    seconds: float
-    jobs: int
-    sample: PlannedRecording
-    sample_frames: int
+    size_bytes: int  # of the dataset in all formats, with its report. During the export, the pieces need as much again
+    seconds: float  # of the export
+    jobs: int  # processes
+    sample: PlannedRecording  # the recording of which a part was exported
+    sample_frames: int  # the frames in it
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What an export would make.
+    """What an export would make."""
 
-    Attributes:
-        expected: what is known of each recording, in the order of the episodes.
-        converted: the recordings whose pieces an earlier export has made.
-        estimate: size and time; None if no frames are expected, and of recordings of video.
-        notes: on recordings that are the same one under two names.
-    """
-
-    expected: tuple[Expected, ...]
-    converted: frozenset[PlannedRecording] = frozenset()
-    estimate: Estimate | None = None
-    notes: tuple[str, ...] = ()
+    expected: tuple[Expected, ...]  # what is known of each recording, in the order of the episodes
+    converted: frozenset[PlannedRecording] = frozenset()  # the recordings whose pieces an earlier export has made
+    estimate: Estimate | None = None  # size and time; None if no frames are expected, and of recordings of video
+    notes: tuple[str, ...] = ()  # on recordings that are the same one under two names
 
     @property
     def accepted(self) -> tuple[Expected, ...]:
@@ -269,9 +238,6 @@ def dry_run(
     Args:
         request: of the export.
         each: passes the recordings of a dataset on one by one, given its name; a progress bar.
-
-    Errors:
-        RoboCacheError: an export would refuse the spec, the options or the target.
     """
     return tuple(_dry_run(request, output, each(request.recordings, output.name)) for output in request.outputs)
 
@@ -322,12 +288,14 @@ def _estimate(run: DryRun, spec: FusionSpec, options: DatasetOptions, jobs: int 
     median = sorted(frames_of, key=frames_of.__getitem__)[len(frames_of) // 2]
     result = next(expected.result for expected in run.accepted if expected.recording is median)
     assert result
-    options = replace(options, min_frames=1, min_valid=0.0)
+    sample = Output("", spec, replace(options, min_frames=1, min_valid=0.0))
     least_ns, most_ns = SAMPLE_NS
     sample_ns = min(max(run.frames * NS_PER_S // result.spec.rate_hz // SAMPLE_SHARE, least_ns), most_ns)
     with TemporaryDirectory(prefix="robocache-") as folder:
         made = [
-            export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options, device=device)
+            export_together([_part(median, result, length_ns)], [sample], Path(folder) / str(length_ns), device=device)[
+                0
+            ]
             for length_ns in (sample_ns // START_SHARE, sample_ns)
         ]
         least, size = (sum(file.stat().st_size for file in one.out.rglob("*") if file.is_file()) for one in made)

@@ -118,15 +118,7 @@ class Table(NamedTuple):
 
 
 def read_table(path: AnyPath, kind: RowKind) -> Table:
-    """Read a table.
-
-    Args:
-        path: of the file; one named *.csv is CSV.
-        kind: of its rows.
-
-    Errors:
-        RoboCacheError: the file cannot be read or is not a table.
-    """
+    """Read a table: CSV if the file is named *.csv, else YAML."""
     return _csv(path, kind) if path.suffix.lower() == ".csv" else _yaml(path, kind)
 
 
@@ -223,9 +215,7 @@ METADATA = "metadata.yaml"
 def _find_remote(url: str, but: str) -> Iterator[RemotePath]:
     """Yield the recordings that a URL names: one recording, those in a folder, or those that a glob matches.
 
-    Args:
-        url: `*`, `?`, `[…]` and `**` are those of a glob, except over http.
-        but: URL of a folder that is left out; empty: none.
+    Over http, `*`, `?`, `[…]` and `**` are not those of a glob. The folder at the URL `but` is left out.
 
     Errors:
         RoboCacheError: it names no recording, or cannot be listed.

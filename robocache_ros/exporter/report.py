@@ -79,42 +79,27 @@ def _cause(stats: TopicStats | None, stream: StreamSpec, start_ns: int, stop_ns:
     return "lost or late samples"
 
 
+STATES = {"aligned": 1, "held": 2, "invalid": 0}
 KEPT = 50  # longest interruptions kept of a recording, and of a dataset
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A recording in short. Shares are of the ticks in episodes, of observations and actions.
+    """A recording in short. Shares are of the ticks in episodes, of observations and actions."""
 
-    Attributes:
-        index: number of the recording in the report.
-        first_episode: number of its first episode in the dataset.
-        aligned, held, invalid: mean of the shares of its streams.
-        complete, all_aligned: share of the ticks at which every stream has a value, or is aligned.
-        usable: share of all ticks of the recording, also of those left out, at which every stream has a value.
-        worst_stream: the stream with the smallest share of aligned values; empty if all are aligned.
-        worst_aligned: that share.
-        breaks: its longest interruptions, the longest first.
-        interruptions: number of all its interruptions.
-        broken: number of values that are held or missing in them.
-        limits: the limits on quality in the spec, with its values.
-    """
-
-    index: int
+    index: int  # number of the recording in the report
     recording: ExportedRecording
-    first_episode: int
-    aligned: float
-    held: float
-    invalid: float
+    first_episode: int  # number of its first episode in the dataset
+    shares: dict[str, float]  # aligned, held and invalid: mean of those of its streams
+    # complete, all_aligned: share of the ticks at which every stream has a value, or is aligned
     complete: float
     all_aligned: float
-    usable: float
-    worst_stream: str
-    worst_aligned: float
-    breaks: tuple[Break, ...]
-    interruptions: int
-    broken: int
-    limits: tuple[QualityLimit, ...]
+    usable: float  # share of all ticks of the recording, also of those left out, at which every stream has a value
+    worst_stream: str  # the stream with the smallest share of aligned values; empty if all are aligned
+    worst_aligned: float  # that share
+    breaks: tuple[Break, ...]  # its longest interruptions, the longest first
+    interruptions: int  # number of all its interruptions
+    limits: tuple[QualityLimit, ...]  # the limits on quality in the spec, with its values
 
     @property
     def longest_ms(self) -> float:
@@ -132,11 +117,6 @@ def summaries(recordings: Iterable[ExportedRecording]) -> list[Summary]:
     return found
 
 
-def worst_first(found: Sequence[Summary]) -> list[Summary]:
-    """Sort by the share of all ticks at which every stream has a value, then by the longest interruption."""
-    return sorted(found, key=lambda one: (one.usable, -one.longest_ms, one.index))
-
-
 def worst_moments(found: Sequence[Summary]) -> list[tuple[Summary, Break]]:
     """Return the longest interruptions of all recordings, the longest first."""
     every = ((one, interruption) for one in found for interruption in one.breaks)
@@ -146,13 +126,12 @@ def worst_moments(found: Sequence[Summary]) -> list[tuple[Summary, Break]]:
 def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Summary:
     inputs = np.flatnonzero(recording.spec.inputs)
     kept = recording.valid[recording.kept][:, inputs]
-    shares = [(kept == state).mean(axis=0) if len(kept) else np.zeros(len(inputs)) for state in (1, 2, 0)]
+    shares = [(kept == state).mean(axis=0) if len(kept) else np.zeros(len(inputs)) for state in STATES.values()]
     worst = int(np.argmin(shares[0]))
     breaks: list[Break] = []
-    count = broken = 0
+    count = 0
     for interruption in breaks_of(recording):
         count += 1
-        broken += interruption.held + interruption.invalid
         breaks.append(interruption)
         if len(breaks) == 2 * KEPT:
             breaks = _longest(breaks)
@@ -160,9 +139,7 @@ def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Su
         index=index,
         recording=recording,
         first_episode=first_episode,
-        aligned=float(shares[0].mean()),
-        held=float(shares[1].mean()),
-        invalid=float(shares[2].mean()),
+        shares={name: float(of_streams.mean()) for name, of_streams in zip(STATES, shares, strict=True)},
         complete=float((kept > 0).all(axis=1).mean()) if len(kept) else 0.0,
         all_aligned=float((kept == 1).all(axis=1).mean()) if len(kept) else 0.0,
         usable=float((recording.valid[:, inputs] > 0).all(axis=1).mean()) if len(recording.valid) else 0.0,
@@ -170,7 +147,6 @@ def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Su
         worst_aligned=float(shares[0][worst]),
         breaks=tuple(_longest(breaks)),
         interruptions=count,
-        broken=broken,
         limits=tuple(limits_of(recording)),
     )
 
@@ -182,20 +158,13 @@ def _longest(breaks: list[Break]) -> list[Break]:
 # The report for machines: report.json. docs/reference/report.md lists the keys.
 
 
-STATES = {"aligned": 1, "held": 2, "invalid": 0}
 VERSION = 1  # of the keys; it changes if one is removed or renamed
 
 
 def report_document(
     found: Sequence[Summary], failed: Sequence[FailedRecording] = (), dataset: str | None = None
 ) -> dict[str, Any]:
-    """Return the content of report.json: plain values without NaN.
-
-    Args:
-        found: the recordings.
-        failed: recordings that are not in the dataset.
-        dataset: the name of the dataset, if one was made.
-    """
+    """Return the content of report.json: plain values without NaN."""
     first = found[0].recording
     compared = side_by_side([one.recording.visibilities for one in found], _names(first.spec))
     document = {
@@ -223,7 +192,7 @@ def _facts(one: Summary) -> dict[str, Any]:
         **recording_facts(one.recording),
         "duration_s": one.recording.duration_s,
         "first_episode": one.first_episode,
-        "shares": {"aligned": one.aligned, "held": one.held, "invalid": one.invalid},
+        "shares": one.shares,
         "complete": one.complete,
         "all_aligned": one.all_aligned,
         "usable": one.usable,
@@ -290,7 +259,6 @@ def shares(valid: NDArray[np.uint8], spec: FusionSpec) -> dict[str, dict[str, fl
     }
 
 
-STATE_NAMES = {0: "invalid", 1: "aligned", 2: "held"}
 TRIMMED = 3
 _WORST_FIRST = np.array(
     [3, 0, 2, 0]
@@ -311,7 +279,7 @@ def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
         edges = np.linspace(0, total, COLUMNS + 1).astype(int)
         worst = [part[np.argmax(_WORST_FIRST[part])] for part in np.split(drawn, edges[1:-1])]
         drawn = np.array(worst)
-    names = {**STATE_NAMES, TRIMMED: "trimmed"}
+    names = {**{state: name for name, state in STATES.items()}, TRIMMED: "trimmed"}
     scale = 1000 / max(len(drawn), 1)
     found = [(state, start * scale, (stop - start) * scale) for start, stop, state in runs(drawn) if state != 1]
     found.sort(key=lambda run: run[0] == 0)  # what is invalid covers its neighbors
@@ -506,7 +474,7 @@ def _stream(row: int, stream: StreamSpec, recording: ExportedRecording) -> dict[
     states = recording.valid[:, row]
     kept = states[recording.kept]
     counts = recording.counters[stream.name]
-    shares = {word: float((kept == state).mean()) if len(kept) else 0.0 for state, word in STATE_NAMES.items()}
+    shares = {word: float((kept == state).mean()) if len(kept) else 0.0 for word, state in STATES.items()}
     return {
         "name": stream.name,
         "topic": stream.topic,
@@ -598,13 +566,7 @@ LIMITS_SHOWN = 100  # near or exceeded limits listed
 
 
 def overview(found: Sequence[Summary], detailed: Collection[int], compared: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the template shows above the recordings.
-
-    Args:
-        found: the recordings.
-        detailed: the numbers of those with a section in the report.
-        compared: the coverage of each stream by visibility, None if it was not computed.
-    """
+    """Return what the template shows above the recordings, of which those in `detailed` have a section."""
     near = [(one, limit) for one in found for limit in one.limits if limit.near or limit.exceeded]
     near.sort(key=lambda pair: pair[1].near)  # exceeded ones first
     return {
@@ -645,9 +607,7 @@ def _row(one: Summary, detailed: Collection[int]) -> dict[str, Any]:
         "episodes": f"{first}" if count == 1 else f"{first} to {first + count - 1}" if count else "none",
         "frames": recording.frames,
         "duration": f"{recording.duration_s:.1f} s",
-        "aligned": one.aligned,
-        "held": one.held,
-        "invalid": one.invalid,
+        **one.shares,
         "worst": f"{one.worst_stream} ({_percent(one.worst_aligned)})" if one.worst_stream else "",
         "longest": f"{one.longest_ms:.0f} ms" if one.breaks else "",
     }
@@ -709,15 +669,9 @@ def write_report(
     failed: Sequence[FailedRecording] = (),
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the report of recordings, and its JSON document beside it with the ending .json.
+    """Write the report of recordings, and its JSON document beside it with the ending .json, both atomically.
 
-    Args:
-        recordings: the export results of the recordings.
-        out: the HTML file; both files are written atomically.
-        dataset: the name of the dataset, if one was made.
-        stored: description of how the dataset stores each stream of images or voxels.
-        failed: recordings that are not in the dataset.
-        overwrite: replace a report in `out`.
+    `stored` describes how the dataset, if one was made, stores each stream of images or voxels.
 
     Returns:
         The JSON document.
@@ -757,7 +711,8 @@ def _html(
     failed: Sequence[FailedRecording],
     document: Mapping[str, Any],
 ) -> str:
-    shown = sorted(worst_first(found)[:SHOWN], key=lambda one: one.index)
+    worst_first = sorted(found, key=lambda one: (one.usable, -one.longest_ms, one.index))
+    shown = sorted(worst_first[:SHOWN], key=lambda one: one.index)
     first = found[0].recording
     html: str = (
         _templates()

@@ -23,17 +23,11 @@ _OF_DATASETS = frozenset(field.name for field in fields(DatasetOptions))
 
 @dataclass(frozen=True)
 class Output:
-    """A dataset of an export.
+    """A dataset of an export."""
 
-    Attributes:
-        name: of its folder; empty if it is the only dataset.
-        spec: the streams.
-        options: of the dataset.
-    """
-
-    name: str
-    spec: FusionSpec
-    options: DatasetOptions = field(default_factory=DatasetOptions)
+    name: str  # of its folder; empty if it is the only dataset
+    spec: FusionSpec  # the streams
+    options: DatasetOptions = field(default_factory=DatasetOptions)  # of the dataset
 
     def __post_init__(self) -> None:
         if Path(self.name).name != self.name or self.name.startswith("."):
@@ -90,22 +84,12 @@ def outputs_of(
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What an export makes, and how.
+    """What an export makes, and how."""
 
-    Attributes:
-        recordings: in the order of their episodes; a recording may occur several times.
-        outputs: the datasets.
-        out: the folder of the datasets, or its URL, as it is shown.
-        options: of the run; those of the datasets are in `outputs`.
-
-    Errors:
-        RoboCacheError: there are no recordings, or the outputs do not fit together.
-    """
-
-    recordings: tuple[PlannedRecording, ...]
-    outputs: tuple[Output, ...]
-    out: AnyPath
-    options: ExportOptions = field(default_factory=ExportOptions)
+    recordings: tuple[PlannedRecording, ...]  # in the order of their episodes; a recording may occur several times
+    outputs: tuple[Output, ...]  # the datasets
+    out: AnyPath  # the folder of the datasets, or its URL, as it is shown
+    options: ExportOptions = field(default_factory=ExportOptions)  # of the run; those of the datasets are in `outputs`
 
     def __post_init__(self) -> None:
         if not self.recordings:

@@ -39,15 +39,10 @@ _WRITTEN = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 @dataclass(frozen=True)
 class Shard:
-    """The shard `index` of `count`.
+    """The shard `index` of `count`."""
 
-    Attributes:
-        index: 0 to count - 1, as Kubernetes and Slurm number the tasks of a job.
-        count: the number of shards.
-    """
-
-    index: int
-    count: int
+    index: int  # 0 to count - 1, as Kubernetes and Slurm number the tasks of a job
+    count: int  # the number of shards
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count <= MAX_RECORDINGS:
@@ -102,28 +97,18 @@ WRITTEN = ".written"  # a note, besides those of pieces
 
 @dataclass(frozen=True)
 class ShardResult:
-    """The result of a shard.
+    """The result of a shard."""
 
-    Attributes:
-        shard: which one.
-        own: number of recordings of this shard.
-        total: number of recordings of the export, each part of one counted.
-        converted: those that are converted, by this shard and all others.
-        failed: those that failed.
-        losses: recordings of this shard that are not in the dataset.
-        written: `waiting` for other shards; `blocked` by recordings that failed, with `on_error` fail; `here`: this
-            shard wrote the dataset; `elsewhere`: another export is writing it; `before`: it was complete already.
-        results: of the export, if this shard wrote the dataset.
-    """
-
-    shard: Shard
-    own: int
-    total: int
-    converted: int
-    failed: int
-    losses: tuple[FailedRecording, ...]
+    shard: Shard  # which one
+    own: int  # number of recordings of this shard
+    total: int  # number of recordings of the export, each part of one counted
+    converted: int  # those that are converted, by this shard and all others
+    failed: int  # those that failed
+    losses: tuple[FailedRecording, ...]  # recordings of this shard that are not in the dataset
+    # `waiting` for other shards; `blocked` by recordings that failed, with `on_error` fail; `here`: this shard wrote
+    # the dataset; `elsewhere`: another export is writing it; `before`: it was complete already
     written: str
-    results: tuple[ExportResult, ...] = ()
+    results: tuple[ExportResult, ...] = ()  # of the export, if this shard wrote the dataset
 
 
 def convert_shard(request: ExportRequest, executor: Executor, progress: Progress | None = None) -> ShardResult:

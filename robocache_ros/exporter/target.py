@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.piece_store import PieceStore, local_drafts
+from robocache_ros.exporter.piece_store import Drafts, PieceStore
 from robocache_ros.formats.dataset_folder import (
     INFO,
     LISTING,
@@ -32,6 +32,7 @@ from robocache_ros.formats.dataset_folder import (
     sha256,
     sync_all,
 )
+from robocache_ros.storage.cache import cache_folder
 from robocache_ros.storage.errors import StoreError, file_errors
 from robocache_ros.storage.object_store import ObjectStore, name_below
 from robocache_ros.storage.paths import AnyPath, is_url
@@ -44,37 +45,20 @@ BUCKET_APPENDS = f"{HIDDEN}/appends"  # the pieces of appends to a bucket that o
 
 @dataclass
 class NewDataset:
-    """A dataset during an export.
+    """A dataset during an export."""
 
-    Attributes:
-        folder: the local folder of its complete files.
-        scratch: a folder of the same file system, for files that are not complete.
-        pieces: of its recordings, with those of earlier exports that were stopped or failed.
-        staging: where tasks on other machines put files under their names in the dataset; None: they use `folder`.
-        staged: the SHA-256 of these files by name.
-        notes: for the user, about files of earlier exports.
-        completed_elsewhere: another export of the same plan has completed the dataset.
-    """
-
-    folder: Path
-    scratch: Path
-    pieces: PieceStore
+    folder: Path  # the local folder of its complete files
+    scratch: Path  # a folder of the same file system, for files that are not complete
+    pieces: PieceStore  # of its recordings, with those of earlier exports that were stopped or failed
+    # Where tasks on other machines put files under their names in the dataset; None: they use `folder`
     staging: ObjectStore | None = None
-    staged: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    completed_elsewhere: bool = False
+    staged: dict[str, str] = field(default_factory=dict)  # the SHA-256 of these files by name
+    notes: list[str] = field(default_factory=list)  # for the user, about files of earlier exports
+    completed_elsewhere: bool = False  # another export of the same plan has completed the dataset
 
 
 def piece_store(out: str | AnyPath, pieces: str | AnyPath | None = None) -> PieceStore:
-    """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`.
-
-    Args:
-        out: the target, a folder or a URL.
-        pieces: a folder or a URL.
-
-    Errors:
-        RoboCacheError: `pieces` is not a folder, or is in `out`.
-    """
+    """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`."""
     if pieces is None:
         return PieceStore(ObjectStore(f"{out}/{BUCKET_PIECES}")) if is_url(out) else PieceStore(Path(out) / OWN_PIECES)
     if is_url(pieces):
@@ -252,36 +236,20 @@ _RECOGNIZED = (INFO.name, "dataset_info.json", ".zgroup", "zarr.json", "00000000
 
 @dataclass(frozen=True)
 class TargetPlan:
-    """The plan of an export to a bucket.
+    """The plan of an export to a bucket."""
 
-    Attributes:
-        digest: of what the dataset consists of.
-        token: of this export; exports that join it share it.
-        pieces: number of pieces that it needs.
-        started: time, ISO 8601 in UTC.
-        replaces: names directly in the target, of the files of an earlier dataset or of a stopped export.
-        number: of the plan, from 1.
-        stopped: whether its export has ended without a dataset.
-    """
-
-    digest: str
-    token: str
-    pieces: int
-    started: str
+    digest: str  # of what the dataset consists of
+    token: str  # of this export; exports that join it share it
+    pieces: int  # number of pieces that it needs
+    started: str  # time, ISO 8601 in UTC
+    # Names directly in the target, of the files of an earlier dataset or of a stopped export
     replaces: tuple[str, ...] = ()
-    number: int = 0
-    stopped: bool = False
+    number: int = 0  # of the plan, from 1
+    stopped: bool = False  # whether its export has ended without a dataset
 
 
 class BucketTarget:
-    """The dataset in a target, and the plans of its exports.
-
-    Args:
-        url: of the target.
-
-    Errors:
-        StoreError: of all methods: the bucket cannot be used.
-    """
+    """The dataset in a target, and the plans of its exports."""
 
     def __init__(self, url: str) -> None:
         self.store, self._where = ObjectStore(url), printable(url, 60)
@@ -332,12 +300,7 @@ class BucketTarget:
         self._replaced(self.current(), overwrite=overwrite)
 
     def begin(self, digest: str, pieces: int, *, overwrite: bool) -> tuple[TargetPlan, bool]:
-        """Add a plan, or join the same one; return it, and whether it was added.
-
-        Args:
-            digest: of what the dataset consists of.
-            pieces: number of pieces that it needs.
-            overwrite: replace a dataset in the target.
+        """Add a plan of a dataset with this digest, or join the same one; return it, and whether it was added.
 
         Errors:
             RoboCacheError: another plan counts, or the target has something that is not replaced.
@@ -374,13 +337,9 @@ class BucketTarget:
     def publish(
         self, plan: TargetPlan, folder: Path, entries: Sequence[str], staged: Mapping[str, str] | None = None
     ) -> None:
-        """Put a complete dataset into the target.
+        """Put a complete dataset into the target: files of a local folder, and those in the staging folder of the plan.
 
-        Args:
-            plan: of the export.
-            folder: the local files.
-            entries: files and folders by which readers recognize the datasets of the export.
-            staged: SHA-256 of the other files, which are in the staging folder of the plan.
+        Readers recognize the datasets of the export by `entries`; `staged` has the SHA-256 of the other files.
 
         Errors:
             RoboCacheError: another export has other results, or has taken the place of this one.
@@ -558,7 +517,7 @@ def new_bucket_dataset(
     """
     target, store = BucketTarget(url), piece_store(url, pieces)
     plan, is_ours = target.begin(digest, count, overwrite=overwrite)
-    with local_drafts().new() as draft:
+    with Drafts(cache_folder("drafts")).new() as draft:
         folder = draft / "dataset"
         folder.mkdir()
         new = NewDataset(folder, draft / "scratch", store, target.staging(plan))

@@ -201,9 +201,6 @@ def load_arrays(path: DatasetFile) -> Any:
     """Return the value in a pickle, or in an .npy file of one pickled object, of NumPy arrays and plain values.
 
     An array of objects becomes a list, or the object if it has no dimensions.
-
-    Errors:
-        DatasetError: the file is missing, too large, damaged, or contains anything else.
     """
     with refusing(printable(path), "cannot be read", errors=(OSError,)), open_file(path) as file:
         data = file.read(PICKLE_BYTES + 1)
@@ -343,9 +340,6 @@ class CalvinSteps:
             recordings, without language.
         cameras: static and gripper.
         actions: rel_actions (relative to the last step, scaled, within -1 … 1) or actions (absolute).
-
-    Errors:
-        DatasetError: a file is missing or damaged, or a task or a camera is not known.
     """
 
     name = "calvin"

@@ -46,23 +46,14 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects what a validator finds in one dataset.
+    """Collects what a validator finds in one dataset."""
 
-    Attributes:
-        dataset: its folder, or its file.
-        title: the format.
-        decode: whether to decode every image, which takes as long as reading the dataset once.
-        found: what is wrong; at most MAX_FINDINGS.
-        unchecked: what could not be checked, with the reason.
-        counted: what was checked, as numbers of things.
-    """
-
-    dataset: Path
-    title: str
-    decode: bool = False
-    found: list[Finding] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-    counted: Counter[str] = field(default_factory=Counter)
+    dataset: Path  # its folder, or its file
+    title: str  # the format
+    decode: bool = False  # whether to decode every image, which takes as long as reading the dataset once
+    found: list[Finding] = field(default_factory=list)  # what is wrong; at most MAX_FINDINGS
+    unchecked: list[str] = field(default_factory=list)  # what could not be checked, with the reason
+    counted: Counter[str] = field(default_factory=Counter)  # what was checked, as numbers of things
     more: int = 0  # findings beyond MAX_FINDINGS
 
     def add(self, where: str, what: str) -> None:
@@ -130,11 +121,7 @@ class FormatCheck:
 
 
 def file_in(dataset: Path, name: str | Path) -> DatasetFile:
-    """Return the path of a file that the dataset names; see `file_below`.
-
-    Args:
-        dataset: its folder; or its file, which has no other name than its own.
-        name: of the file.
+    """Return the path of a file that the dataset, a folder or this file, names; see `file_below`.
 
     Errors:
         RoboCacheError: the file is missing, not in the dataset, or not a regular file.
@@ -157,20 +144,12 @@ def files_in(dataset: Path, pattern: str) -> list[str]:
 
 
 def read_json(dataset: Path, name: str) -> Any:
-    """Return the value of a JSON file.
-
-    Errors:
-        RoboCacheError: it is missing, too large or not JSON.
-    """
+    """Return the value of a JSON file."""
     return parse_json(limited_bytes(file_in(dataset, name), name), name)
 
 
 def read_lines(dataset: Path, name: str) -> list[dict[str, Any]]:
-    """Return the objects of a file with one JSON object per line.
-
-    Errors:
-        RoboCacheError: it is missing, too large, or a line is not an object.
-    """
+    """Return the objects of a file with one JSON object per line."""
     lines = enumerate(limited_bytes(file_in(dataset, name), name).splitlines(), start=1)
     return [parse_object(line, f"{name}: line {number}") for number, line in lines]
 
@@ -252,13 +231,7 @@ def compare(
 ) -> None:
     """Report stored statistics that differ from those of the values.
 
-    Args:
-        findings: collects what is wrong.
-        where: the file and the feature.
-        stored: min, max, mean, std and count, and quantiles, as read.
-        values: the same, computed from the values.
-        exact: compare to the rounding of sums, and quantiles too; false: to a thousandth of the range.
-        required: the statistics that must be stored.
+    `exact`: to the rounding of sums, and quantiles too; otherwise min, max, mean and std to a thousandth of the range.
     """
     if not isinstance(stored, dict):
         findings.add(where, "is not an object of statistics")
@@ -286,14 +259,7 @@ def compare(
 
 
 def compare_images(findings: Findings, where: str, stored: Any, episodes: Sequence[Mapping[str, Any]]) -> None:
-    """Report statistics of the images of all episodes that are not those of the episodes together.
-
-    Args:
-        findings: collects what is wrong.
-        where: the file and the feature.
-        stored: min, max, mean, std and count of each channel, as read.
-        episodes: the same of each episode, as read.
-    """
+    """Report statistics of the images of all episodes that are not those of the episodes together."""
     try:
         every = {name: np.array([np.reshape(of[name], -1) for of in episodes], float) for name in (*SUMS, "count")}
         stated = {name: np.reshape(stored[name], -1).astype(float) for name in (*SUMS, "count")}
@@ -400,21 +366,7 @@ def exported_rows(findings: Findings, name: str, *, is_own: bool) -> ExportedRow
 
 
 class ExportedRows:
-    """Checks episodes of a dataset by what its provenance states.
-
-    Args:
-        file: name of the provenance.
-        raw: its contents.
-
-    Attributes:
-        spec: the streams of the dataset.
-        layout: their columns.
-        episodes: of the dataset, in order.
-        robot: the type of the robot.
-
-    Errors:
-        RoboCacheError: it is not a provenance of this package.
-    """
+    """Checks episodes of a dataset by what its provenance, the contents `raw` of `file`, states."""
 
     def __init__(self, findings: Findings, file: str, raw: Any) -> None:
         self._findings, self._file = findings, file
@@ -477,12 +429,9 @@ class ExportedRows:
     def tick_rows(
         self, columns: Mapping[str, NDArray[Any]], values: Mapping[str, NDArray[Any]], **others: Any
     ) -> TickRows:
-        """Return the rows of an episode.
+        """Return the rows of an episode, given their columns, values by vector stream, and other fields of `TickRows`.
 
-        Args:
-            columns: by name, those of what is known of each tick; those of windows may be missing.
-            values: by vector stream; windows are left out.
-            others: fields of `TickRows`.
+        Columns of windows may be missing, and their values are left out.
         """
         ticks, stamps, valid, ages = (columns[name] for name in TICK_COLUMNS)
         ages_ms, masks = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import tokenize
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,27 +24,18 @@ MAX_BYTES = 1 << 30  # of an array
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """The arrays of an episode: (X, Y, Z) or (F, X, Y, Z) voxels, or (H, W, C) images.
+    """The arrays of an episode: (X, Y, Z) or (F, X, Y, Z) voxels, or (H, W, C) images."""
 
-    Args:
-        count: number of rows.
-        read: returns the array of a row.
-        where: file and stream, for errors.
-    """
-
-    count: int
-    read: Callable[[int], NDArray[Any]]
-    where: str
+    count: int  # number of rows
+    read: Callable[[int], NDArray[Any]]  # returns the array of a row
+    where: str  # file and stream, for errors
+    is_depth: bool = True  # of images: not those of a camera in 8 bits
 
     def __len__(self) -> int:
         return self.count
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the (n, ...) arrays of rising rows.
-
-        Errors:
-            DatasetError: an array is damaged, missing, or has another shape or type than the others.
-        """
+        """Return the (n, ...) arrays of rising rows."""
         first = self._array(int(rows[0]))
         check_image_bytes(len(rows), (*first.shape, first.itemsize), self.where)
         found = np.empty((len(rows), *first.shape), first.dtype)
@@ -60,6 +51,20 @@ class ArrayRows:
         # Damaged archives and files raise errors of any kind.
         with refusing(f"{self.where}: row {row}", "damaged", "export the dataset again", (Exception,)):
             return self.read(row)
+
+
+@dataclass(frozen=True)
+class FileRows(Sequence[bytes]):
+    """The files of the images of an episode, each read when it is asked for."""
+
+    length: int
+    read: Callable[[int], bytes]  # returns the file of a row
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.read(row)
 
 
 def array_of(shape: tuple[int, ...], dtype: str, data: bytes | memoryview) -> NDArray[Any]:
@@ -137,11 +142,7 @@ class ExportColumns:
         return list(self.streams)
 
     def split(self, table: NDArray[Any], role: str, where: str) -> dict[str, NDArray[Any]]:
-        """Split the columns of the state or the action by stream.
-
-        Errors:
-            DatasetError: the table has another number of columns.
-        """
+        """Split the columns of the state or the action by stream."""
         found, column = {}, 0
         for name, stream in self.streams.items():
             if stream.role == role and stream.width:
@@ -152,44 +153,32 @@ class ExportColumns:
         return found
 
     def episode_streams(
-        self,
-        ticks: NDArray[np.int64],
-        marks: Marks,
-        found: Mapping[str, Values],
-        arrays: Mapping[str, Values],
-        rewards: NDArray[Any] | None,
-        where: str,
+        self, ticks: NDArray[np.int64], marks: Marks, values: Mapping[str, Values], rewards: Any, where: str
     ) -> dict[str, Stream]:
         """Return the streams of an episode with their measured stamps. At the export's rate, its ticks are reproduced.
 
         Args:
             ticks: (T,) int64.
             marks: of the ticks.
-            found: vectors, (T, D) float32, and images of 8 bits, by the stream's name.
-            arrays: depth images and voxels.
+            values: vectors, (T, D) float32, images and voxels, by the stream's name; depth images have `is_depth`.
             rewards: (T,) float32: the stream of role reward, or what the export computed without one; None: not stored.
             where: file and record, for errors.
-
-        Errors:
-            DatasetError: the ticks are not whole numbers.
         """
         if ticks.ndim != 1 or ticks.dtype.kind not in "iu":
             raise DatasetError(f"{where}: its ticks are {ticks.dtype} {ticks.shape}, not (T,) int64; export it again")
-        folders = {name: f"{'voxels' if self.streams[name].kind == 'cloud' else 'depth'}/" for name in arrays}
-        folders |= {name: "vision/" for name in found if self.streams[name].kind == "image"}
-        given = {**found, **arrays}
-        streams = [
-            self._stream(name, folders.get(name, "") + name, ticks, marks, given[name])
-            for name in self.streams
-            if name in given
-        ]
+        streams = []
+        for name, about in self.streams.items():
+            if name in values:
+                image = "depth/" if getattr(values[name], "is_depth", False) else "vision/"
+                folder = {"cloud": "voxels/", "image": image}.get(about.kind, "")
+                streams.append(self._stream(name, folder + name, ticks, marks, values[name]))
         if rewards is not None:
-            values = np.array(rewards, np.float32).reshape(-1, 1)  # a copy, because torch needs it to be writable
+            table = np.array(rewards, np.float32).reshape(-1, 1)  # a copy, because torch needs it to be writable
             of_role = [name for name, about in self.streams.items() if about.role == "reward" and about.width]
             if of_role:
-                streams.append(self._stream(of_role[0], "rewards", ticks, marks, values))
+                streams.append(self._stream(of_role[0], "rewards", ticks, marks, table))
             else:
-                streams.append(Stream("rewards", ticks, values, True, "reward", "hold", *self._limits))
+                streams.append(Stream("rewards", ticks, table, True, "reward", "hold", *self._limits))
         return {stream.name: stream for stream in streams}
 
     @property
@@ -214,11 +203,7 @@ class Marks:
 
 
 def read_marks(columns: ExportColumns, valid: NDArray[Any], age_ns: NDArray[Any], where: str) -> Marks:
-    """Return the marks of an episode.
-
-    Errors:
-        DatasetError: their shape is not (T, N).
-    """
+    """Return the marks of an episode."""
     count = len(columns.streams)
     if {valid.dtype.kind, age_ns.dtype.kind} - set("biu"):
         raise DatasetError(f"{where}: valid or age_ns are not whole numbers; export the dataset again")
@@ -228,11 +213,7 @@ def read_marks(columns: ExportColumns, valid: NDArray[Any], age_ns: NDArray[Any]
 
 
 def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[bool | None]:
-    """Return whether each episode succeeded, as the provenance of a dataset says; None where it is not known.
-
-    Errors:
-        DatasetError: the provenance has another structure, or another number of episodes.
-    """
+    """Return whether each episode succeeded, as the provenance of a dataset says; None where it is not known."""
     with refusing(where, "not the provenance of this dataset", "export it again"):
         recordings = provenance["recordings"]
         found = [
@@ -245,11 +226,7 @@ def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[
 
 
 def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
-    """Read the layout in the provenance of a dataset.
-
-    Errors:
-        DatasetError: the provenance has another structure.
-    """
+    """Read the layout in the provenance of a dataset."""
     with refusing(where, "not the provenance of an export", "export it again"):
         layout = provenance["layout"]
         # Some formats sort the keys of objects, so the order is that of the columns.

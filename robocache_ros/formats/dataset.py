@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -33,53 +33,12 @@ from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 
 
-def known_outcomes(spec: FusionSpec, successes: Iterable[bool | None]) -> frozenset[str]:
-    """Return what a dataset knows of its episodes: `reward` and `success`, `reward` or nothing; and `intervention`.
-
-    Args:
-        spec: its streams.
-        successes: of each episode, None if it is not known. A known success is also a reward, at the last tick.
-    """
-    roles = {stream.role for stream in spec.vectors}
-    found = {"reward", "intervention"} & roles
-    if "success" in roles or any(success is not None for success in successes):
-        found |= {"reward", "success"}
-    return frozenset(found)
-
-
-class EncodedImages(Sequence[bytes]):
-    """The images of an episode in one encoding, a file's bytes (or H W 3 raw bytes) per row.
+class StoredMedia(Sequence[bytes]):
+    """The images of an episode in one encoding, or its voxels or non-8-bit images; one for each row.
 
     Attributes:
-        samples: (T,) the distinct image of each row; equal numbers are the same image.
-        shape: height and width.
-    """
-
-    def __init__(self, blobs: Blobs, samples: NDArray[np.int64], shape: tuple[int, int]) -> None:
-        self._blobs, self.samples, self.shape = blobs, samples, shape
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._blobs[int(self.samples[row])]
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """(T,) number of bytes of each row."""
-        return self._blobs.sizes[self.samples]
-
-    def array(self, row: int) -> NDArray[np.uint8]:
-        """Return the (H, W, 3) uint8 image of a row; for the encoding raw."""
-        return self._blobs.view(int(self.samples[row])).reshape(*self.shape, 3)
-
-
-class StoredArrays:
-    """The voxels or non-8-bit images of an episode.
-
-    Attributes:
-        samples: (T,) the distinct array of each row, -1 if there is none; equal numbers are the same array.
-        info: shape and dtype.
+        samples: (T,) the distinct image or array of each row, -1 if there is none; equal numbers are the same one.
+        info: shape and dtype of `array`.
     """
 
     def __init__(self, blobs: Blobs, samples: NDArray[np.int64], info: ArrayInfo) -> None:
@@ -88,14 +47,21 @@ class StoredArrays:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, row: int) -> NDArray[Any] | None:
-        data = self.data(row)
-        return None if data is None else self.info.array(data)
+    def __getitem__(self, row: Any) -> Any:
+        """Return the bytes of a row that has some: a file, or an array in C order, little endian, bits packed."""
+        return self._blobs[int(self.samples[row])]
 
-    def data(self, row: int) -> bytes | None:
-        """Return the bytes of a row's array: C order, little endian, bits packed; None if there is none."""
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(T,) number of bytes of each row."""
+        return self._blobs.sizes[self.samples]
+
+    def array(self, row: int) -> NDArray[Any]:
+        """Return the array of a row; zeros if there is none. Of images, which are (H, W, 3): for the encoding raw."""
         sample = int(self.samples[row])
-        return None if sample < 0 else self._blobs[sample]
+        if sample < 0:
+            return np.zeros(self.info.shape, self.info.numpy_dtype)
+        return self.info.array(self._blobs.view(sample))
 
 
 @dataclass(frozen=True)
@@ -112,16 +78,22 @@ class Episode:
     piece: AnyPath
     number: int  # of the episode in the piece
     first: int  # first row in the piece
-    layout: Layout
-    features: dict[str, Feature] = field(repr=False)
-    pictures: dict[str, PictureInfo] = field(repr=False)  # those of the dataset, without counts
-    array_streams: dict[str, ArrayInfo] = field(repr=False)
-    contents: Callable[[AnyPath], PieceContents] = field(repr=False)  # reads those of a piece
+    dataset: ExportedDataset = field(repr=False)
+
+    @property
+    def layout(self) -> Layout:
+        """The columns of the rows."""
+        return self.dataset.layout
+
+    @property
+    def contents(self) -> PieceContents:
+        """What is known of the piece."""
+        return self.dataset.contents(self.piece)
 
     @property
     def stats(self) -> dict[str, Stats]:
         """Statistics of the numeric features."""
-        return self.contents(self.piece).stats[self.number]
+        return self.contents.stats[self.number]
 
     @cached_property
     def rows(self) -> Rows:
@@ -208,10 +180,9 @@ class Episode:
         ages: NDArray[np.float32] = self.rows["sample_age_ms"][:, self.layout.sample_ages[stream]]
         return ages
 
-    def images(self, stream: str, encoding: str) -> EncodedImages:
+    def images(self, stream: str, encoding: str) -> StoredMedia:
         """Return the images of a stream in the encoding png, jpeg or raw, which the format must have requested."""
-        blobs = Blobs(self.piece / blobs_name(stream, encoding))
-        return EncodedImages(blobs, self._samples(stream), self.pictures[stream].shape)
+        return self._media(stream, encoding, ArrayInfo((*self.dataset.pictures[stream].shape, 3), "uint8"))
 
     def video(self, stream: str, codec: str) -> AnyPath:
         """Return the mp4 file with one frame per row, in a codec which the format must have requested.
@@ -222,32 +193,31 @@ class Episode:
 
     def video_part(self, stream: str, codec: str) -> VideoPart:
         """Return what is known of the file of `video`, without reading it."""
-        return self.contents(self.piece).videos[video_name(stream, codec, self.number)]
+        return self.contents.videos[video_name(stream, codec, self.number)]
 
     def histogram(self, stream: str) -> Histogram:
         """Return the counts of the pixel values of a stream of 8-bit images."""
-        return self.contents(self.piece).pictures[stream].episodes[self.number]
+        return self.contents.pictures[stream].episodes[self.number]
 
     def image_stats(self, stream: str) -> Stats:
         """Return the statistics of the pixels of a stream of 8-bit images in 0..1, or of depth videos in their unit."""
-        if stream in self.pictures:
+        if stream in self.dataset.pictures:
             return self.histogram(stream).stats()
-        codes = self.contents(self.piece).arrays[stream].depth_episodes[self.number]
-        return depth_stats(codes, self.array_streams[stream].depth_unit)
+        codes = self.contents.arrays[stream].depth_episodes[self.number]
+        return depth_stats(codes, self.dataset.arrays[stream].depth_unit)
 
-    def arrays(self, stream: str) -> StoredArrays:
+    def arrays(self, stream: str) -> StoredMedia:
         """Return the voxels or non-8-bit images of a stream."""
-        blobs = Blobs(self.piece / blobs_name(stream, "arrays"))
-        return StoredArrays(blobs, self._samples(stream), self.array_streams[stream])
+        return self._media(stream, "arrays", self.dataset.arrays[stream])
 
-    def _samples(self, stream: str) -> NDArray[np.int64]:
-        offset = 8 * self.first
-        return np.fromfile(self.piece / samples_name(stream), "<i8", self.length, offset=offset).astype(np.int64)
+    def _media(self, stream: str, encoding: str, info: ArrayInfo) -> StoredMedia:
+        samples = np.fromfile(self.piece / samples_name(stream), "<i8", self.length, offset=8 * self.first)
+        return StoredMedia(Blobs(self.piece / blobs_name(stream, encoding)), samples.astype(np.int64), info)
 
     def _feature(self, name: str) -> NDArray[np.float32]:
-        if name not in self.features:
+        if name not in self.dataset.features:
             return np.zeros((self.length, 0), np.float32)
-        return self.features[name].values(self.rows)
+        return self.dataset.features[name].values(self.rows)
 
 
 CONTENTS_KEPT = 256  # contents of pieces in memory
@@ -276,22 +246,7 @@ class Piece:
 
 
 class ExportedDataset:
-    """The contents of a dataset. Pickled, it is small: other processes read the pieces that they need.
-
-    Args:
-        pieces: in dataset order.
-        layout: the columns of the rows.
-        options: of the export.
-        provenance: the data needed to recreate the dataset, as JSON values.
-
-    Attributes:
-        pictures: the streams of 8-bit images.
-        arrays: the streams of voxels and of images that are not 8-bit.
-        depth_videos: the names of those among `arrays` of which there are videos too.
-
-    Errors:
-        RoboCacheError: two recordings have images or arrays of different sizes or types.
-    """
+    """The contents of a dataset. Pickled, it is small: other processes read the pieces that they need."""
 
     def __init__(
         self, pieces: Sequence[Piece], layout: Layout, options: DatasetOptions, provenance: dict[str, Any]
@@ -305,8 +260,9 @@ class ExportedDataset:
             of_pictures.append({name: replace(info, episodes=()) for name, info in contents.pictures.items()})
             of_arrays.append({name: replace(info, depth_episodes=()) for name, info in contents.arrays.items()})
         names = [piece.recording.name for piece in pieces]
-        self.pictures: dict[str, PictureInfo] = common(of_pictures, names)
-        self.arrays: dict[str, ArrayInfo] = common(of_arrays, names)
+        self.pictures: dict[str, PictureInfo] = common(of_pictures, names)  # 8-bit images
+        self.arrays: dict[str, ArrayInfo] = common(of_arrays, names)  # voxels, and images that are not 8-bit
+        # Of which there are videos too.
         self.depth_videos = tuple(name for name, info in self.arrays.items() if info.depth_unit)
         self.lengths = tuple(lengths)
         self._open()
@@ -352,8 +308,14 @@ class ExportedDataset:
 
     @cached_property
     def outcomes(self) -> frozenset[str]:
-        """What is known of the episodes, see `known_outcomes`."""
-        return known_outcomes(self.spec, (p.success_of(n) for p in self.pieces for n in range(len(p.episodes))))
+        """What is known of the episodes: `reward` and `success`, `reward` or nothing; and `intervention`.
+
+        A known success is also a reward, at the last tick.
+        """
+        roles = {stream.role for stream in self.spec.vectors}
+        successes = (piece.success_of(number) for piece in self.pieces for number in range(len(piece.episodes)))
+        known = "success" in roles or any(success is not None for success in successes)
+        return frozenset({"reward", "intervention"} & roles | ({"reward", "success"} if known else set()))
 
     @property
     def frames(self) -> int:
@@ -407,17 +369,12 @@ class ExportedDataset:
 
 
 class Episodes(Sequence[Episode]):
-    """The episodes of a dataset, in order. Each one is read when it is asked for.
-
-    Attributes:
-        lengths: number of rows of each episode.
-        first_rows: the first row of each episode in the dataset.
-    """
+    """The episodes of a dataset, in order. Each one is read when it is asked for."""
 
     def __init__(self, dataset: ExportedDataset) -> None:
         self._dataset = dataset
-        self.lengths = tuple(length for of_piece in dataset.lengths for length in of_piece)
-        self.first_rows = tuple(accumulate(self.lengths, initial=0))[:-1]
+        self.lengths = tuple(length for of_piece in dataset.lengths for length in of_piece)  # rows of each
+        self.first_rows = tuple(accumulate(self.lengths, initial=0))[:-1]  # in the dataset
         self._places: list[tuple[int, int, int]] = []  # by episode: the piece, its number and its first row in it
         for index, lengths in enumerate(dataset.lengths):
             first = 0
@@ -445,9 +402,5 @@ class Episodes(Sequence[Episode]):
             piece=piece.folder,
             number=number,
             first=first,
-            layout=dataset.layout,
-            features=dataset.features,
-            pictures=dataset.pictures,
-            array_streams=dataset.arrays,
-            contents=dataset.contents,
+            dataset=dataset,
         )

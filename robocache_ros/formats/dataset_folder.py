@@ -38,10 +38,7 @@ class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
 def locked(out: Path, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[bool]:
     """Hold the lock of a target; yield false if its file system does not support locks.
 
-    Args:
-        out: the folder.
-        shared: others may hold it at the same time, if they share it too.
-        wait_s: how long to wait for others.
+    Others may hold a `shared` one at the same time.
 
     Errors:
         TargetInUse: others hold it.
@@ -78,12 +75,7 @@ def locked(out: Path, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[
 
 
 def list_entries(dataset: Path, others: Iterable[str] = ()) -> None:
-    """List the entries of a complete dataset in a file, if it has other ones than a LeRobot dataset.
-
-    Args:
-        dataset: its folder.
-        others: names of its files that are elsewhere.
-    """
+    """List the entries of a complete dataset, and `others` that are elsewhere, if they are not those of LeRobot."""
     names = sorted({entry.name for entry in dataset.iterdir()} | {name.partition("/")[0] for name in others})
     if not set(names) <= set(_LEROBOT):
         (dataset / LISTING).write_text(json.dumps(names), encoding="utf-8")

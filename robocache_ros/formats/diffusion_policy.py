@@ -178,22 +178,15 @@ _ZLIB = ("zlib", "gzip")
 
 @dataclass(eq=False)
 class ZarrRows:
-    """An array that is stored in chunks; `read` and `row` need one that is chunked along its first axis only.
+    """An array that is stored in chunks; `read` and `row` need one that is chunked along its first axis only."""
 
-    Attributes:
-        root: of the dataset.
-        name: below the root.
-        where: for errors.
-        codec: of chunks; those that are not in `CODECS` are not read.
-    """
-
-    root: AnyPath
-    name: str
-    where: str
+    root: AnyPath  # of the dataset
+    name: str  # below the root
+    where: str  # for errors
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dtype: np.dtype[Any]
-    codec: str
+    codec: str  # of chunks; those that are not in `CODECS` are not read
     order: str
     separator: str
 
@@ -230,11 +223,7 @@ class ZarrRows:
         return found
 
     def row(self, row: int, *, absent: bool) -> NDArray[Any]:
-        """Return a row; zeros if its stream has no value there and the export left out its chunk.
-
-        Errors:
-            DatasetError: its chunk is missing or damaged.
-        """
+        """Return a row; zeros if its stream has no value there and the export left out its chunk."""
         if absent and self.chunks[0] == 1 and not path_below(self.root, f"{self.name}/{self.file_of(row)}").exists():
             return np.zeros(self.shape[1:], self.dtype)
         array: NDArray[Any] = self.read(row, row + 1)[0]
@@ -245,11 +234,7 @@ class ZarrRows:
         return self.separator.join(map(str, (number, *[0] * (len(self.shape) - 1))))
 
     def chunk(self, file: str) -> tuple[NDArray[Any], int]:
-        """Return a chunk, and the size of its file.
-
-        Errors:
-            DatasetError: it is missing or damaged.
-        """
+        """Return a chunk, and the size of its file."""
         where, path = f"{self.where}/{file}", path_below(self.root, f"{self.name}/{file}")
         if not path.exists():
             raise DatasetError(f"{where}: not there; get the file again")
@@ -282,11 +267,7 @@ def _unpacked(codec: str, data: Any, nbytes: int) -> Any:
 
 
 def zarr_array(stated: Any, root: AnyPath, name: str, where: str) -> ZarrRows:
-    """Return an array by its description, the contents of .zarray.
-
-    Errors:
-        DatasetError: the description is malformed, or the array has chunks or a dtype that are not read.
-    """
+    """Return an array by its description, the contents of .zarray."""
     with refusing(f"{where}/.zarray", "not an array of Zarr format 2", "export it again"):
         shape, chunks = (tuple(int(size) for size in stated[key]) for key in ("shape", "chunks"))
         dtype, codec = np.dtype(stated["dtype"]), str((stated.get("compressor") or {}).get("id", ""))
@@ -301,7 +282,7 @@ def zarr_array(stated: Any, root: AnyPath, name: str, where: str) -> ZarrRows:
     return found
 
 
-class DiffusionPolicyFormat(WrittenByTasks):
+class _DiffusionPolicyFormat(WrittenByTasks):
     """Diffusion Policy's ReplayBuffer: `data/<stream>`, `data/action`, `meta/episode_ends`."""
 
     name = "diffusion_policy"
@@ -385,21 +366,14 @@ def _columns(dataset: ExportedDataset) -> dict[str, Any]:
     return {**names, ACTION: [f"{s.name}.{c}" for s in dataset.actions for c in s.components], **per_stream}
 
 
-DIFFUSION_POLICY = DiffusionPolicyFormat()
+DIFFUSION_POLICY = _DiffusionPolicyFormat()
 
 
 MARKS = TICK, VALID, AGE
 
 
 class ReplayBufferEpisodes:
-    """The episodes of a dataset in the format diffusion_policy.
-
-    Args:
-        path: the folder of the export, or replay_buffer.zarr itself.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the folder is not an export of this project.
-    """
+    """The episodes of a dataset in the format diffusion_policy: the folder of the export, or replay_buffer.zarr."""
 
     def __init__(self, path: str | AnyPath) -> None:
         folder = as_path(path)
@@ -442,7 +416,6 @@ class ReplayBufferEpisodes:
         ticks, valid, age_ns = (self._rows(name, start, stop, where) for name in MARKS)
         marks = read_marks(self.export, valid, age_ns, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for name, about in self.export.streams.items():
             if name not in self._arrays or about.role in (ACTION, REWARD):
                 continue
@@ -452,13 +425,13 @@ class ReplayBufferEpisodes:
             else:
                 is_image = about.kind == "image" and stored.dtype == np.uint8 and stored.shape[-1:] == (3,)
                 absent = marks.valid[:, self.export.names.index(name)] == 0
-                rows = ArrayRows(stop - start, partial(_row, stored, start, absent), f"{where}: {name}")
-                (found if is_image else arrays)[name] = rows
+                read = partial(_row, stored, start, absent)
+                found[name] = ArrayRows(stop - start, read, f"{where}: {name}", not is_image)
         if ACTION in self._arrays:
             table = numbers(self._rows(ACTION, start, stop, where), f"{where}: {ACTION}")
             found.update(self.export.split(table, ACTION, f"{where}: {ACTION}"))
         rewards = self._rows(REWARD, start, stop, where) if REWARD in self._arrays else None
-        streams = self.export.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards, where)
+        streams = self.export.episode_streams(ticks.astype(np.int64), marks, found, rewards, where)
         return SourceEpisode(streams, self._tasks[index], self.name, where, self._success[index])
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -606,11 +579,7 @@ def _check_episodes(findings: Findings, exported: ExportedRows, root: Path, pref
 
 
 class _Array:
-    """An array of a Zarr folder.
-
-    Errors:
-        RoboCacheError: its metadata cannot be used.
-    """
+    """An array of a Zarr folder."""
 
     def __init__(self, findings: Findings, name: str) -> None:
         self._findings, self._name, self._path = findings, name, findings.dataset / name
@@ -619,11 +588,7 @@ class _Array:
         self._whole_chunks: tuple[int, NDArray[Any]] = (0, np.zeros((0, *self.shape[1:]), self._stored.dtype))
 
     def check_chunks(self, absent: set[int]) -> bool:
-        """Read every chunk; return whether all of them are there and can be decoded.
-
-        Args:
-            absent: rows whose chunk may be missing, in an array with one row per chunk.
-        """
+        """Read every chunk; return whether all but those of `absent` rows are there, and all can be decoded."""
         stored, findings, damaged = self._stored, self._findings, 0
         found = dict.fromkeys(absent if stored.chunks[0] == 1 else (), 0)
         names = (path.relative_to(self._path).as_posix() for path in self._path.rglob("*") if path.is_file())
@@ -684,11 +649,7 @@ class _Array:
         return same
 
     def rows(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return the values of rows [start, stop) of an array that is chunked in its first axis only.
-
-        Errors:
-            RoboCacheError: a chunk is missing, or cannot be decoded.
-        """
+        """Return the values of rows [start, stop) of an array that is chunked in its first axis only."""
         if not self._is_read() or self._stored.chunks[1:] != self.shape[1:]:
             raise RoboCacheError(f"{self._name}: is not compared: its chunks or its compression are not known")
         stop, size = self.shape[0] if stop is None else stop, self._stored.chunks[0]

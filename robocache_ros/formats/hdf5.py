@@ -178,11 +178,7 @@ def _group(h5py: Any, parent: Any, name: bytes, where: str) -> Any:
 
 
 def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: str) -> _Stored:
-    """Return where an array is in a file of `size` bytes.
-
-    Errors:
-        DatasetError: it is too large, or not in the file.
-    """
+    """Return where an array is in a file of `size` bytes."""
     array = hdf5_member(group, name, where)
     if not isinstance(array, h5py.h5d.DatasetID):
         raise DatasetError(f"{where}: {printable(name.decode(), 40)} is not an array; convert it")

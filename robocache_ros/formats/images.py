@@ -86,11 +86,7 @@ def label(stream: Stream, where: str) -> str:
 
 
 def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, int]:
-    """Return the height and the width of the first image that is used, as its file states them.
-
-    Errors:
-        DatasetError: it is damaged or too large.
-    """
+    """Return the height and the width of the first image that is used, as its file states them."""
     row = next((row for row in rows.tolist() if row >= 0), 0)
     data, where = bytes(files[row]), f"{where}: image {row}"
     try:
@@ -104,17 +100,7 @@ def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, 
 
 
 def write_images(files: Files, rows: NDArray[np.int64], out: NDArray[np.uint8], where: str) -> None:
-    """Decode images to where they belong; each distinct one once.
-
-    Args:
-        files: of jpeg or png.
-        rows: (n,) int64 in any order; -1 gives zeros.
-        out: (n, H, W, 3) for the images at `rows`. Each of them is in one piece.
-        where: file, record and stream, for errors.
-
-    Errors:
-        DatasetError: an image is damaged, is too large, or is not of the size of `out`.
-    """
+    """Decode images at (n,) rows in any order to where they belong, each distinct one once; -1 gives zeros."""
     written: dict[int, int] = {}
     for place, row in enumerate(rows.tolist()):
         if row < 0:
@@ -205,9 +191,6 @@ RECENT_BYTES = 16 << 20  # of images that stay in memory, because overlapping wi
 class OpenVideo:
     """Reads pictures of a video by their time.
 
-    Args:
-        path: the file.
-
     Errors:
         DatasetError: the file has no video, or its frames are too large. Others are those of PyAV.
     """
@@ -235,13 +218,7 @@ class OpenVideo:
     def picture(
         self, time_s: float, tolerance_s: float, row: int, pixels: Callable[[Any], NDArray[Any]]
     ) -> NDArray[Any] | None:
-        """Return the picture at a time, not to be changed; None if there is none.
-
-        Args:
-            time_s: of the frame.
-            tolerance_s: by which the time of the frame may differ.
-            row: of the episode, for errors.
-            pixels: makes an array of a frame.
+        """Return the picture at a time, not to be changed; None if there is none. `pixels` makes an array of a frame.
 
         Errors:
             DatasetError: the frame is damaged. Others are those of PyAV.
@@ -308,21 +285,13 @@ MAX_INTERVAL = 64  # frames that are searched for the second key frame
 
 @dataclass(frozen=True)
 class VideoFrames:
-    """The frames of an episode in a video.
+    """The frames of an episode in a video."""
 
-    Args:
-        root: the folder of the dataset.
-        name: of the file in it.
-        start_s: time of the first frame of the episode in the file.
-        fps: frames per second.
-        count: number of frames of the episode.
-    """
-
-    root: AnyPath
-    name: str
-    start_s: float
-    fps: float
-    count: int
+    root: AnyPath  # the folder of the dataset
+    name: str  # of the file in it
+    start_s: float  # time of the first frame of the episode in the file
+    fps: float  # frames per second
+    count: int  # number of frames of the episode
 
     def __len__(self) -> int:
         return self.count
@@ -333,11 +302,7 @@ class VideoFrames:
         return self.root / self.name
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the (n, H, W, 3) uint8 images of rising rows.
-
-        Errors:
-            DatasetError: the file is missing or damaged, or has no frame at the time of a row.
-        """
+        """Return the (n, H, W, 3) uint8 images of rising rows."""
         with refusing(
             printable(self.path), "damaged", errors=(need("av", "datasets").FFmpegError, OSError, ValueError)
         ):
@@ -349,11 +314,7 @@ class VideoFrames:
         return found
 
     def key_frame_interval(self) -> int:
-        """Return the frames from the first key frame of the file to the second one, at most `MAX_INTERVAL`.
-
-        Errors:
-            DatasetError: the file is missing or damaged.
-        """
+        """Return the frames from the first key frame of the file to the second one, at most `MAX_INTERVAL`."""
         with (
             refusing(printable(self.path), "damaged", errors=(need("av", "datasets").FFmpegError, OSError, ValueError)),
             open_container(file_below(self.root, self.name)) as container,

@@ -68,8 +68,6 @@ from robocache_ros.formats.read import (
 from robocache_ros.formats.write import (
     FileTask,
     WrittenByTasks,
-    array_or_zeros,
-    arrays_bytes,
     group_tasks,
     row_bytes,
     write_provenance,
@@ -149,11 +147,7 @@ def stream_messages(
 ) -> NDArray[Any]:
     """Return the (T,) messages as defined by `definition`, as NumPy's raw bytes.
 
-    Args:
-        stamps_ns: (T,) stamps of the samples.
-        valid: (T,) 0 none, 1 aligned, 2 held.
-        age_ns: (T,) ages of the samples.
-        values: (T, K) values in the order of the fields; NaN where there is none, which plots leave out.
+    The (T, K) values are in the order of the fields; NaN where there is none, which plots leave out.
     """
     messages = np.zeros(len(valid), message_dtype(values.shape[1]))
     messages["encapsulation"] = LITTLE_ENDIAN
@@ -256,7 +250,7 @@ class _Cdr:
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one
 
 
-class McapFormat(WrittenByTasks):
+class _McapFormat(WrittenByTasks):
     """A recording per episode."""
 
     name = "mcap"
@@ -265,11 +259,10 @@ class McapFormat(WrittenByTasks):
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the recordings of some episodes each. Memory: the vectors of an episode, and one image."""
-        of_row = row_bytes(dataset, dataset.encodings(MCAP.encoding)) + arrays_bytes(dataset)
+        of_row = row_bytes(dataset, dataset.encodings(MCAP.encoding), arrays=True)
         return group_tasks(dataset, of_row, _write_episodes)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
-        """Write the provenance."""
         write_provenance(folder / PROVENANCE, dataset, dataset.encodings(MCAP.encoding))
 
 
@@ -358,7 +351,7 @@ def _media(dataset: ExportedDataset, episode: Episode, stream: StreamSpec) -> Me
         samples = arrays.samples
 
         def message_of(tick: int) -> bytes:
-            array = array_or_zeros(arrays, tick)
+            array = arrays.array(tick)
             if grid:
                 return voxel_message(stamps[tick], frame, array, grid)
             return image_message(stamps[tick], frame, array)
@@ -376,7 +369,7 @@ def _media(dataset: ExportedDataset, episode: Episode, stream: StreamSpec) -> Me
     return lambda tick: message_of(tick) if new[tick] else None
 
 
-MCAP = McapFormat()
+MCAP = _McapFormat()
 
 
 _DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in ENCODINGS.items()}
@@ -431,14 +424,7 @@ Messages = list[tuple[int, Data]]  # log time and data
 
 
 class McapEpisodes:
-    """The episodes of a dataset in the format mcap.
-
-    Args:
-        path: the folder with robocache.json and a folder per episode.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the recordings are not an export of this project.
-    """
+    """The episodes of a dataset in the format mcap: a folder with robocache.json and a folder per episode."""
 
     def __init__(self, path: str | AnyPath) -> None:
         self.folder = as_path(path)
@@ -482,19 +468,17 @@ class McapEpisodes:
             task = str(_read(STRING_TYPE, read[TASK][0][1]).data)
         marks = self._marks(ticks, rows, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for stream in self._spec.streams:
             topic = f"{PREFIX}/{stream.name}"
             if stream.kind == "vector":
                 if stream.role in ("observation", "action"):
                     found[stream.name] = numbers(_values(stream, rows[stream.name]), f"{where}: {stream.name}")
             elif topic in stored:
-                is_image = stored[topic] == COMPRESSED_TYPE
-                convert = _picture if is_image else partial(_array, stream)
-                (found if is_image else arrays)[stream.name] = TopicRows(
-                    path, topic, _first_ticks(ticks, rows[stream.name]), convert
-                )
-        streams = self.export.episode_streams(ticks, marks, found, arrays, rewards, where)
+                is_depth = stored[topic] != COMPRESSED_TYPE
+                convert = partial(_array, stream) if is_depth else _picture
+                firsts = _first_ticks(ticks, rows[stream.name])
+                found[stream.name] = TopicRows(path, topic, firsts, convert, is_depth)
+        streams = self.export.episode_streams(ticks, marks, found, rewards, where)
         return SourceEpisode(streams, task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -519,26 +503,19 @@ class McapEpisodes:
 
 @dataclass(frozen=True)
 class TopicRows:
-    """The images or voxels of an episode: a message at the first tick of each.
-
-    Attributes:
-        firsts_ns: (T,) the tick whose message a row uses; -1 where there is none.
-    """
+    """The images or voxels of an episode: a message at the first tick of each."""
 
     path: DatasetFile
     topic: str
-    firsts_ns: NDArray[np.int64]
+    firsts_ns: NDArray[np.int64]  # (T,) the tick whose message a row uses; -1 where there is none
     convert: Callable[[Data, str], NDArray[Any]]
+    is_depth: bool
 
     def __len__(self) -> int:
         return len(self.firsts_ns)
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the (n, ...) images or voxels of rising rows; zeros where there is none.
-
-        Errors:
-            DatasetError: a message is missing or damaged.
-        """
+        """Return the (n, ...) images or voxels of rising rows; zeros where there is none."""
         firsts = self.firsts_ns[rows]
         wanted = np.unique(firsts[firsts >= 0])
         where = f"{printable(self.path)}: {printable(self.topic, 60)}"
@@ -619,17 +596,8 @@ def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -
     findings.check(not wrong.any(), where, f"{what} in {int(wrong.sum())} rows, the first is row {wrong.argmax()}")
 
 
-class MediaMessages:
-    """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid.
-
-    Args:
-        where: the recording and the topic.
-        stream: the stream.
-        kind: the type of the messages.
-
-    Attributes:
-        accepted: whether the stream may have messages of this type.
-    """
+class _MediaMessages:
+    """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid."""
 
     def __init__(self, findings: Findings, where: str, stream: StreamSpec, kind: str) -> None:
         self._findings, self._where, self._type = findings, where, kind
@@ -638,7 +606,6 @@ class MediaMessages:
         self._shape: tuple[Any, ...] = ()  # of the first image
 
     def add(self, log_ns: int, data: Data) -> None:
-        """Check the contents of a message."""
         where = f"{self._where}, tick {log_ns}"
         with self._findings.reading(where):
             message = read_message(message_type(self._type), data)
@@ -683,16 +650,8 @@ class MediaMessages:
         self._findings.counted["clouds"] += 1
 
 
-class EpisodeMessages:
-    """Checks the recording of one episode.
-
-    Args:
-        number: of the episode.
-        bag: the recording.
-        episode: its `frames`, `first_tick_ns`, `last_tick_ns` and `task`.
-        index: robocache.json.
-        exported: what it states.
-    """
+class _EpisodeMessages:
+    """Checks the recording of one episode against what robocache.json, the `index`, states."""
 
     def __init__(
         self,
@@ -710,11 +669,7 @@ class EpisodeMessages:
         self._kept: dict[str, list[bytes]] = defaultdict(list)  # messages by topic, but for images and clouds
 
     def check(self) -> None:
-        """Report everything that is wrong.
-
-        Errors:
-            RoboCacheError: the recording cannot be read.
-        """
+        """Report everything that is wrong."""
         values, media = self._topics()
         readable = self._check_topics(values, media)
         for topic, log_ns, data in self._bag.messages(sorted(readable)):
@@ -751,7 +706,7 @@ class EpisodeMessages:
     def _where(self, topic: str) -> str:
         return f"{self._name}, {topic}"
 
-    def _topics(self) -> tuple[dict[str, StreamSpec], dict[str, MediaMessages]]:
+    def _topics(self) -> tuple[dict[str, StreamSpec], dict[str, _MediaMessages]]:
         """Return the stream of each topic with values or status, and the topics of images and clouds."""
         values, media = {}, {}
         for stream in self._spec.streams:
@@ -762,10 +717,10 @@ class EpisodeMessages:
             found = self._bag.topics.get(topic)
             if found or self._index["images"].get(stream.name, {}).get("stored") != "not stored":
                 kind = found.type if found else ""
-                media[topic] = MediaMessages(self._findings, self._where(topic), stream, kind)
+                media[topic] = _MediaMessages(self._findings, self._where(topic), stream, kind)
         return values, media
 
-    def _check_topics(self, values: dict[str, StreamSpec], media: dict[str, MediaMessages]) -> set[str]:
+    def _check_topics(self, values: dict[str, StreamSpec], media: dict[str, _MediaMessages]) -> set[str]:
         """Check topics, types and definitions; return the topics whose messages can be read."""
         readable = set()
         found = self._bag.topics
@@ -896,7 +851,7 @@ def _check_recording(
     except RoboCacheError as error:
         raise RoboCacheError(f"{name}: {str(error).removeprefix(f'{folder}: ')}") from None
     with bag:
-        EpisodeMessages(findings, number, bag, wanted, stated, exported).check()
+        _EpisodeMessages(findings, number, bag, wanted, stated, exported).check()
         for note in bag.notes:  # complete after all messages have been read
             findings.add(name, note.removeprefix(f"{name}: "))
         findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")

@@ -51,11 +51,8 @@ def column(values: NDArray[Any], *, as_list: bool = False) -> Any:
 class Table:
     """A table in numbered files, written in row groups of bounded size. A row group contains one episode.
 
-    Args:
-        folder: the folder of the dataset.
-        path: the files' names, with {chunk_index} and {file_index}; without them the table has one file.
-        file_mb: file size from which the next episode starts a new file.
-        chunk_files: number of files per folder.
+    `path` has {chunk_index} and {file_index}; without them the table has one file. From `file_mb` on, the next episode
+    begins a new file.
     """
 
     def __init__(self, folder: Path, path: str, file_mb: float = math.inf, chunk_files: int = 1) -> None:
@@ -124,11 +121,7 @@ def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: 
 
 
 def row_group(path: DatasetFile, row: int, columns: tuple[str, ...]) -> tuple[Any, int]:
-    """Return the row group that has a row, and the place of the row in it. A few row groups stay in memory.
-
-    Errors:
-        DatasetError: as of `read_parquet`; there is no such row.
-    """
+    """Return the row group that has a row, and the place of the row in it. A few row groups stay in memory."""
     starts = _group_starts(path, os.getpid())
     if not 0 <= row < starts[-1]:
         raise DatasetError(f"{printable(path)}: no row {row}; get the file again")

@@ -32,11 +32,7 @@ def _ends(path: AnyPath) -> AnyPath:
 
 
 class BlobWriter:
-    """Writes byte strings one after the other, and where each ends to a second file.
-
-    Args:
-        path: the file; its folder is created.
-    """
+    """Writes byte strings one after the other, and where each ends to a second file, in a folder that is created."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,11 +54,7 @@ class BlobWriter:
 
 
 class Blobs:
-    """The byte strings of a file.
-
-    Args:
-        path: written by a `BlobWriter`.
-    """
+    """The byte strings of a file that a `BlobWriter` wrote."""
 
     def __init__(self, path: AnyPath) -> None:
         self._ends: NDArray[np.int64] = np.fromfile(_ends(path), "<i8").astype(np.int64)
@@ -108,11 +100,7 @@ def video_or_png(stream: StreamSpec, options: DatasetOptions) -> str | None:
 
 
 def check_copy(spec: FusionSpec, options: DatasetOptions) -> None:
-    """Refuse to copy the video of a spec that has none.
-
-    Errors:
-        RoboCacheError: no stream is a video topic.
-    """
+    """Refuse to copy the video of a spec that has none."""
     if options.codec == COPY and not any(stream.type in VIDEO_TYPES for stream in spec.streams):
         raise RoboCacheError("codec: copy needs a video topic, and the spec has none; use auto, av1 or h264")
 
@@ -131,18 +119,11 @@ def copy_video(
     size: tuple[int, int],
     rate_hz: int,
 ) -> CopiedVideo:
-    """Write an mp4 file for each episode from the messages of a video topic.
+    """Write a new mp4 file for each episode from the messages of a video topic.
 
-    Each row must have used the message after that of the row before it, the first one a key frame: then the frames of
-    the file are the rows, although no picture is decoded.
-
-    Args:
-        bag: the recording.
-        stream: of a video topic.
-        episodes: of each episode, (T,) the stamps of the messages that its rows used, -1 for none.
-        files: an mp4 file for each episode; must not exist.
-        size: height and width of the stream's images.
-        rate_hz: rows per second.
+    An episode is the (T,) stamps of the messages that its rows used, -1 for none. Each row must have used the message
+    after that of the row before it, the first one a key frame: then the frames of the file are the rows, although no
+    picture is decoded.
 
     Errors:
         RoboCacheError: the messages are not on the grid of the rows, or the images of the stream are resized.
@@ -288,15 +269,7 @@ class _SampleNumbers:
 
 
 class PictureWriter:
-    """Writes the 8-bit images of one stream, in one or more encodings. A video has one frame per row.
-
-    Args:
-        folder: the folder of the piece.
-        stream: the stream.
-        encodings: some of `ENCODINGS`.
-        rate_hz: frames per second of videos.
-        settings: of the encoders of videos.
-    """
+    """Writes the 8-bit images of one stream, in one or more encodings. A video has one frame per row."""
 
     def __init__(
         self, folder: Path, stream: StreamSpec, encodings: Sequence[str], rate_hz: int, settings: VideoSettings
@@ -394,10 +367,6 @@ class ArrayWriter:
     """Writes voxels and images that are not 8-bit (depth). Each distinct array is stored once.
 
     An array is stored as its bytes in C order, little endian; occupancy as bits, least significant bit first.
-
-    Args:
-        folder: the folder of the piece.
-        stream: the stream.
     """
 
     def __init__(self, folder: Path, stream: StreamSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -66,12 +66,7 @@ def rows_of(layout: Layout, frames: Frames) -> Rows:
 
 
 class RowColumnsWriter:
-    """Writes the columns of a piece.
-
-    Args:
-        folder: the folder of the piece.
-        layout: the columns of the frames.
-    """
+    """Writes the columns of a piece."""
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._layout = layout
@@ -98,17 +93,12 @@ class RowColumnsWriter:
 
 def load(folder: AnyPath, layout: Layout) -> Rows:
     """Return the columns of a piece as memory-mapped arrays."""
-    return dict(_loaded(folder, layout))
-
-
-def _loaded(folder: AnyPath, layout: Layout) -> Iterator[tuple[str, NDArray[Any]]]:
-    rows = (folder / FOLDER / "ticks_ns").stat().st_size // 8
+    count, found = (folder / FOLDER / "ticks_ns").stat().st_size // 8, {}
     for name, (dtype, shape) in shapes(layout).items():
-        path = folder / FOLDER / name
-        if path.stat().st_size:
-            yield name, np.memmap(os.fspath(path), dtype, "r", shape=(rows, *shape))
-        else:  # no columns; an empty file cannot be mapped
-            yield name, np.zeros((rows, *shape), dtype)
+        path, whole = folder / FOLDER / name, (count, *shape)
+        mapped = path.stat().st_size > 0  # an empty file, of no columns, cannot be mapped
+        found[name] = np.memmap(os.fspath(path), dtype, "r", shape=whole) if mapped else np.zeros(whole, dtype)
+    return found
 
 
 def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
@@ -256,7 +246,7 @@ class ArrayInfo:
         """The dtype of the arrays that are read."""
         return np.dtype(np.uint8) if self.dtype == "bits" else np.dtype(self.dtype).newbyteorder("<")
 
-    def array(self, data: bytes) -> NDArray[Any]:
+    def array(self, data: bytes | NDArray[np.uint8]) -> NDArray[Any]:
         """Return an array from its bytes in the piece."""
         if self.dtype != "bits":
             return np.frombuffer(data, self.numpy_dtype).reshape(self.shape)
@@ -266,21 +256,13 @@ class ArrayInfo:
 
 @dataclass(frozen=True)
 class PieceContents:
-    """What is known of a piece.
+    """What is known of a piece."""
 
-    Attributes:
-        lengths: number of rows of each episode.
-        stats: of the numeric features, for each episode.
-        pictures: the streams of 8-bit images.
-        arrays: the streams of voxels and of images that are not 8-bit.
-        videos: by the names of their files.
-    """
-
-    lengths: tuple[int, ...]
-    stats: tuple[dict[str, Stats], ...]
-    pictures: dict[str, PictureInfo]
-    arrays: dict[str, ArrayInfo]
-    videos: dict[str, VideoPart]
+    lengths: tuple[int, ...]  # number of rows of each episode
+    stats: tuple[dict[str, Stats], ...]  # of the numeric features, for each episode
+    pictures: dict[str, PictureInfo]  # the streams of 8-bit images
+    arrays: dict[str, ArrayInfo]  # the streams of voxels and of images that are not 8-bit
+    videos: dict[str, VideoPart]  # by the names of their files
 
     @classmethod
     def load(cls, piece: AnyPath) -> PieceContents:

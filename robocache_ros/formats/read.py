@@ -239,11 +239,7 @@ def all_finite(values: NDArray[np.floating[Any]]) -> bool:
 
 
 def check_image_bytes(count: int, shape: tuple[int, ...], where: str) -> None:
-    """Refuse images that would take too much memory.
-
-    Errors:
-        DatasetError: `count` images of a shape are more than `MAX_IMAGE_BYTES`.
-    """
+    """Refuse images that would take too much memory."""
     if count * math.prod(shape) > MAX_IMAGE_BYTES:
         size = "x".join(map(str, shape[:2]))
         limit = MAX_IMAGE_BYTES >> 30
@@ -270,11 +266,7 @@ def checked(episode: SourceEpisode) -> SourceEpisode:
 
 
 def known_names(where: str, given: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that are given.
-
-    Errors:
-        RoboCacheError: one is not known.
-    """
+    """Return the names that are given."""
     for name in given:
         if name not in known:
             meant = suggestion(name, known) or "choose one of them"
@@ -317,30 +309,18 @@ JSON_BYTES = 512 << 20  # of the lines that list the episodes of a large dataset
 
 
 def read_object(path: DatasetFile) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Errors:
-        DatasetError: the file is missing, too large, or not a JSON object.
-    """
+    """Return the object in a JSON file."""
     return parse_object(limited_bytes(path, printable(path)), printable(path))
 
 
 def read_objects(path: DatasetFile) -> list[dict[str, Any]]:
-    """Return the objects in a file with one JSON object per line.
-
-    Errors:
-        DatasetError: the file is missing or too large, or a line is not a JSON object.
-    """
+    """Return the objects in a file with one JSON object per line."""
     lines = enumerate(limited_bytes(path, printable(path)).splitlines(), start=1)
     return [parse_object(line, f"{printable(path)}: line {number}") for number, line in lines if line.strip()]
 
 
 def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
-    """Return a JSON object.
-
-    Errors:
-        DatasetError: the text is not one.
-    """
+    """Return a JSON object."""
     found = parse_json(text, where)
     if not isinstance(found, dict):
         raise DatasetError(f"{where}: not a JSON object; get the file again")
@@ -348,21 +328,13 @@ def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Return a JSON value.
-
-    Errors:
-        DatasetError: the text is not one.
-    """
+    """Return a JSON value."""
     with refusing(where, "not JSON", errors=(ValueError, RecursionError)):
         return json.loads(text)
 
 
 def limited_bytes(path: DatasetFile, where: str) -> bytes:
-    """Return the contents of a file of at most `JSON_BYTES`, without a byte order mark.
-
-    Errors:
-        DatasetError: the file is missing or larger.
-    """
+    """Return the contents of a file of at most `JSON_BYTES`, without a byte order mark."""
     with refusing(where, "cannot be read", errors=(OSError,)), open_file(path) as file:
         data = file.read(JSON_BYTES + 1)
     if len(data) > JSON_BYTES:

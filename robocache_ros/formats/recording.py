@@ -97,17 +97,14 @@ MAX_WIDTH = 1120
 
 
 class Thumbnails:
-    """Keeps the first image of each camera at or after each of `COUNT` evenly spaced times.
-
-    Attributes:
-        images: camera -> (tick_ns, JPEG file) pairs, in order.
-    """
+    """Keeps the first image of each camera at or after each of `COUNT` evenly spaced times."""
 
     def __init__(self, spec: FusionSpec, start_ns: int, stop_ns: int) -> None:
         edges = np.linspace(start_ns, stop_ns, COUNT + 1)[:-1]
         self._moments = (edges + (stop_ns - start_ns) / COUNT / 2).astype(np.int64)
         self._rows = {s.name: i for i, s in enumerate(spec.streams) if s.kind == "image"}
         self._next = dict.fromkeys(self._rows, 0)
+        # Camera -> tick_ns and JPEG file, in order.
         self.images: dict[str, list[tuple[int, bytes]]] = {name: [] for name in self._rows}
 
     def watch(self, frames: Frames) -> None:

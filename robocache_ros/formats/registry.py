@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,11 +83,7 @@ class DatasetFormat(Protocol):
     entry: str
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Refuse a spec or options that the format cannot store, before a recording is read.
-
-        Errors:
-            RoboCacheError: the format cannot store a stream.
-        """
+        """Refuse a spec or options that the format cannot store by a RoboCacheError, before a recording is read."""
 
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Return the encoding of a stream's 8-bit images: one of `pictures.ENCODINGS`; None to omit them.
@@ -128,11 +124,7 @@ def known_formats() -> tuple[str, ...]:
 
 
 def load_format(name: str) -> DatasetFormat:
-    """Load what writes a format. Imports the libraries that the format and the recording reader need.
-
-    Errors:
-        RoboCacheError: there is no such format, or it cannot be imported.
-    """
+    """Load what writes a format. Imports the libraries that the format and the recording reader need."""
     found: DatasetFormat
     if name in WRITERS:
         found = FORMATS[name].load(FORMATS[name].write)
@@ -151,12 +143,7 @@ def known_readers() -> tuple[str, ...]:
 
 
 def open_source(name: str, path: str | AnyPath, **options: Any) -> EpisodeSource:
-    """Return the episodes of a dataset.
-
-    Args:
-        name: of the format.
-        path: the dataset.
-        options: of the format.
+    """Return the episodes of a dataset in the format of this name, opened with its options.
 
     Errors:
         DatasetError: there is no such format, or the package that has it cannot be imported.
@@ -190,12 +177,9 @@ def _reader(name: str) -> Callable[..., EpisodeSource]:
     return found
 
 
-def validators() -> Iterator[Validator]:
-    """Yield the validators of this package, then those that formats of other packages bring."""
-    for each in FORMATS.values():
-        if each.check:
-            yield each.load(each.check)
-    yield from _declared_parts("validator").values()
+def validators() -> dict[str, Validator]:
+    """Return the validators of this package, then those that formats of other packages bring, by format."""
+    return {name: each.load(each.check) for name, each in FORMATS.items() if each.check} | _declared_parts("validator")
 
 
 def format_of(path: Path) -> str | None:
@@ -204,11 +188,6 @@ def format_of(path: Path) -> str | None:
         if each.check and each.read and each.load(each.check).recognizes(path):
             return each.name
     return None
-
-
-def checked_formats() -> list[str]:
-    """Return the names of the formats that have a validator."""
-    return [*(each.name for each in FORMATS.values() if each.check), *_declared_parts("validator")]
 
 
 def _declared(group: str) -> dict[str, EntryPoint]:

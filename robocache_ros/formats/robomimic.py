@@ -38,7 +38,7 @@ from robocache_ros.formats.read import (
     parse_object,
     refusing,
 )
-from robocache_ros.formats.write import RAW, FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
+from robocache_ros.formats.write import RAW, FileTask, MediaArray, WrittenByTasks, row_bytes
 from robocache_ros.processes import cached_until_fork
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -63,9 +63,6 @@ def new_hdf5(path: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Open a new file for writing; yield an `h5py.File`, and a function that raises the first error of the disk.
 
     The error is raised at the end too. Call the function now and then, to stop soon after the disk is full.
-
-    Errors:
-        OSError: the file cannot be written.
     """
     with _KeepsErrors(path) as disk:
         with need("h5py", "hdf5").File(disk, "w", libver=LIBVER) as file:
@@ -110,7 +107,7 @@ VALIDATION_SHARE = 0.1
 MIN_RANGE = 1e-4  # a column of actions with a smaller range is only shifted, as by robomimic's own normalisation
 
 
-class RobomimicFormat(WrittenByTasks):
+class _RobomimicFormat(WrittenByTasks):
     """robomimic: `data/demo_<i>/obs/<stream>`, `actions` in [-1, 1], and the actions as recorded."""
 
     name = "robomimic"
@@ -119,12 +116,10 @@ class RobomimicFormat(WrittenByTasks):
     images = RAW
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
-        """Accept every spec."""
         need("h5py", "hdf5")
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
-        """Return the task that writes the file."""
-        of_row = row_bytes(dataset, dict.fromkeys(dataset.pictures, "raw")) + arrays_bytes(dataset)
+        of_row = row_bytes(dataset, dict.fromkeys(dataset.pictures, "raw"), arrays=True)
         return [FileTask(self.entry, dataset.frames * of_row, _write_file)]
 
 
@@ -189,7 +184,8 @@ def _write_data(dataset: ExportedDataset, data: Any, check_disk: Callable[[], No
     data.attrs["total"] = dataset.frames
     data.attrs["rate_hz"] = dataset.rate_hz
     data.attrs["action_scale"], data.attrs["action_offset"] = scale, offset
-    _write_names(data, dataset)
+    data.attrs["action_names"] = json.dumps([f"{s.name}.{c}" for s in dataset.actions for c in s.components])
+    data.attrs["streams"] = json.dumps([stream.name for stream in dataset.spec.streams])
     for episode in dataset.episodes:
         demo = data.create_group(f"demo_{episode.index}")
         demo.attrs["num_samples"] = episode.length
@@ -199,12 +195,6 @@ def _write_data(dataset: ExportedDataset, data: Any, check_disk: Callable[[], No
         for column in write.tick_columns(dataset):
             demo[f"{OWN}/{column.name}"] = column.read(episode)
         check_disk()
-
-
-def _write_names(data: Any, dataset: ExportedDataset) -> None:
-    """Write the meaning of columns as attributes, which are JSON lists."""
-    data.attrs["action_names"] = json.dumps([f"{s.name}.{c}" for s in dataset.actions for c in s.components])
-    data.attrs["streams"] = json.dumps([stream.name for stream in dataset.spec.streams])
 
 
 def _write_transitions(
@@ -264,7 +254,7 @@ def _write_json(file: Any, name: str, value: dict[str, Any]) -> None:
     file[name] = np.array(text, f"S{len(text)}")
 
 
-ROBOMIMIC = RobomimicFormat()
+ROBOMIMIC = _RobomimicFormat()
 
 
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
@@ -284,9 +274,6 @@ class RobomimicDemos:
         mask: a filter key of the file, such as train; None: all demonstrations.
         rate_hz: steps per second; None: `control_freq` of the file's env_args, else 20. Exports of this project have
             measured stamps and need none.
-
-    Errors:
-        DatasetError: the file is missing or damaged, or has no such mask or observation.
     """
 
     def __init__(
@@ -367,7 +354,6 @@ class RobomimicDemos:
         ticks, valid, age_ns = (_all(demo[f"{OWN}/{name}"], where) for name in ("tick_ns", "valid", "age_ns"))
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for name, about in columns.streams.items():
             group = GROUPS.get(about.role, "obs")
             if name not in demo.get(group, {}) or (
@@ -378,10 +364,10 @@ class RobomimicDemos:
             if about.kind == "vector":
                 found[name] = _numbers(stored, f"{where}: {name}")
             elif not (about.kind == "image" and _is_image(stored)):
-                arrays[name] = ArrayRows(len(stored), partial(_array, self.path, stored.name), f"{where}: {name}")
+                found[name] = ArrayRows(len(stored), partial(_array, self.path, stored.name), f"{where}: {name}")
             elif self._images:
                 found[name] = _Frames(self.path, stored.name, len(stored))
-        return columns.episode_streams(ticks, marks, found, arrays, _all(demo["rewards"], where), where)
+        return columns.episode_streams(ticks, marks, found, _all(demo["rewards"], where), where)
 
     def _observations(self, demo: Any, where: str) -> list[tuple[str, Any]]:
         obs = demo["obs"]
@@ -634,12 +620,7 @@ def _check_masks(findings: Findings, file: Any, demos: list[str]) -> dict[str, s
 
 
 class _OwnData:
-    """Checks what this package writes besides the arrays that robomimic reads.
-
-    Args:
-        data: the group of the demonstrations.
-        exported: what the provenance states.
-    """
+    """Checks what this package writes besides the arrays that robomimic reads."""
 
     def __init__(self, findings: Findings, data: Any, exported: ExportedRows) -> None:
         self._findings, self._exported, self._attributes = findings, exported, dict(data.attrs)

@@ -27,13 +27,7 @@ def of_columns(*parts: NDArray[Any]) -> Stats:
 
 
 def by_column(column: Callable[[int], NDArray[Any]], shape: Sequence[int], rows: int) -> Stats:
-    """As `of_columns`, for the (N,) values of each number, which are loaded one at a time to bound memory.
-
-    Args:
-        column: returns the values of number k.
-        shape: of a row; that of the results too.
-        rows: N.
-    """
+    """As `of_columns`, for the (N,) values of number k, one at a time to bound memory; `shape` is that of a row."""
     width = math.prod(shape)
     columns = [_of_column(column(k), single=width == 1) for k in range(width)]
     stats = {name: [values[name] for values in columns] for name in ("min", "max", "mean", "std", *QUANTILES)}

@@ -11,7 +11,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.check import Findings, file_in, read_json
 from robocache_ros.formats.dataset_folder import CHECKSUMS, digests_of, sha256
 from robocache_ros.formats.read import MALFORMED
-from robocache_ros.formats.registry import Validator, checked_formats, validators
+from robocache_ros.formats.registry import Validator, validators
 from robocache_ros.storage.paths import as_path
 from robocache_ros.untrusted_files import DatasetFile, path_below, read_bytes
 
@@ -66,10 +66,10 @@ def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = Fa
     where = printable(path)
     if not path.exists():
         raise RoboCacheError(f"{where}: does not exist; give the folder of a dataset")
-    known = list(validators())
+    known = validators()
     inside = sorted(path.iterdir()) if path.is_dir() else []
     for candidates in ([path], inside):
-        found = [(one, validator) for one in candidates for validator in known if validator.recognizes(one)]
+        found = [(one, validator) for one in candidates for validator in known.values() if validator.recognizes(one)]
         if found:
             known_folders = {one for one, _ in found}
             others = [one for one in candidates if one.is_dir() and one not in known_folders]
@@ -78,7 +78,7 @@ def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = Fa
                 check_recordings(findings)
             checked[-1].unchecked += [f"{printable(one.name)}: not a dataset of a known format" for one in others]
             return checked
-    names = printable(", ".join(checked_formats()), 100)
+    names = printable(", ".join(known), 100)
     raise RoboCacheError(f"{where}: not a dataset that can be validated; known are {names}")
 
 

@@ -78,17 +78,13 @@ class Encoder(NamedTuple):
 
 @dataclass(frozen=True)
 class VideoSettings:
-    """Quality, speed and distance of key frames; None: the default of the codec, which is LeRobot's.
+    """Quality, speed and distance of key frames; None: the default of the codec, which is LeRobot's."""
 
-    Args:
-        crf: constant rate factor; lower is better and larger: 0..63 of av1, 0..51 of h264, which uses 51 for more.
-        preset: `0` (slow, small files) to `13` of av1, or `ultrafast` to `placebo` of h264; the other codec uses its
-            default.
-        gop: number of frames from one key frame to the next; a reader of any frame decodes so many at most.
-    """
-
+    # Constant rate factor; lower is better and larger: 0..63 of av1, 0..51 of h264, which uses 51 for more
     crf: int | None = None
+    # `0` (slow, small files) to `13` of av1, or `ultrafast` to `placebo` of h264; the other codec uses its default
     preset: str | None = None
+    # Number of frames from one key frame to the next; a reader of any frame decodes so many at most
     gop: int | None = None
 
     def applied(self, encoder: Encoder) -> Encoder:
@@ -125,17 +121,10 @@ MIN_SIDE = 64  # SVT-AV1 refuses sides below 4 pixels, and hangs for some narrow
 
 
 def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
-    """Return the encoder for frames with a height and width of at least 1 pixel.
+    """Return the encoder for frames of a height and width of at least 1 pixel, and av1, h264 or `DEPTH_VIDEO`.
 
     With av1: h264 if PyAV has no AV1 encoder. Both halve the color resolution, which requires even sizes. Frames of odd
     or small sizes use h264 with full color resolution, which supports any size.
-
-    Args:
-        size: height and width.
-        codec: av1 or h264; `DEPTH_VIDEO` for depth codes.
-
-    Errors:
-        RoboCacheError: PyAV has no such encoder.
     """
     available = need("av", "export").codecs_available
     usual = min(size) >= MIN_SIDE and not any(side % 2 for side in size)
@@ -149,15 +138,7 @@ def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
 
 
 class VideoFile:
-    """An mp4 file that is written frame by frame at a fixed rate.
-
-    Args:
-        path: the file; must not exist.
-        size: height and width of the frames.
-        rate_hz: frames per second.
-        codec: av1 or h264; `DEPTH_VIDEO` for depth codes.
-        settings: of the encoder of images.
-    """
+    """A new mp4 file that is written frame by frame at a fixed rate, in av1, h264 or `DEPTH_VIDEO` for depth codes."""
 
     def __init__(
         self, path: Path, size: tuple[int, int], rate_hz: int, codec: str = "av1", settings: VideoSettings | None = None
@@ -228,15 +209,10 @@ class VideoFile:
 
 
 class VideoPart(NamedTuple):
-    """What decides in which file of a `JoinedVideo` a part is.
+    """What decides in which file of a `JoinedVideo` a part is."""
 
-    Attributes:
-        nbytes: of its packets.
-        settings: a hash of the settings of its codec.
-    """
-
-    nbytes: int
-    settings: str
+    nbytes: int  # of its packets
+    settings: str  # a hash of the settings of its codec
 
 
 def video_part(path: Path) -> VideoPart:
@@ -266,13 +242,7 @@ def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:
 class JoinedVideo:
     """Joins the video files of one feature into a few large files. Packets are copied, not encoded again.
 
-    Args:
-        folder: the folder of the dataset.
-        path: the files' names, with {chunk_index} and {file_index}.
-        rate_hz: frames a second.
-        file_mb: file size from which the next part starts a new file.
-        chunk_files: number of files per folder.
-        files: number of files before the first one.
+    From `file_mb` on, the next part begins a new file. There are `files` before the first one.
     """
 
     def __init__(

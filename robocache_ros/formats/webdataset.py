@@ -32,8 +32,16 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
-from robocache_ros.formats.columns import MAX_BYTES, ArrayRows, channels_last, export_columns, npy_array, read_marks
-from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.columns import (
+    MAX_BYTES,
+    ArrayRows,
+    FileRows,
+    channels_last,
+    export_columns,
+    npy_array,
+    read_marks,
+)
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.read import (
     ACTION,
     BY_STREAM,
@@ -55,7 +63,6 @@ from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
     WrittenByTasks,
-    array_or_zeros,
     shard_tasks,
     write_json,
     write_provenance,
@@ -83,18 +90,11 @@ def age_field(window: str) -> str:
     return f"{window}.age_ms.npy"
 
 
-def member_bytes(nbytes: int) -> int:
-    """Return the bytes of a member of a tar file, given those of its data."""
-    return tarfile.BLOCKSIZE * (1 - -nbytes // tarfile.BLOCKSIZE)
-
-
-class TarWriter:
+class _TarWriter:
     """Writes a tar file. Unlike that of Python's tarfile, its memory does not grow with the number of members."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
-        self.path = path
-        self.samples = 0
 
     def write(self, name: str, data: bytes) -> None:
         """Add a file, without owner and time."""
@@ -103,11 +103,6 @@ class TarWriter:
         self._file.write(member.tobuf(tarfile.USTAR_FORMAT))
         self._file.write(data)
         self._file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes written."""
-        return self._file.tell()
 
     def close(self, *, complete: bool = True) -> None:
         """Close the file; if `complete`, with the two empty blocks that mark its end."""
@@ -121,7 +116,7 @@ SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by anothe
 Field = Callable[[int], bytes]  # tick of an episode -> the bytes of its member
 
 
-class WebDatasetFormat(WrittenByTasks):
+class _WebDatasetFormat(WrittenByTasks):
     """WebDataset shards."""
 
     name = "webdataset"
@@ -139,7 +134,10 @@ class WebDatasetFormat(WrittenByTasks):
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return a task for each shard. Memory: one sample."""
-        return shard_tasks(dataset, _sample_bytes(dataset), SHARD_BYTES, _write_shard)
+        episode, block = dataset.episodes[0], tarfile.BLOCKSIZE
+        sizes = (len(data_of(episode.length // 2)) for data_of in _fields(dataset, episode).values())
+        of_sample = sum(block * (1 - -size // block) for size in sizes)  # of members of the one in the middle, about
+        return shard_tasks(dataset, of_sample, SHARD_BYTES, _write_shard)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the metadata, dataset.json last."""
@@ -165,7 +163,7 @@ class WebDatasetFormat(WrittenByTasks):
 def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: int, shards: int) -> dict[str, Any]:
     """Write the samples of some episodes; return the name of the file, and its episodes, samples and bytes."""
     path, samples, complete = folder / f"train-{shard:06d}.tar", 0, False
-    tar = TarWriter(path)
+    tar = _TarWriter(path)
     try:
         for index in group:
             episode = dataset.episodes[index]
@@ -180,12 +178,6 @@ def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: in
     return {"name": path.name, "episodes": len(group), "samples": samples, "bytes": path.stat().st_size}
 
 
-def _sample_bytes(dataset: ExportedDataset) -> int:
-    """Return about how many bytes a sample takes: those of the one in the middle of the first episode."""
-    episode = dataset.episodes[0]
-    return sum(member_bytes(len(data_of(episode.length // 2))) for data_of in _fields(dataset, episode).values())
-
-
 def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
     fields: dict[str, Field] = {}
     if dataset.state:
@@ -197,8 +189,7 @@ def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
             fields[f"{stream.name}.npy"] = _npy_rows(episode.vector(stream.name))
             fields[age_field(stream.name)] = _npy_rows(episode.window_ages_ms(stream.name))
     for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
-        images = episode.images(name, encoding)
-        fields[f"{name}.{EXTENSIONS[encoding]}"] = HeldBytes(images.samples, images.__getitem__).__getitem__
+        fields[f"{name}.{EXTENSIONS[encoding]}"] = episode.images(name, encoding).__getitem__
     for name in dataset.arrays:
         fields[f"{name}.npz"] = _compressed(episode.arrays(name))
     fields[META] = _meta(dataset, episode)
@@ -209,8 +200,8 @@ def _npy_rows(values: NDArray[Any]) -> Field:
     return lambda tick: _npy(values[tick])
 
 
-def _compressed(arrays: StoredArrays) -> Field:
-    held: Field = HeldBytes(arrays.samples, lambda tick: _npz(array_or_zeros(arrays, tick))).__getitem__
+def _compressed(arrays: StoredMedia) -> Field:
+    held: Field = HeldBytes(arrays.samples, lambda tick: _npz(arrays.array(tick))).__getitem__
     return held
 
 
@@ -260,7 +251,7 @@ def _stats(dataset: ExportedDataset) -> dict[str, Any]:
     return {fields[name]: values for name, values in dataset.stats.items() if name in fields}
 
 
-WEBDATASET = WebDatasetFormat()
+WEBDATASET = _WebDatasetFormat()
 
 
 MAX_MEMBERS = 4_000_000  # of a file
@@ -276,11 +267,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=OPEN_FILES)
 def tar_members(path: DatasetFile, process: int) -> dict[str, Place]:
-    """Return the members of a file by name.
-
-    Errors:
-        DatasetError: the file is missing, damaged or too large, or has a member that is not a file.
-    """
+    """Return the members of a file by name."""
     found: dict[str, Place] = {}
     at = 0
     with refusing(printable(path), "damaged", errors=(OSError, tarfile.TarError, ValueError)):
@@ -300,11 +287,7 @@ def tar_members(path: DatasetFile, process: int) -> dict[str, Place]:
 
 
 def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
-    """Return the data of members.
-
-    Errors:
-        DatasetError: a member or the file is missing or damaged, or they take more memory than `MEMBER_BYTES`.
-    """
+    """Return the data of members."""
     places = tar_members(path, os.getpid())
     if missing := [name for name in names if name not in places]:
         raise DatasetError(f"{printable(path)}: has no member {printable(missing[0], 60)}; get the file again")
@@ -321,14 +304,7 @@ def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
 
 
 class WebDatasetEpisodes:
-    """The episodes of a dataset in the format webdataset.
-
-    Args:
-        path: the folder with dataset.json.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the shards are not an export of this project.
-    """
+    """The episodes of a dataset in the format webdataset, a folder with dataset.json."""
 
     def __init__(self, path: str | AnyPath) -> None:
         self.folder = as_path(path)
@@ -372,8 +348,8 @@ class WebDatasetEpisodes:
             names = self.export.names
             valid, age_ns = (np.array([[m[key][name] for name in names] for m in metas]) for key in ("valid", "age_ns"))
         marks = read_marks(self.export, valid, age_ns, where)
-        found, arrays = self._values(path, keys, where)
-        streams = self.export.episode_streams(ticks, marks, found, arrays, rewards, where)
+        values = self._values(path, keys, where)
+        streams = self.export.episode_streams(ticks, marks, values, rewards, where)
         return SourceEpisode(streams, task, self.name, where, success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -391,11 +367,10 @@ class WebDatasetEpisodes:
             raise DatasetError(f"{where}: {count:,} samples; 1 to {MAX_STEPS:,} are read")
         return path, [sample_key(index, tick) for tick in range(count)], where
 
-    def _values(self, path: DatasetFile, keys: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the vectors and images of an episode, and its depth images and voxels, by stream."""
+    def _values(self, path: DatasetFile, keys: list[str], where: str) -> dict[str, Any]:
+        """Return the vectors, images and voxels of an episode by stream."""
         members = tar_members(path, os.getpid())
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for field, role in ROLES.items():
             if f"{keys[0]}.{field}" in members:
                 table = _rows(path, keys, field, where)
@@ -405,28 +380,19 @@ class WebDatasetEpisodes:
                 found[name] = _rows(path, keys, f"{name}.npy", where)
             elif about.kind != "vector" and f"{keys[0]}.{name}.npz" in members:
                 read = partial(_array, path, keys, f"{name}.npz", about.kind)
-                arrays[name] = ArrayRows(len(keys), read, f"{where}: {name}.npz")
+                found[name] = ArrayRows(len(keys), read, f"{where}: {name}.npz")
             for kind in EXTENSIONS.values():
                 if about.kind == "image" and f"{keys[0]}.{name}.{kind}" in members:
-                    found[name] = _ImageFiles(path, keys, f"{name}.{kind}")
-        return found, arrays
-
-
-class _ImageFiles:
-    """The files of the images of an episode, each read when it is asked for."""
-
-    def __init__(self, path: DatasetFile, keys: list[str], field: str) -> None:
-        self._path, self._keys, self._field = path, keys, field
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, row: int) -> bytes:
-        return _members(self._path, [self._keys[row]], self._field)[0]
+                    found[name] = FileRows(len(keys), partial(_member, path, keys, f"{name}.{kind}"))
+        return found
 
 
 def _members(path: DatasetFile, keys: list[str], field: str) -> list[bytes]:
     return read_members(path, [f"{key}.{field}" for key in keys])
+
+
+def _member(path: DatasetFile, keys: list[str], field: str, row: int) -> bytes:
+    return _members(path, [keys[row]], field)[0]
 
 
 def _rows(path: DatasetFile, keys: list[str], field: str, where: str) -> NDArray[np.float32]:
@@ -443,7 +409,7 @@ def _rows(path: DatasetFile, keys: list[str], field: str, where: str) -> NDArray
 
 
 def _array(path: DatasetFile, keys: list[str], field: str, kind: str, row: int) -> NDArray[Any]:
-    with zipfile.ZipFile(io.BytesIO(_members(path, [keys[row]], field)[0])) as archive:
+    with zipfile.ZipFile(io.BytesIO(_member(path, keys, field, row))) as archive:
         info = archive.getinfo(ARRAY)
         if info.file_size > MAX_BYTES:
             raise ValueError(f"{info.file_size:,} bytes")
@@ -575,13 +541,7 @@ class _Shard:
 
 
 class _OwnSamples:
-    """Checks the samples of a dataset that this package wrote, episode by episode.
-
-    Args:
-        index: the contents of dataset.json.
-        exported: what the provenance states.
-        columns: for the values whose statistics are stored.
-    """
+    """Checks the samples of a dataset that this package wrote, episode by episode."""
 
     def __init__(self, findings: Findings, index: dict[str, Any], exported: ExportedRows, columns: ColumnFiles) -> None:
         self._findings, self._index, self._exported, self._columns = findings, index, exported, columns

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -27,18 +27,13 @@ _VIDEO_BYTES = 0.1  # of a pixel of a video
 
 @dataclass(frozen=True)
 class FileTask:
-    """Files of a dataset that one process writes, from the pieces of these files only.
+    """Files of a dataset that one process writes, from the pieces of these files only."""
 
-    Attributes:
-        name: of the files, for people.
-        nbytes: that are read, about.
-        write: called with the dataset and a folder, below which it writes the files under their final names. Returns
-            what the last step needs of them. A function of a module, or a `partial` of one, so that it can be pickled;
-            what it returns is pickled too, and small.
-    """
-
-    name: str
-    nbytes: int
+    name: str  # of the files, for people
+    nbytes: int  # that are read, about
+    # Called with the dataset and a folder, below which it writes the files under their final names. Returns what the
+    # last step needs of them. A function of a module, or a `partial` of one, so that it can be pickled; what it returns
+    # is pickled too, and small
     write: Callable[[ExportedDataset, Path], Any]
 
 
@@ -71,33 +66,21 @@ class WrittenByTasks:
         self.finish(dataset, folder, [task.write(dataset, folder) for task in self.tasks(dataset)])
 
 
-def row_bytes(dataset: ExportedDataset, encodings: Mapping[str, str]) -> int:
-    """Return about how many bytes a row takes without arrays, given the encodings of the images."""
-    total = 8 * dataset.layout.row_width
-    for name, encoding in encodings.items():
-        height, width = dataset.pictures[name].shape
-        total += int(height * width * _PIXEL_BYTES.get(encoding, _VIDEO_BYTES))
-    return total
+def row_bytes(dataset: ExportedDataset, encodings: Mapping[str, str], *, arrays: bool = False) -> int:
+    """Return about how many bytes a row takes, given the encodings of the images; with voxels and depth if `arrays`."""
+    images = sum(media_bytes(dataset, name, encoding) for name, encoding in encodings.items())
+    others = sum(media_bytes(dataset, name) for name in dataset.arrays) if arrays else 0
+    return 8 * dataset.layout.row_width + images + others
 
 
-def video_bytes(dataset: ExportedDataset, name: str) -> int:
-    """Return about how many bytes a frame takes in the video of a stream."""
+def media_bytes(dataset: ExportedDataset, name: str, encoding: str = "") -> int:
+    """Return about how many bytes an image takes in an encoding or in a video, or how many an array takes."""
     if name in dataset.pictures:
         height, width = dataset.pictures[name].shape
-        return int(height * width * _VIDEO_BYTES)
-    return array_bytes(dataset, name)
-
-
-def array_bytes(dataset: ExportedDataset, name: str) -> int:
-    """Return the bytes of an array of a stream."""
+        return int(height * width * _PIXEL_BYTES.get(encoding, _VIDEO_BYTES))
     info = dataset.arrays[name]
     size = math.prod(info.shape) * info.numpy_dtype.itemsize
     return size // 8 if info.dtype == "bits" else size
-
-
-def arrays_bytes(dataset: ExportedDataset) -> int:
-    """Return the bytes of the arrays of a row, of all streams."""
-    return sum(array_bytes(dataset, name) for name in dataset.arrays)
 
 
 def group_tasks(
@@ -105,11 +88,7 @@ def group_tasks(
 ) -> list[FileTask]:
     """Return a task for each group of episodes; `write` is called with its range of episodes as `group` too.
 
-    Args:
-        dataset: the contents.
-        bytes_of_row: that are read.
-        write: as of a `FileTask`.
-        of: what is written of the episodes, at the beginning of the names.
+    `of` is at the beginning of the names.
     """
     return [
         FileTask(
@@ -124,14 +103,9 @@ def group_tasks(
 def shard_tasks(
     dataset: ExportedDataset, bytes_of_row: int, shard_bytes: int, write: Callable[..., Any]
 ) -> list[FileTask]:
-    """Return a task for each shard of a dataset, a file of complete episodes.
+    """Return a task for each shard of about `shard_bytes`, a file of complete episodes.
 
-    Args:
-        dataset: the contents.
-        bytes_of_row: that are written, about.
-        shard_bytes: a shard that has about this size is followed by another.
-        write: as of a `FileTask`; called with its episodes as `group`, its number as `shard`, and that of all as
-            `shards` too.
+    `write` is called with its episodes as `group`, its number as `shard`, and that of all as `shards` too.
     """
     groups = _groups(dataset, bytes_of_row, shard_bytes)
     return [
@@ -157,12 +131,7 @@ def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[ra
 
 
 class HeldBytes(Sequence[bytes]):
-    """The bytes of each tick; those of the last sample stay in memory.
-
-    Args:
-        samples: (T,) number of the sample that a tick uses.
-        data_of: returns the bytes of a tick; not called again for ticks with the same sample in a row.
-    """
+    """The bytes that `data_of` returns for each tick; those of the last sample stay in memory."""
 
     def __init__(self, samples: NDArray[np.int64], data_of: Callable[[int], bytes]) -> None:
         self._samples, self._data_of = samples, data_of
@@ -176,14 +145,6 @@ class HeldBytes(Sequence[bytes]):
         if self._last is None or self._last[0] != sample:
             self._last = sample, self._data_of(tick)
         return self._last[1]
-
-
-def array_or_zeros(arrays: StoredArrays, tick: int) -> NDArray[Any]:
-    """Return the array of a tick; zeros if there is none, which only `on_invalid: mask` allows."""
-    array = arrays[tick]
-    if array is None:
-        return np.zeros(arrays.info.shape, np.uint8 if arrays.info.dtype == "bits" else arrays.info.dtype)
-    return np.ascontiguousarray(array)
 
 
 @dataclass(frozen=True)
@@ -212,22 +173,17 @@ class MediaArray:
 
     def runs(self, episode: Episode) -> Iterator[tuple[int, int, NDArray[Any] | None]]:
         """Yield (start, stop, value) for the ticks of an episode. Adjacent ticks may share a value; None: no value."""
-        has, name = episode.has(self.name), self.name
-        stored = episode.arrays(name) if name in episode.array_streams else episode.images(name, "raw")
-        samples = np.where(has, stored.samples, -1)
-        for start, stop, sample in runs(samples):
-            if sample < 0:
-                yield start, stop, None
-            elif isinstance(stored, StoredArrays):
-                value = stored[start]
-                yield start, stop, np.moveaxis(value, 0, -1) if self.is_image and value is not None else value
-            else:
-                yield start, stop, stored.array(start)
+        is_array = self.name in episode.dataset.arrays
+        stored = episode.arrays(self.name) if is_array else episode.images(self.name, "raw")
+        for start, stop, sample in runs(np.where(episode.has(self.name), stored.samples, -1)):
+            value = stored.array(start) if sample >= 0 else None
+            yield start, stop, np.moveaxis(value, 0, -1) if is_array and self.is_image and value is not None else value
 
 
 def vectors(dataset: ExportedDataset, role: str) -> list[VectorArray]:
     """Return the vector streams of a role, each with its own shape: (dim,), of a window (samples, dim)."""
-    return [_vector(stream) for stream in dataset.spec.vectors if stream.role == role]
+    streams = [stream for stream in dataset.spec.vectors if stream.role == role]
+    return [VectorArray(s.name, s.shape, "float32", partial(Episode.vector, stream=s.name)) for s in streams]
 
 
 def media(dataset: ExportedDataset) -> list[MediaArray]:
@@ -253,19 +209,17 @@ def tick_columns(dataset: ExportedDataset) -> list[VectorArray]:
         VectorArray("valid", (n,), "uint8", lambda episode: episode.valid),
         VectorArray("age_ns", (n,), "int64", lambda episode: episode.age_ns),
     ]
-    return columns + [column for s in dataset.spec.vectors if s.rows for column in _window_columns(s)]
+    for stream in dataset.spec.vectors:
+        if stream.rows:
+            name, ages = stream.name, partial(Episode.window_ages_ms, stream=stream.name)
+            present = partial(_present, stream=stream.name)
+            columns.append(VectorArray(f"mask.{name}", (stream.rows,), "uint8", present))
+            columns.append(VectorArray(f"sample_age_ms.{name}", (stream.rows,), "float32", ages))
+    return columns
 
 
-def _vector(stream: StreamSpec) -> VectorArray:
-    return VectorArray(stream.name, stream.shape, "float32", lambda episode: episode.vector(stream.name))
-
-
-def _window_columns(stream: StreamSpec) -> tuple[VectorArray, VectorArray]:
-    name = stream.name
-    return (
-        VectorArray(f"mask.{name}", (stream.rows,), "uint8", lambda e: (e.window_ages_ms(name) >= 0).astype(np.uint8)),
-        VectorArray(f"sample_age_ms.{name}", (stream.rows,), "float32", lambda e: e.window_ages_ms(name)),
-    )
+def _present(episode: Episode, stream: str) -> NDArray[np.uint8]:
+    return (episode.window_ages_ms(stream) >= 0).astype(np.uint8)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -23,9 +23,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from test.bags.conftest import MS, START_NS, numbers, pose
+from test.exporting import export
 
 S = 1000 * MS
 TimeOf = Callable[[int], int]

@@ -9,10 +9,10 @@ import torch
 
 from benchmarks import recordings
 from benchmarks.training.cameras import FPS, WINDOW, SeekingDataset
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.training_data import open_for_training
+from test.exporting import export
 
 
 @pytest.mark.parametrize("gop", [2, 30])

@@ -16,10 +16,10 @@ from PIL import Image
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.exporter.job import export
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 from test.shared import once
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import torch
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, TimelineDataset, open_dataset
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.formats.delta.log import append_dataset
 from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.validate import validate
@@ -31,6 +31,7 @@ from test.export.sensor_recording import (
     sensor_recording,
     sensor_spec,
 )
+from test.exporting import export
 
 # Exports of a recording, loaded again, are what the engine computed.
 

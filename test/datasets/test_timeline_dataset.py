@@ -30,12 +30,12 @@ from robocache_ros.datasets import (
 )
 from robocache_ros.datasets.mixture import load_layout
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.formats.read import ChainedEpisodes
 from robocache_ros.formats.registry import READERS, known_readers
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
+from test.exporting import export
 
 
 class Source:

@@ -22,10 +22,12 @@ from PIL import Image
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter import preview
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.exporter.executors import Task
-from robocache_ros.exporter.job import ExportRequest, ExportResult, export, outputs_of, run_export
+from robocache_ros.exporter.job import outputs_of, run_export
 from robocache_ros.exporter.preview import DryRun
 from robocache_ros.exporter.progress import Advanced, Event, Progress
+from robocache_ros.exporter.request import ExportRequest
 from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.formats.check import Findings
 from robocache_ros.formats.dataset_folder import CHECKSUMS
@@ -33,6 +35,7 @@ from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.sensor_recording import Rows, engine_episodes, sensor_recording, sensor_spec
+from test.exporting import export
 from test.shared import once
 
 ROOT = Path(__file__).parents[2]

@@ -17,10 +17,10 @@ import pyarrow.parquet as parquet
 import pytest
 from numpy.typing import NDArray
 
-from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta.log import append_dataset
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 
 # Small datasets of one recording each, and processes that append them to one dataset at the same time.
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import executors as local
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import piece_store
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 
 FORK = multiprocessing.get_context("fork")
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")

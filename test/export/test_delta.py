@@ -21,7 +21,6 @@ from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta import log
 from robocache_ros.formats.delta.log import TransactionLog, append_dataset
 from robocache_ros.formats.lerobot.arrays import read_arrays
@@ -41,6 +40,7 @@ from test.export.delta_tables import (
     table,
 )
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 
 # Exports as Delta Lake tables, beside the same recordings as LeRobot.
 

@@ -16,13 +16,13 @@ import pyarrow
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.formats import diffusion_policy as zarr
 from robocache_ros.formats.diffusion_policy import ZarrArray
 from robocache_ros.formats.robomimic import validation_split
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 
 OPTIONS = DatasetOptions(formats=("robomimic", "diffusion_policy"))
 ROOT = Path(__file__).parents[2]

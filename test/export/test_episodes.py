@@ -19,7 +19,6 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.boundaries import idle_ticks
 from robocache_ros.exporter.episodes import EpisodeCutter
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import Plan
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.pieces import EpisodeInfo, runs
@@ -27,6 +26,7 @@ from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import START_NS, spec_of
+from test.exporting import export
 
 # Boundaries, tasks and outcomes of episodes that a recording states itself.
 

@@ -23,7 +23,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import preview as dry_run_module
 from robocache_ros.exporter.convert import Conversion
 from robocache_ros.exporter.datasets import device_of
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import Checksums, Plan
 from robocache_ros.exporter.planned_recording import PlannedRecording, moment, planned
 from robocache_ros.exporter.preview import expect, match
@@ -33,6 +32,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test import forked
 from test.export.conftest import ROBOCACHE, ROOT, by_share, dry_run, named
 from test.export.sensor_recording import engine_rows
+from test.exporting import export
 
 LIFT = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
@@ -311,7 +311,7 @@ def test_a_dry_run_knows_what_an_earlier_export_has_converted(
 
     spec = spec.without_cameras()
     with monkeypatch.context() as patched:
-        patched.setattr("robocache_ros.exporter.datasets.merge_pieces", full)
+        patched.setattr("robocache_ros.exporter.datasets.DatasetPlan._merged", full)
         with pytest.raises(RoboCacheError, match="disk: full"):
             export(bags[:1], spec, tmp_path / "set", NO_MEDIA)
     monkeypatch.setattr(dry_run_module, "_estimate", lambda *_: None)

@@ -17,7 +17,7 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import split_window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.formats import parquet as parquet_tables
 from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.lerobot.arrays import read_arrays, to_dense, to_sparse
@@ -26,6 +26,7 @@ from robocache_ros.ops import fixed_size_cloud
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
+from test.exporting import export
 
 Made = Callable[[str], ExportResult]
 

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 
 CAMERAS = ("front", "wrist")
 VIDEO = "videos/chunk-000/observation.images.{}/episode_{:06d}.mp4"

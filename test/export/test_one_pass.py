@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from robocache_ros.exporter.job import export
 from robocache_ros.formats import pictures
 from robocache_ros.formats.pictures import JPEG_QUALITY
 from robocache_ros.formats.pieces import CONTENTS
@@ -17,6 +16,7 @@ from robocache_ros.formats.registry import known_formats
 from robocache_ros.formats.video import VideoFile
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 
 
 class Encoded:

@@ -13,7 +13,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.datasets import open_dataset
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.validate import validate
@@ -21,6 +20,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import START_NS, contents, spec_of
 from test.export.readers.environments import ffmpeg, needs, probe
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 
 OUTCOMES = {
     "reward": {"topic": "/reward", "type": "std_msgs/msg/Float32", "role": "reward", "max_age_ms": 19},

@@ -8,13 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import LIBRARIES, PIECE_VERSION
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.formats.dataset_folder import digests_of, files_of
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 
 # The SHA-256 of the files of two pieces, as code and libraries of this machine make them.
 

@@ -18,7 +18,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import executors as local
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.exporter.piece_store import LocalObjects, PieceFailure, PieceStore
 from robocache_ros.exporter.piece_writer import WAITING, OrderedCalls
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
@@ -28,6 +28,7 @@ from robocache_ros.formats import recording as recording_file
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, ROOT, Contents, contents, dry_run, named
+from test.exporting import export
 
 # Pieces: what decides their names, and what does not decide the bytes of a dataset.
 
@@ -150,7 +151,7 @@ def test_pieces_in_a_folder_are_counted_without_a_look_at_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, (made, failed, neither) = PieceStore(tmp_path), (digit * 64 for digit in "abc")
-    with store.draft() as draft:
+    with store.drafts.new() as draft:
         (draft / "file").write_bytes(b"x")
         store.commit(draft, made)
     store.fail(failed, PieceFailure("recording", "error"))
@@ -360,7 +361,7 @@ def test_the_draft_of_a_dead_process_is_removed_and_that_of_a_live_one_stays(
 ) -> None:
     dead = pieces / f"draft-{'0' * 16}"
     dead.mkdir(parents=True)
-    with PieceStore(pieces, shared=True).draft() as draft:
+    with PieceStore(pieces, shared=True).drafts.new() as draft:
         (draft / "rows").touch()
         exported(bags, "a")
         assert (draft / "rows").exists()

@@ -13,7 +13,6 @@ import pytest
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import CHECKED, Bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.formats import webdataset
 from robocache_ros.formats.mcap import field_names
 from robocache_ros.formats.rlds import write as rlds
@@ -21,6 +20,7 @@ from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import Make
+from test.exporting import export
 
 RLDS = DatasetOptions(formats=("rlds",), task="lift", media="none")
 

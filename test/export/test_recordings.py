@@ -19,9 +19,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import recordings
+from robocache_ros.exporter.job import export
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, moment
 from robocache_ros.exporter.recordings import find_recordings, load_manifest, recordings_of
-from robocache_ros.exporter.run import export
 from robocache_ros.formats.read import PROVENANCE
 from robocache_ros.recorder.episodes import Message, RecordedTopic, RecordingsFolder
 from robocache_ros.spec import FusionSpec, load_spec, strict_yaml

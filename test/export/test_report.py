@@ -20,12 +20,14 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import report as page
 from robocache_ros.exporter.boundaries import QualityLimit
-from robocache_ros.exporter.job import ExportResult, export, summarize
+from robocache_ros.exporter.datasets import ExportResult
+from robocache_ros.exporter.job import summarize
 from robocache_ros.exporter.report import write_report
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.stream import SpecQuality
+from test.exporting import export
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 

@@ -13,13 +13,14 @@ import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.formats import pieces
 from robocache_ros.formats.lerobot.openpi import write_chunk_norm_stats
 from robocache_ros.formats.statistics import QUANTILES, Histogram, by_column, of_columns
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 
 
 def test_columns_agree_with_numpy() -> None:

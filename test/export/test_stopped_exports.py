@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.spec import FusionSpec
@@ -24,6 +23,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test import forked
 from test.export.conftest import ROBOCACHE, Contents, by_share, contents
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 
 # An export that is stopped at any moment is continued by the next one, to the same bytes.
 
@@ -33,7 +33,7 @@ RUN = """
 import json, os, signal, sys
 from multiprocessing import active_children
 from robocache_ros.spec.dataset import DatasetOptions
-from robocache_ros.exporter.job import export
+from test.exporting import export
 from robocache_ros.exporter.progress import Advanced
 from robocache_ros.formats.video import JoinedVideo
 from robocache_ros.spec import load_spec

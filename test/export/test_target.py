@@ -254,7 +254,7 @@ def test_a_replacement_that_was_killed_is_completed_by_the_next_export(tmp_path:
 
 
 PIECE = """
-    with new.pieces.draft() as draft:
+    with new.pieces.drafts.new() as draft:
         (draft / "contents.json").write_text("{}")
         new.pieces.commit(draft, "0" * 64)
 """

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import shards as shard_module
 from robocache_ros.exporter.executors import LocalProcesses, Resources, Task, finished
-from robocache_ros.exporter.job import Output, export
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, planned
 from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.request import Output
 from robocache_ros.exporter.shards import Shard, ShardResult
 from robocache_ros.exporter.target import new_dataset
 from robocache_ros.formats import webdataset
@@ -30,6 +30,7 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import file_errors
 from test.export.conftest import Contents, Elsewhere, contents, export_shard, named
+from test.exporting import export
 
 # The files of datasets are tasks: in any order, in any process, and more than once, they give the same bytes.
 

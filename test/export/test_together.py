@@ -15,13 +15,16 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import MAX_OUTPUTS, ExportResult, Output, export, export_together, outputs_of
+from robocache_ros.exporter.datasets import ExportResult
+from robocache_ros.exporter.job import export_together, outputs_of
 from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.exporter.progress import Event, Failed
+from robocache_ros.exporter.request import MAX_OUTPUTS, Output
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROOT, by_share, contents, named
+from test.exporting import export
 
 FORMATS = ("lerobot", "webdataset", "mcap")
 NO_MEDIA = DatasetOptions(media="none")

@@ -22,7 +22,7 @@ from PIL import Image
 
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.formats import registry
 from robocache_ros.formats import robomimic as check
 from robocache_ros.formats.check import MAX_FINDINGS, Findings, stamps_disagree
@@ -34,6 +34,7 @@ from test.export import sensor_recording as sensor_recording_module
 from test.export.conftest import found, without_checksums
 from test.export.planted_faults import FAULTS, ROWS
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 from test.fuzz.datasets import write_rlds, write_robomimic
 
 # The validation finds each of the planted faults, but for those that a dataset cannot reveal.

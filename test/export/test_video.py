@@ -25,7 +25,8 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import ExportResult, export, export_together, outputs_of
+from robocache_ros.exporter.datasets import ExportResult
+from robocache_ros.exporter.job import export_together, outputs_of
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.statistics import Histogram
@@ -46,6 +47,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
 from test.export.conftest import dry_run
 from test.export.sensor_recording import DEPTH_SIZE, depth_recording, depth_spec
+from test.exporting import export
 
 # Video of frames of any size: what is decoded has the size that the dataset declares.
 

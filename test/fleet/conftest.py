@@ -29,10 +29,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import Contents, bags, contents, spec  # noqa: F401 - fixtures
+from test.exporting import export
 from test.fleet.s3 import Bucket, FaultProxy, Faults, environment, running_server
 from test.shared import folder_of_run
 

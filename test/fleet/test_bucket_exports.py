@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import Output, export, export_together, outputs_of
+from robocache_ros.exporter.job import export_together, outputs_of
 from robocache_ros.exporter.progress import Converted, Event
+from robocache_ros.exporter.request import Output
 from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import cache_folder
 from test.export.conftest import Elsewhere, export_shard, named
+from test.exporting import export
 from test.fleet.conftest import NO_MEDIA, Contents, hidden, objects
 from test.fleet.s3 import Bucket, Faults
 

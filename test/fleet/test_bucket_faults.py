@@ -15,7 +15,6 @@ from robocache_ros.cli.commands import main
 from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.executors import LocalProcesses
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Advanced, Converted, Event, Merging, Progress
 from robocache_ros.exporter.target import BucketTarget, TargetPlan
 from robocache_ros.formats.dataset_folder import sha256
@@ -24,6 +23,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError, StoreProblem
 from robocache_ros.storage.object_store import ObjectStore
 from test.export.conftest import ROOT
+from test.exporting import export
 from test.fleet.conftest import NO_MEDIA, Contents, contents, hidden, objects
 from test.fleet.s3 import Bucket, Faults
 

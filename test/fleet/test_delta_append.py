@@ -14,7 +14,6 @@ from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.executors import LocalProcesses
 from robocache_ros.exporter.fleet import FleetTarget, State
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import RecordingTask
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BUCKET_APPENDS
@@ -22,6 +21,7 @@ from robocache_ros.formats.delta.log import append_dataset, storage_options
 from robocache_ros.storage.object_store import Listed, ObjectStore
 from test.export.delta_tables import OPTIONS, append_together, assert_complete, small_dataset
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 from test.fleet.conftest import hidden, objects
 from test.fleet.s3 import Bucket, Faults
 

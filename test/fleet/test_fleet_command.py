@@ -11,12 +11,12 @@ import pytest
 
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BucketTarget
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 from test.fleet.conftest import NO_MEDIA, hidden
 from test.fleet.s3 import Bucket
 
@@ -131,7 +131,7 @@ def test_local_exports_have_a_state_too(
 
 def test_local_drafts_of_running_processes_are_kept(tmp_path: Path, facts: Callable[..., dict[str, Any]]) -> None:
     (tmp_path / "draft-0123456789abcdef").mkdir()
-    with PieceStore(tmp_path, shared=True).draft() as running:
+    with PieceStore(tmp_path, shared=True).drafts.new() as running:
         reported = facts("status", tmp_path / "out", "--pieces", tmp_path)
         assert [each["name"] for each in reported["in_progress"]] == [running.name]
         assert [each["name"] for each in reported["left_over"]] == ["draft-0123456789abcdef"]

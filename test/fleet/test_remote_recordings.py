@@ -21,12 +21,12 @@ from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage import object_store
 from robocache_ros.storage.cache import VARIABLE, cache_folder
 from test.export.conftest import dry_run
+from test.exporting import export
 from test.fleet.s3 import Bucket, Faults
 from test.ros1_bags import write_ros1_bag
 

@@ -40,13 +40,13 @@ from robocache_ros.datasets import (
     open_dataset,
 )
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.formats import registry
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 from test.fuzz.recordings import DAMAGES, damaged
 
 # Small undamaged datasets of every format that is read.

@@ -107,7 +107,7 @@ def lift(tmp_path: Path) -> Path:
 
 
 def test_an_export_states_what_was_lost(lift: Path, tmp_path: Path) -> None:
-    from robocache_ros.exporter.job import export
+    from test.exporting import export
 
     result = export([lift], fusion_spec(), tmp_path / "out")
     assert result.recordings[0].notes == (NOTE,)
@@ -151,7 +151,7 @@ def test_output_report_and_provenance_say_whether_messages_have_checksums(
 ) -> None:
     typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
     from robocache_ros.cli.commands import app
-    from robocache_ros.exporter.job import export
+    from test.exporting import export
 
     recording = make(variant, tmp_path / "bag")
     export([recording.path], fusion_spec(), tmp_path / "out")

@@ -12,10 +12,10 @@ import torch
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import TimelineLoader
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.training_data import DataInfo
+from test.exporting import export
 from test.shared import once
 from test.training.reach.reach_arm import TYPES, demonstration, reach_spec
 

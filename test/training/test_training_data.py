@@ -12,7 +12,6 @@ import torch
 from benchmarks import recordings
 from robocache_ros.datasets import ShuffledRuns, SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.policies.make_policy import make_policy
@@ -28,6 +27,7 @@ from robocache_ros.training.training_data import (
 )
 from robocache_ros.training.training_options import TrainingOptions
 from test.datasets.conftest import write_calvin
+from test.exporting import export
 from test.training.conftest import Reach
 from test.training.reach.reach_arm import TYPES, demonstration
 

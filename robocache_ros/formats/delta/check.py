@@ -50,38 +50,23 @@ STATES = 3  # 0 none, 1 aligned, 2 held
 
 
 class TickRowChecks:
-    """Checks rows of ticks.
-
-    Args:
-        rate_hz: ticks per second.
-        kinds: vector, image or cloud, by stream.
-        windows: the streams with several samples in a tick.
-        columns: of the table.
-
-    Attributes:
-        spans: by episode, the number of its rows, its first and its last tick.
-        states: by episode (3, N) numbers of ticks by state and stream, of episodes with a provenance.
-        exported: by episode its provenance, and its number in it.
-    """
+    """Checks rows of ticks."""
 
     def __init__(
         self, findings: Findings, rate_hz: int, kinds: Mapping[str, str], windows: set[str], columns: set[str]
     ) -> None:
         self._findings, self._rate_hz, self._kinds = findings, rate_hz, kinds
         self._windows, self._columns = windows, columns
-        self.spans: dict[int, tuple[int, int, int]] = {}
+        self.spans: dict[int, tuple[int, int, int]] = {}  # rows, first and last tick, by episode
         self._last: dict[str, int] = {}  # by file that rows name, the greatest row in it
         self._used: dict[str, list[tuple[int, int]]] = {}  # the first and the last row of each episode
         self._stamps: dict[str, list[NDArray[np.int64]]] = {}  # (K, 2) rows of a file other than a video, and stamps
+        # (3, N) numbers of ticks by state and stream, of episodes with a provenance.
         self.states: dict[int, NDArray[np.int64]] = {}
-        self.exported: Mapping[int, tuple[ExportedRows, int]] = {}
+        self.exported: Mapping[int, tuple[ExportedRows, int]] = {}  # by episode its provenance, and its number in it
 
     def check(self, file: str, episode: int, table: Any) -> None:
-        """Check consecutive rows of an episode.
-
-        Errors:
-            ValueError, pyarrow.ArrowException: a column is missing, or has another type.
-        """
+        """Check consecutive rows of an episode."""
         where = f"{file}, episode {episode}"
         if missing := sorted(self._columns - {"episode_range"} - set(table.column_names)):
             self._findings.add(where, f"column {missing[0]} is missing")

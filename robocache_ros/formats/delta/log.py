@@ -44,11 +44,7 @@ _OWN = (RANGE, "episode", "tick", "tick_ns", *_MARKS, "next_reward", "next_succe
 
 
 def check_names(spec: FusionSpec) -> None:
-    """Refuse streams whose columns cannot be distinguished; names of columns do not depend on upper or lower case.
-
-    Errors:
-        RoboCacheError: a stream has the name of another column.
-    """
+    """Refuse streams whose columns cannot be distinguished; names of columns do not depend on upper or lower case."""
     seen = set(_OWN)
     for stream in spec.streams:
         if stream.name.lower() in seen:
@@ -71,12 +67,7 @@ def _by_stream(names: Sequence[str], kind: Any) -> Any:
 
 
 def tick_schema(layout: Layout, media: Mapping[str, ArrayInfo | None]) -> Any:
-    """Return the pyarrow schema of the rows.
-
-    Args:
-        layout: of the dataset.
-        media: the stored streams of images and voxels; None for 8-bit images.
-    """
+    """Return the pyarrow schema of the rows, given the stored streams of images (None if they are 8-bit) and voxels."""
     pyarrow = need("pyarrow", "export")
     names = layout.names
     windows = [stream.name for stream in layout.spec.vectors if stream.rows]
@@ -114,11 +105,6 @@ def vector_type(stream: StreamSpec) -> Any:
 def is_number(components: Sequence[str]) -> bool:
     """Return whether a vector is one number without a name."""
     return tuple(components) == ("0",)
-
-
-def undescribed(schema: Any) -> Any:
-    """Return a schema without the metadata of its columns, which the log states once and not each file."""
-    return need("pyarrow", "export").schema([field.remove_metadata() for field in schema])
 
 
 def place_type() -> Any:
@@ -181,27 +167,18 @@ DRAFT = "draft-{chunk_index}-{file_index}.parquet"
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a table.
+    """A file of a table."""
 
-    Attributes:
-        path: in the folder of the table.
-        size: in bytes.
-        first_of_range: its partition.
-        stats: statistics of its columns, as JSON of the Delta protocol.
-    """
-
-    path: str
-    size: int
-    first_of_range: int
-    stats: str
+    path: str  # in the folder of the table
+    size: int  # in bytes
+    first_of_range: int  # its partition
+    stats: str  # statistics of its columns, as JSON of the Delta protocol
 
 
 def write_data_files(table: Path, episodes: Iterable[tuple[int, Iterable[Any]]]) -> list[DataFile]:
-    """Write rows into the folder of a table. Files with equal rows have equal bytes and names.
+    """Write rows of episodes, in the order of their numbers, into the folder of a table.
 
-    Args:
-        table: the folder.
-        episodes: the number of each episode, in rising order, and its rows as pyarrow tables of bounded size.
+    The rows are pyarrow tables of bounded size. Files with equal rows have equal bytes and names.
     """
     found: list[DataFile] = []
     for first_of_range, of_range in groupby(episodes, lambda episode: episode[0] // RANGE_EPISODES * RANGE_EPISODES):
@@ -289,12 +266,9 @@ def storage_options(uri: str) -> dict[str, str]:
 
 
 class TransactionLog:
-    """The log of a table in a folder or a bucket.
+    """The log of a table in a local folder, or at a URL with storage options of deltalake.
 
-    Args:
-        uri: a local folder, or a URL of deltalake.
-        schema: pyarrow schema of the rows, without the column of the partitions.
-        storage: options of deltalake for the URL, such as credentials.
+    The schema is that of the rows, without the column of the partitions.
     """
 
     def __init__(self, uri: str, schema: Any, storage: dict[str, str] | None = None) -> None:
@@ -333,11 +307,6 @@ class TransactionLog:
         except RoboCacheError:
             if not self.exists():
                 raise
-
-    def transaction(self, name: str) -> int | None:
-        """Return the version of a transaction identifier; None if no commit has it."""
-        version: int | None = self.table().transaction_version(name)
-        return version
 
     def reserve(self, append: str, episodes: int) -> int:
         """Reserve numbers of episodes for an append; return the first. For the same append it is the same."""
@@ -386,11 +355,7 @@ class TransactionLog:
 
 
 def check_log(root: AnyPath, name: str) -> None:
-    """Refuse the log of a table of a local dataset, which deltalake will read, if a file of it cannot be used.
-
-    Errors:
-        DatasetError: a file of it leads out of the dataset, or is not a regular file.
-    """
+    """Refuse the log of a table of a local dataset, which deltalake will read, if a file of it cannot be used."""
     folder = root / name / LOG
     for path in folder.iterdir() if isinstance(folder, Path) and folder.is_dir() else ():
         if not path.is_dir():
@@ -496,19 +461,12 @@ _OF_EPISODE = ("episode", "recording_key", "append", "start_ns", "stop_ns")
 
 @dataclass(frozen=True)
 class Appended:
-    """What an append did.
+    """What an append did."""
 
-    Attributes:
-        first: the number of its first episode.
-        episodes: their number.
-        known: recordings that were in the table, and are left out.
-        folder: of its files in the dataset; empty without episodes.
-    """
-
-    first: int
-    episodes: int
-    known: int
-    folder: str = ""
+    first: int  # the number of its first episode
+    episodes: int  # their number
+    known: int  # recordings that were in the table, and are left out
+    folder: str = ""  # of its files in the dataset; empty without episodes
 
 
 def append_dataset(new: Path, out: str | AnyPath) -> Appended:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +14,15 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import values_of
-from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
+from robocache_ros.formats.columns import (
+    ArrayRows,
+    ExportedStream,
+    FileRows,
+    array_of,
+    channels_last,
+    export_columns,
+    read_marks,
+)
 from robocache_ros.formats.delta.log import ARRAY, EPISODES, LAYOUT, TICKS, check_log, reached, storage_options
 from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.parquet import read_parquet, row_group
@@ -32,7 +39,7 @@ from robocache_ros.storage.paths import AnyPath, as_path
 from robocache_ros.untrusted_files import DatasetFile, dataset_file, file_below, path_below
 
 
-class EpisodeRow(NamedTuple):
+class _EpisodeRow(NamedTuple):
     """What the table of episodes states of an episode."""
 
     number: int
@@ -43,103 +50,16 @@ class EpisodeRow(NamedTuple):
     stop_ns: int
 
 
-@dataclass(frozen=True)
-class TickFile:
-    """A file of the table of ticks, and the first and the last episode in it; None: the log does not state them."""
-
-    path: str
-    first: int | None
-    last: int | None
-
-    def may_have(self, episode: int) -> bool:
-        """Whether an episode can be in the file."""
-        return self.first is None or self.last is None or self.first <= episode <= self.last
-
-
-@dataclass(frozen=True)
-class DeltaTables:
-    """What the logs of both tables state.
-
-    Attributes:
-        episodes: by their numbers.
-        files: of the table of ticks.
-        layout: of the rows.
-        arrays: shape and dtype of the streams of voxels and depth images.
-    """
-
-    episodes: list[EpisodeRow]
-    files: list[TickFile]
-    layout: dict[str, Any]
-    arrays: dict[str, dict[str, Any]]
-
-
-def read_tables(folder: AnyPath, version: int | None) -> DeltaTables:
-    """Read the logs, and the table of episodes.
-
-    Args:
-        folder: of the dataset.
-        version: of the table of episodes; None: the newest.
-
-    Errors:
-        DatasetError: there are no such tables, or they are not those of this package.
-    """
-    where = printable(folder)
-    for name in (EPISODES, TICKS):
-        check_log(folder, name)
-    with _errors(folder):
-        deltalake, options = need("deltalake", "fleet"), storage_options(str(folder))
-        episodes = deltalake.DeltaTable(f"{folder}/{EPISODES}", version=version, storage_options=options)
-        # After that of episodes: it has all ticks of these.
-        ticks = deltalake.DeltaTable(f"{folder}/{TICKS}", storage_options=options)
-        of_episodes, actions = (
-            need("pyarrow", "datasets").table(table.get_add_actions(flatten=True)).to_pylist()
-            for table in (episodes, ticks)
-        )
-        for file in (*of_episodes, *actions):
-            path_below(folder, file["path"])
-        fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
-    with refusing(where, "not an export", "export it with --format delta"):
-        paths = [file_below(folder, f"{EPISODES}/{file['path']}") for file in of_episodes]
-        found = [row for path in paths for row in _episode_rows(path)]
-        if len(found) > MAX_EPISODES:
-            raise DatasetError(f"{where}: {len(found):,} episodes; at most {MAX_EPISODES:,} are read")
-        files = [TickFile(file["path"], *(file.get(f"{each}.episode") for each in ("min", "max"))) for file in actions]
-        layout = json.loads(fields["tick_ns"][LAYOUT])
-        arrays = {name: json.loads(stated[ARRAY]) for name, stated in fields.items() if ARRAY in stated}
-    return DeltaTables(sorted(found), files, layout, arrays)
-
-
-def _episode_rows(path: DatasetFile) -> list[EpisodeRow]:
-    table = read_parquet(path, ["episode", *EpisodeRow._fields[1:]], distinct=True)
-    rows = [EpisodeRow(*row) for row in zip(*map(values_of, table.columns), strict=True)]
+def _episode_rows(path: DatasetFile) -> list[_EpisodeRow]:
+    table = read_parquet(path, ["episode", *_EpisodeRow._fields[1:]], distinct=True)
+    rows = [_EpisodeRow(*row) for row in zip(*map(values_of, table.columns), strict=True)]
     if odd := [row for row in rows if not (isinstance(row.number, int) and isinstance(row.length, int))]:
         raise ValueError(f"episode {odd[0].number} of {odd[0].length} ticks")
     return rows
 
 
-def tick_rows(folder: AnyPath, files: list[TickFile], episode: EpisodeRow, where: str) -> Any:
-    """Return the rows of an episode as a pyarrow table, in the order of its ticks.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or rows are missing.
-    """
-    arrow = need("pyarrow", "datasets")
-    paths = [file.path for file in files if file.may_have(episode.number)]
-    parts = [read_parquet(file_below(folder, f"{TICKS}/{path}"), equal=("episode", episode.number)) for path in paths]
-    if not parts:
-        raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
-    table = arrow.concat_tables(parts).sort_by("tick").combine_chunks()
-    if not np.array_equal(table["tick"], np.arange(episode.length)):
-        raise DatasetError(f"{where}: {len(table):,} rows, not ticks 0 to {episode.length - 1:,}; export it again")
-    return table
-
-
 def blob(path: DatasetFile, row: int) -> bytes:
-    """Return the bytes in a row of a file of images or arrays.
-
-    Errors:
-        DatasetError: the file is missing or damaged, or there is no such row.
-    """
+    """Return the bytes in a row of a file of images or arrays."""
     table, place = row_group(path, row, ("data",))
     data: bytes = table["data"][place].as_py()
     return data
@@ -169,22 +89,39 @@ class DeltaEpisodes:
     Args:
         path: the folder with `ticks` and `episodes`.
         version: of the table of episodes; None: the newest when the dataset is opened.
-
-    Errors:
-        DatasetError: the tables cannot be read, or are not an export of this project.
     """
 
     def __init__(self, path: str | AnyPath, *, version: int | None = None) -> None:
-        self.folder = as_path(path)
-        self.name = self.folder.name
-        tables = read_tables(self.folder, version)
-        self.export = export_columns({"layout": tables.layout}, printable(self.folder))
-        self._episodes, self._files, self._arrays = tables.episodes, tables.files, tables.arrays
+        folder = self.folder = as_path(path)
+        self.name, where = folder.name, printable(folder)
+        for name in (EPISODES, TICKS):
+            check_log(folder, name)
+        with _errors(folder):
+            deltalake, options = need("deltalake", "fleet"), storage_options(str(folder))
+            episodes = deltalake.DeltaTable(f"{folder}/{EPISODES}", version=version, storage_options=options)
+            # After that of episodes: it has all ticks of these.
+            ticks = deltalake.DeltaTable(f"{folder}/{TICKS}", storage_options=options)
+            of_episodes, self._files = (
+                need("pyarrow", "datasets").table(table.get_add_actions(flatten=True)).to_pylist()
+                for table in (episodes, ticks)
+            )
+            for file in (*of_episodes, *self._files):
+                path_below(folder, file["path"])
+            fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
+        with refusing(where, "not an export", "export it with --format delta"):
+            paths = [file_below(folder, f"{EPISODES}/{file['path']}") for file in of_episodes]
+            self._episodes = sorted(row for path in paths for row in _episode_rows(path))
+            if len(self._episodes) > MAX_EPISODES:
+                raise DatasetError(f"{where}: {len(self._episodes):,} episodes; at most {MAX_EPISODES:,} are read")
+            layout = json.loads(fields["tick_ns"][LAYOUT])
+            # Shape and dtype of the streams of voxels and depth images.
+            self._arrays = {name: json.loads(stated[ARRAY]) for name, stated in fields.items() if ARRAY in stated}
+        self.export = export_columns({"layout": layout}, where)
 
     @property
     def files(self) -> tuple[AnyPath, ...]:
         """The files by which a change of the dataset is noticed: their names are those of their contents."""
-        return tuple(path_below(self.folder, f"{TICKS}/{file.path}") for file in self._files)
+        return tuple(path_below(self.folder, f"{TICKS}/{file['path']}") for file in self._files)
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -195,9 +132,8 @@ class DeltaEpisodes:
         where = f"{printable(self.folder)}: episode {episode.number}"
         if not 0 < episode.length <= MAX_STEPS:
             raise DatasetError(f"{where}: {episode.length:,} ticks; 1 to {MAX_STEPS:,} are read")
-        table = tick_rows(self.folder, self._files, episode, where)
+        table = self._ticks(episode, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         errors = (*MALFORMED, need("pyarrow", "datasets").ArrowException)
         with refusing(where, advice="export it again", errors=errors):
             ticks = table["tick_ns"].to_numpy()
@@ -207,19 +143,36 @@ class DeltaEpisodes:
                     found[name] = numbers(_vector(table[name].combine_chunks(), about), f"{where}: {name}")
                 elif about.kind != "vector" and name in table.column_names:
                     column = table[name].combine_chunks()
-                    (arrays if name in self._arrays else found)[name] = self._media(name, column, where)
+                    found[name] = self._media(name, column, where)
             rewards = table[REWARD].combine_chunks()
         known = None if rewards.null_count else rewards.to_numpy()
         marks = read_marks(self.export, valid, age_ns, where)
-        streams = self.export.episode_streams(ticks, marks, found, arrays, known, where)
+        streams = self.export.episode_streams(ticks, marks, found, known, where)
         return SourceEpisode(streams, episode.task, self.name, where, episode.success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""
-        episode: EpisodeRow = self._episodes[index]
+        episode: _EpisodeRow = self._episodes[index]
         if not all(isinstance(stamp, int) for stamp in (episode.start_ns, episode.stop_ns)):
             raise DatasetError(f"{printable(self.folder)}: episode {episode.number}: has no ticks; leave it out")
         return episode.start_ns, episode.stop_ns
+
+    def _ticks(self, episode: _EpisodeRow, where: str) -> Any:
+        """Return the rows of an episode as a pyarrow table, in the order of its ticks."""
+        paths = [
+            file["path"]
+            for file in self._files
+            for first, last in ((file.get("min.episode"), file.get("max.episode")),)
+            if first is None or last is None or first <= episode.number <= last  # else it cannot be in the file
+        ]
+        equal = ("episode", episode.number)
+        parts = [read_parquet(file_below(self.folder, f"{TICKS}/{path}"), equal=equal) for path in paths]
+        if not parts:
+            raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
+        table = need("pyarrow", "datasets").concat_tables(parts).sort_by("tick").combine_chunks()
+        if not np.array_equal(table["tick"], np.arange(episode.length)):
+            raise DatasetError(f"{where}: {len(table):,} rows, not ticks 0 to {episode.length - 1:,}; export it again")
+        return table
 
     def _by_stream(self, column: Any) -> NDArray[Any]:
         """(T, N) fields of a struct in the order of the streams, 0 where they are null."""
@@ -245,20 +198,11 @@ class DeltaEpisodes:
             shape, kind = tuple(map(int, stated["shape"])), self.export.streams[name].kind
             read = partial(_array, path, rows, shape, str(stated["dtype"]), kind)
             return ArrayRows(len(rows), read, f"{where}: {name}")
-        return _ImageRows(path, rows)
+        return FileRows(len(rows), partial(_image, path, rows))
 
 
-class _ImageRows:
-    """The PNG files of an episode, each read when it is asked for."""
-
-    def __init__(self, path: DatasetFile, rows: NDArray[np.int64]) -> None:
-        self._path, self._rows = path, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: int) -> bytes:
-        return blob(self._path, int(self._rows[row]))
+def _image(path: DatasetFile, rows: NDArray[np.int64], row: int) -> bytes:
+    return blob(path, int(rows[row]))
 
 
 def _array(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from robocache_ros.bags.stats import TopicStats
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.formats import recording as recording_file
-from robocache_ros.formats.dataset import Episode, ExportedDataset
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.delta.log import (
     APPENDS,
     DELAYS,
@@ -25,7 +25,6 @@ from robocache_ros.formats.delta.log import (
     EPISODES_NUMBERED,
     SHARES,
     TICKS,
-    DataFile,
     TransactionLog,
     check_names,
     done,
@@ -36,7 +35,6 @@ from robocache_ros.formats.delta.log import (
     place_type,
     recording_key,
     tick_schema,
-    undescribed,
     vector_type,
     write_data_files,
 )
@@ -53,15 +51,8 @@ BLOBS_PATH = "{kind}/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.pa
 Place = tuple[str, int]  # of an episode: the file, relative to the dataset, and its first frame or row in it
 
 
-class MediaFiles:
-    """Writes the images and arrays of some episodes of a dataset, and tells where those of a tick are.
-
-    Args:
-        dataset: the dataset.
-        encodings: of each stored stream of 8-bit images.
-        folder: where the dataset is written.
-        below: the folder of these files in it.
-    """
+class _MediaFiles:
+    """Writes the images and arrays of a dataset to files `below` a folder, and tells where those of a tick are."""
 
     def __init__(self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path, below: str) -> None:
         self._dataset, self._encodings = dataset, encodings
@@ -70,7 +61,6 @@ class MediaFiles:
         self._places: dict[str, list[Place]] = {}  # by episode
 
     def write(self) -> None:
-        """Write the files of all episodes."""
         for name in self.names:
             write = self._write_video if self._encodings.get(name) in VIDEO else self._write_blobs
             self._places[name] = list(write(name))
@@ -84,7 +74,7 @@ class MediaFiles:
             if self._encodings.get(name) in VIDEO:
                 rows, present = first + np.arange(episode.length), np.ones(episode.length, bool)
             else:
-                numbers, present = _numbered(self._samples(episode, name))
+                numbers, present = _numbered(self._media(episode, name).samples)
                 rows = first + numbers
             columns = [pyarrow.repeat(path, episode.length), pyarrow.array(rows)]
             mask = pyarrow.array(~present)
@@ -121,17 +111,15 @@ class MediaFiles:
     def _blobs(self, episode: Episode, name: str) -> Iterator[Any]:
         pyarrow = need("pyarrow", "export")
         stamps = episode.stamps_ns[:, episode.layout.names.index(name)]
-        data_of = self._images(episode, name).__getitem__ if name in self._encodings else episode.arrays(name).data
-        for start, _, sample in runs(self._samples(episode, name)):
+        media = self._media(episode, name)
+        for start, _, sample in runs(media.samples):
             if sample >= 0:
-                data = pyarrow.array([data_of(start)], pyarrow.binary())
+                data = pyarrow.array([media[start]], pyarrow.binary())
                 yield pyarrow.table({"stamp_ns": column(np.array(stamps[start : start + 1])), "data": data})
 
-    def _samples(self, episode: Episode, name: str) -> NDArray[np.int64]:
-        return (self._images(episode, name) if name in self._encodings else episode.arrays(name)).samples
-
-    def _images(self, episode: Episode, name: str) -> Any:
-        return episode.images(name, self._encodings[name])
+    def _media(self, episode: Episode, name: str) -> StoredMedia:
+        encoding = self._encodings.get(name)
+        return episode.images(name, encoding) if encoding else episode.arrays(name)
 
 
 def _numbered(samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -145,14 +133,10 @@ PART_BYTES = 16 << 20  # rows that are converted at once
 
 
 def tick_tables(episode: Episode, media: Mapping[str, Any], schema: Any) -> Iterator[Any]:
-    """Yield the rows of an episode in tables of bounded size.
-
-    Args:
-        episode: the episode.
-        media: (T,) column of each stored stream of images or voxels.
-        schema: of the rows.
-    """
+    """Yield the rows of an episode in tables of bounded size, given a column for each stream of images or voxels."""
     pyarrow = need("pyarrow", "export")
+    # The metadata of the columns are stated once, by the log, and not by each file.
+    bare = pyarrow.schema([field.remove_metadata() for field in schema])
     step = max(1, PART_BYTES // (16 * episode.layout.row_width))
     for start in range(0, episode.length, step):
         rows = slice(start, min(start + step, episode.length))
@@ -166,7 +150,7 @@ def tick_tables(episode: Episode, media: Mapping[str, Any], schema: Any) -> Iter
             "next_reward": _outcome(episode, "reward", episode.rewards[rows]),
             "next_success": _outcome(episode, "success", episode.successes[rows]),
         }
-        yield pyarrow.table([columns[name] for name in schema.names], schema=undescribed(schema))
+        yield pyarrow.table([columns[name] for name in schema.names], schema=bare)
 
 
 def _vectors(episode: Episode, rows: slice) -> dict[str, Any]:
@@ -231,60 +215,20 @@ def _struct(columns: Sequence[Any], names: Sequence[str], missing: NDArray[np.bo
     return pyarrow.StructArray.from_arrays(list(columns), fields=fields, mask=mask)
 
 
-@dataclass(frozen=True)
-class OfRecording:
-    """What the rows of the episodes of a recording have in common.
-
-    Attributes:
-        key: a hash of its files and of the part of it that is used: the same recording has the same key.
-        counters: `stream`, `counter` and `count` of each counter.
-        delays: of the messages of each stream, from their stamp to their arrival; None without stamps.
-    """
-
-    key: str
-    counters: list[dict[str, Any]]
-    delays: dict[str, dict[str, float] | None]
-
-
-def recording_of(dataset: ExportedDataset, index: int, episode: Episode) -> OfRecording:
-    """Return what is known of a recording of a dataset, given its index and one of its episodes."""
-    stated = dataset.provenance["recordings"][index]
-    loaded, _ = recording_file.load_recording(
-        episode.piece, episode.recording, dataset.spec, dataset.options.visibility
-    )
-    counters = [
-        {"stream": stream, "counter": counter, "count": count}
-        for stream, counts in sorted(stated["counters"].items())
-        for counter, count in sorted(counts.items())
-    ]
-    return OfRecording(recording_key(stated), counters, _delays(dataset.spec, loaded.topics))
-
-
-def episode_row(dataset: ExportedDataset, episode: Episode, recording: OfRecording, append: str) -> dict[str, Any]:
-    """Return the row of an episode.
-
-    Args:
-        dataset: the dataset.
-        episode: one of its episodes.
-        recording: its recording.
-        append: the append that it is of.
-    """
-    names = dataset.layout.names
+def episode_row(dataset: ExportedDataset, episode: Episode, of_recording: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of an episode, given what is the same in all rows of its recording."""
+    names, inputs = dataset.layout.names, np.flatnonzero(dataset.spec.inputs)
     ticks, valid = episode.ticks_ns, np.array(episode.valid)
     shares = {name: (valid == state).mean(axis=0) for name, state in SHARES.items()}
-    inputs = valid[:, np.flatnonzero(dataset.spec.inputs)]
-    quality = {name: float(share[np.flatnonzero(dataset.spec.inputs)].mean()) for name, share in shares.items()}
-    quality |= {
-        "complete": float((inputs > 0).all(axis=1).mean()),
-        "all_aligned": float((inputs == 1).all(axis=1).mean()),
-    }
+    quality = {name: float(share[inputs].mean()) for name, share in shares.items()}
+    quality["complete"] = float((valid[:, inputs] > 0).all(axis=1).mean())
+    quality["all_aligned"] = float((valid[:, inputs] == 1).all(axis=1).mean())
     start_ns, stop_ns = int(ticks[0]), int(ticks[-1])
     return {
         "episode": episode.index,
         "length": episode.length,
         "recording": printable(episode.recording, 1000),
         "recording_episode": episode.number,
-        "recording_key": recording.key,
         "task": episode.task,
         "robot": dataset.options.robot_type,
         "success": episode.success,
@@ -295,10 +239,25 @@ def episode_row(dataset: ExportedDataset, episode: Episode, recording: OfRecordi
         "rate_hz": dataset.rate_hz,
         "quality": quality,
         **{name: dict(zip(names, share.tolist(), strict=True)) for name, share in shares.items()},
-        "delay_ms": recording.delays,
-        "counters": recording.counters,
-        "append": append,
+        **of_recording,
     }
+
+
+def _of_recording(dataset: ExportedDataset, index: int, episode: Episode) -> dict[str, Any]:
+    """Return what the rows of the episodes of a recording have in common, given one of them.
+
+    The key is a hash of its files and of the part of it that is used. Delays are of the messages of each stream, from
+    their stamp to their arrival; None without stamps.
+    """
+    stated = dataset.provenance["recordings"][index]
+    spec, visibility = dataset.spec, dataset.options.visibility
+    loaded, _ = recording_file.load_recording(episode.piece, episode.recording, spec, visibility)
+    counters = [
+        {"stream": stream, "counter": counter, "count": count}
+        for stream, counts in sorted(stated["counters"].items())
+        for counter, count in sorted(counts.items())
+    ]
+    return {"recording_key": recording_key(stated), "delay_ms": _delays(spec, loaded.topics), "counters": counters}
 
 
 def _delays(spec: FusionSpec, topics: Mapping[str, TopicStats]) -> dict[str, dict[str, float] | None]:
@@ -311,65 +270,25 @@ def _delays(spec: FusionSpec, topics: Mapping[str, TopicStats]) -> dict[str, dic
     return found
 
 
-class NewEpisodes:
-    """The episodes of an export that become rows of the tables.
+def _episode_rows(dataset: ExportedDataset, append: str) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number of each episode, and its row as a table."""
+    table, schema = need("pyarrow", "export").Table, episode_schema(dataset.layout.names)
+    last, found = -1, {}
+    for episode, stated in zip(dataset.episodes, dataset.provenance["episodes"], strict=True):
+        if stated["recording"] != last:
+            last = stated["recording"]
+            found = {**_of_recording(dataset, last, episode), "append": append}
+        yield episode.index, [table.from_pylist([episode_row(dataset, episode, found)], schema=schema)]
 
-    Args:
-        dataset: of the export.
-        encodings: of each stored stream of 8-bit images.
-        folder: where files are written, with the paths that they have in the dataset.
 
-    Attributes:
-        id: of the append: a hash of the recordings and of all that decides what is written of them.
-        time_ms: of the commits; it is that of the last recording, and not of the export.
-        tick_schema, episode_schema: pyarrow schemas of the rows, without the partitions.
-    """
-
-    def __init__(self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path) -> None:
-        stated = dataset.provenance
-        self._dataset, self._folder, self._encodings = dataset, folder, encodings
-        self._recordings = [episode["recording"] for episode in stated["episodes"]]  # of each episode
-        self.id = self._identity()
-        self.time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in stated["recordings"]))
-        self._media = MediaFiles(dataset, encodings, folder, f"{APPENDS}/{self.id}")
-        self.tick_schema = tick_schema(dataset.layout, {name: dataset.arrays.get(name) for name in self._media.names})
-        self.episode_schema = episode_schema(dataset.layout.names)
-
-    def write_media(self) -> None:
-        """Write the provenance, and the files that rows name."""
-        (self._folder / APPENDS / self.id).mkdir(parents=True)
-        write_provenance(self._folder / APPENDS / self.id / "robocache.json", self._dataset, self._encodings)
-        self._media.write()
-
-    def write_ticks(self) -> list[DataFile]:
-        """Write the rows of ticks."""
-
-        def rows(episode: Episode) -> Iterator[Any]:
-            yield from tick_tables(episode, self._media.columns(episode), self.tick_schema)
-
-        of_episodes = ((episode.index, rows(episode)) for episode in self._dataset.episodes)
-        return write_data_files(self._folder / TICKS, of_episodes)
-
-    def write_episodes(self) -> list[DataFile]:
-        """Write the rows of episodes."""
-        return write_data_files(self._folder / EPISODES, self._episode_rows())
-
-    def _episode_rows(self) -> Iterator[tuple[int, list[Any]]]:
-        table = need("pyarrow", "export").Table
-        last, found = -1, None
-        for episode, recording in zip(self._dataset.episodes, self._recordings, strict=True):
-            if found is None or recording != last:
-                last, found = recording, recording_of(self._dataset, recording, episode)
-            row = episode_row(self._dataset, episode, found, self.id)
-            yield episode.index, [table.from_pylist([row], schema=self.episode_schema)]
-
-    def _identity(self) -> str:
-        stated = self._dataset.provenance
-        keys = [recording_key(recording) for recording in stated["recordings"]]
-        options = {name: value for name, value in asdict(self._dataset.options).items() if name != "formats"}
-        episodes = [(keys[of], about) for of, about in zip(self._recordings, stated["episodes"], strict=True)]
-        decides = {"layout": stated["layout"], "options": options, "device": stated["device"], "episodes": episodes}
-        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
+def _identity(dataset: ExportedDataset) -> str:
+    """Return the name of an append: a hash of the recordings and of all that decides what is written of them."""
+    stated = dataset.provenance
+    keys = [recording_key(recording) for recording in stated["recordings"]]
+    options = {name: value for name, value in asdict(dataset.options).items() if name != "formats"}
+    episodes = [(keys[about["recording"]], about) for about in stated["episodes"]]
+    decides = {"layout": stated["layout"], "options": options, "device": stated["device"], "episodes": episodes}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
 
 
 # Delta Lake: a table with a row a tick, and one with a row an episode (https://delta.io), for queries.
@@ -380,7 +299,7 @@ class NewEpisodes:
 #            depth images that rows of ticks name
 
 
-class DeltaFormat:
+class _DeltaFormat:
     """Delta Lake tables."""
 
     name = "delta"
@@ -398,16 +317,32 @@ class DeltaFormat:
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write both tables, each with one commit. Equal pieces in equal order give equal bytes, also of the logs."""
-        new = NewEpisodes(dataset, dataset.encodings(video_or_png), folder)
-        new.write_media()
-        for table, schema, write, name in (
-            (TICKS, new.tick_schema, new.write_ticks, new.id),
-            (EPISODES, new.episode_schema, new.write_episodes, done(new.id)),
-        ):
-            files = write()
-            given = {EPISODES_NUMBERED: len(dataset.episodes)} if table == EPISODES else {}
-            TransactionLog(str(folder / table), schema).create(files, new.time_ms, {**given, name: 0})
-            make_repeatable(folder / table, f"{new.id}/{table}", new.time_ms)
+        append, encodings = _identity(dataset), dataset.encodings(video_or_png)
+        (folder / APPENDS / append).mkdir(parents=True)
+        write_provenance(folder / APPENDS / append / "robocache.json", dataset, encodings)
+        media = _MediaFiles(dataset, encodings, folder, f"{APPENDS}/{append}")
+        media.write()
+        ticks = tick_schema(dataset.layout, {name: dataset.arrays.get(name) for name in media.names})
+
+        def tick_rows(episode: Episode) -> Iterator[Any]:
+            yield from tick_tables(episode, media.columns(episode), ticks)
+
+        of_ticks = ((episode.index, tick_rows(episode)) for episode in dataset.episodes)
+        tables: tuple[tuple[str, Any, Iterator[tuple[int, Iterable[Any]]], dict[str, int]], ...] = (
+            (TICKS, ticks, of_ticks, {append: 0}),
+            (
+                EPISODES,
+                episode_schema(dataset.layout.names),
+                _episode_rows(dataset, append),
+                {EPISODES_NUMBERED: len(dataset.episodes), done(append): 0},
+            ),
+        )
+        # The time of the last recording, and not of the export.
+        time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in dataset.provenance["recordings"]))
+        for table, schema, rows, transactions in tables:
+            files = write_data_files(folder / table, rows)
+            TransactionLog(str(folder / table), schema).create(files, time_ms, transactions)
+            make_repeatable(folder / table, f"{append}/{table}", time_ms)
 
 
-DELTA = DeltaFormat()
+DELTA = _DeltaFormat()

@@ -23,21 +23,13 @@ from robocache_ros.formats.lerobot.schema import PROVENANCE
 from robocache_ros.formats.parquet import Table, column, read_parquet, row_group
 from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.read import DatasetError, check_image_bytes, read_object, refusing
-from robocache_ros.formats.write import FileTask, array_bytes
+from robocache_ros.formats.write import FileTask, media_bytes
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below
 
 
-def coordinate_type(shape: tuple[int, ...]) -> str:
-    """Return the dtype of coordinates in a grid with this shape, (X, Y, Z) or (F, X, Y, Z): uint8 or uint16."""
-    return "uint8" if max(shape[-3:]) <= 1 << 8 else "uint16"
-
-
 def to_sparse(grid: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the voxels of a grid that are not empty, in C order of x, y, z.
-
-    Args:
-        grid: (X, Y, Z), or (F, X, Y, Z) with F features per voxel.
+    """Return the voxels of a grid, (X, Y, Z) or with features (F, X, Y, Z), that are not empty, in C order of x, y, z.
 
     Returns:
         (K, 3) uint8 or uint16 indices x, y, z, and (K, F) values, F = 1 without features. A voxel is empty if all
@@ -46,7 +38,7 @@ def to_sparse(grid: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     grids = np.ascontiguousarray(grid if grid.ndim == 4 else grid[None])
     bits = grids.view(f"u{grids.itemsize}")
     x, y, z = np.nonzero(bits.any(axis=0))
-    coordinates = np.stack([x, y, z], axis=1).astype(coordinate_type(grid.shape))
+    coordinates = np.stack([x, y, z], axis=1).astype("uint8" if max(grid.shape[-3:]) <= 1 << 8 else "uint16")
     return coordinates, np.ascontiguousarray(grids[:, x, y, z].T)
 
 
@@ -101,17 +93,17 @@ class StoredArrays:
         """Return the array in a row of a table of a file."""
         if not self.is_sparse:
             return array_of(self.shape, self.dtype, table["data"][row].as_py())
-        return sparse_grid(table, row, self.shape)
+        coords, values = (
+            table[name][row].values.flatten().to_numpy().reshape(-1, width)
+            for name, width in (("coords", 3), ("values", self.shape[0] if len(self.shape) == 4 else 1))
+        )
+        return to_dense(coords, values, self.shape)
 
 
 def stored_arrays(
     folder: AnyPath, stated: Mapping[str, Any], kinds: Mapping[str, str], where: str
 ) -> dict[str, StoredArrays]:
-    """Return the arrays of a dataset by stream, as its provenance describes them.
-
-    Errors:
-        DatasetError: the provenance is malformed.
-    """
+    """Return the arrays of a dataset by stream, as its provenance describes them."""
     found = {}
     with refusing(where, "arrays are malformed", "export it again"):
         for name, about in stated.items():
@@ -161,15 +153,6 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
         return np.concatenate([np.zeros((0, 2), np.int64), *frames]), found
 
 
-def sparse_grid(table: Any, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the grid in a row of a sparse table."""
-    coords, values = (
-        table[name][row].values.flatten().to_numpy().reshape(-1, width)
-        for name, width in (("coords", 3), ("values", shape[0] if len(shape) == 4 else 1))
-    )
-    return to_dense(coords, values, shape)
-
-
 def array_tasks(dataset: ExportedDataset, chunk_files: int, depth_videos: Sequence[str] = ()) -> list[FileTask]:
     """Return the tasks that write the voxels and the images that are not 8-bit (depth) of a dataset, one per stream.
 
@@ -183,7 +166,7 @@ def array_tasks(dataset: ExportedDataset, chunk_files: int, depth_videos: Sequen
     return [
         FileTask(
             f"arrays/{name}",
-            dataset.frames * array_bytes(dataset, name),
+            dataset.frames * media_bytes(dataset, name),
             partial(_write_stream, name=name, chunk_files=chunk_files),
         )
         for name in dataset.arrays
@@ -223,9 +206,8 @@ def _rows(episode: Episode, stream: str, *, sparse: bool) -> Iterator[Any]:
     pyarrow = need("pyarrow", "export")
     arrays = episode.arrays(stream)
     stamps = episode.stamps_ns[:, episode.layout.names.index(stream)]
-    for start, stop, _ in runs(arrays.samples):
-        data = arrays.data(start)
-        if data is not None:
+    for start, stop, sample in runs(arrays.samples):
+        if sample >= 0:
             columns = {
                 "episode_index": column(np.array([episode.index])),
                 "frame_from": column(np.array([start])),
@@ -233,10 +215,10 @@ def _rows(episode: Episode, stream: str, *, sparse: bool) -> Iterator[Any]:
                 "stamp_ns": column(stamps[start : start + 1]),
             }
             if sparse:
-                coords, values = to_sparse(arrays.info.array(data))
+                coords, values = to_sparse(arrays.array(start))
                 columns |= {"coords": _list(coords), "values": _list(values)}
             else:
-                columns["data"] = pyarrow.array([data], pyarrow.binary())
+                columns["data"] = pyarrow.array([arrays[start]], pyarrow.binary())
             yield pyarrow.table(columns)
 
 

@@ -80,11 +80,7 @@ class Info:
         return {key: feature for key, feature in self.features.items() if feature.dtype == "video"}
 
     def path(self, template: str, **values: int | str) -> str:
-        """Return the path of a file from one of the templates of info.json.
-
-        Errors:
-            RoboCacheError: the template is missing or names something else.
-        """
+        """Return the path of a file from one of the templates of info.json."""
         pattern = self.raw.get(template)
         if not isinstance(pattern, str):
             raise RoboCacheError(f"{schema.INFO}: has no {template}")
@@ -121,11 +117,7 @@ class Info:
 
 
 def read_info(dataset: Path) -> Info:
-    """Read info.json.
-
-    Errors:
-        RoboCacheError: it cannot be read, or fps or the features are not usable.
-    """
+    """Read info.json."""
     raw = read_json(dataset, schema.INFO)
     fps = raw.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e6:
@@ -170,23 +162,13 @@ def _check_standard_features(findings: Findings, info: Info) -> None:
         findings.skip("actions: the dataset has none, so no policy can be trained to act")
 
 
-class LeRobotRows:
-    """Checks the rows of a dataset, episode by episode, and of one that this package wrote its own columns.
-
-    Attributes:
-        info: the contents of info.json.
-        tasks: the tasks, by their index.
-        starts: the first row of each episode so far, and the number of rows so far.
-        exported: what the provenance states; None without one.
-
-    Errors:
-        RoboCacheError: info.json cannot be used.
-    """
+class _LeRobotRows:
+    """Checks the rows of a dataset, episode by episode, and of one that this package wrote its own columns."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings, self.info = findings, read_info(findings.dataset)
-        self.tasks: list[str] = []
-        self.starts = [0]
+        self.tasks: list[str] = []  # by their index
+        self.starts = [0]  # the first row of each episode so far, and the number of rows
         self._last: TickRows | None = None  # of the last episode
         self._columns = ColumnFiles()
         self._usable: set[str] | None = None  # columns that every file has, with the shape of their feature
@@ -199,11 +181,9 @@ class LeRobotRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows so far."""
         return self.starts[-1]
 
     def close(self) -> None:
-        """Remove the values that are stored for statistics."""
         self._columns.close()
 
     def statistics(self, first: int = 0) -> dict[str, Stats]:
@@ -238,15 +218,7 @@ class LeRobotRows:
             self.findings.add(file, f"column {extra} is not a feature of {schema.INFO}")
 
     def check_rows(self, file: str, table: Any, episode: int, length: int, tasks: Any = None) -> None:
-        """Check the rows and the images of an episode.
-
-        Args:
-            file: name of the file, relative to the dataset.
-            table: the pyarrow table of the rows of the episode.
-            episode: its index.
-            length: the number of rows that it must have.
-            tasks: its tasks, as its metadata state them.
-        """
+        """Check the rows and the images of an episode, whose length and tasks are those in the metadata."""
         where = f"{file}, episode {episode}"
         self.findings.check(len(table) == length, where, f"{len(table)} rows; the episode has {length}")
         values: dict[str, NDArray[Any]] = {}
@@ -503,11 +475,7 @@ def _check_array_files(
 
 
 def _column(table: Any, key: str, feature: Feature) -> NDArray[Any]:
-    """Return the (T, ...) values of a column.
-
-    Errors:
-        RoboCacheError: it is missing, has null, or its values do not have the shape and the type of the feature.
-    """
+    """Return the (T, ...) values of a column."""
     if key not in table.column_names:
         raise RoboCacheError(f"column {printable(key, 60)} is missing")
     values = column_array(table[key], key)
@@ -534,13 +502,6 @@ def check_video(findings: Findings, name: str, info: Info, feature: Feature, spa
     """Check that a video has a frame for every row of the episodes in it, and no other.
 
     Frames are counted by their packets, without decoding. With `findings.decode` each of them is decoded.
-
-    Args:
-        findings: collects what is wrong.
-        name: the file, relative to the dataset.
-        info: of the dataset; codec and pixel format are compared in a dataset of this package.
-        feature: of the video.
-        spans: the episodes in the file.
     """
     with findings.reading(name):
         times, decoded, key_frames = _frames(findings, name, feature, feature.video if info.own else {})
@@ -618,7 +579,7 @@ Episode = dict[str, Any]  # a row of the episodes' table
 
 
 def _check_v3(findings: Findings) -> None:
-    with closing(LeRobotRows(findings)) as rows:
+    with closing(_LeRobotRows(findings)) as rows:
         rows.tasks = _tasks_v3(findings, rows)
         episodes = _episodes_v3(findings, rows)
         stored = _EpisodeStatistics(rows)
@@ -638,7 +599,7 @@ def _check_v3(findings: Findings) -> None:
         findings.skip("pictures in the videos: frames are counted, not decoded; --decode decodes them")
 
 
-def _tasks_v3(findings: Findings, rows: LeRobotRows) -> list[str]:
+def _tasks_v3(findings: Findings, rows: _LeRobotRows) -> list[str]:
     table = None
     with findings.reading(schema.TASKS):
         table = read_table(file_in(findings.dataset, schema.TASKS), schema.TASKS, distinct=True)
@@ -658,7 +619,7 @@ def _tasks_v3(findings: Findings, rows: LeRobotRows) -> list[str]:
     return [task for _, task in found]
 
 
-def _episodes_v3(findings: Findings, rows: LeRobotRows) -> list[Episode]:
+def _episodes_v3(findings: Findings, rows: _LeRobotRows) -> list[Episode]:
     """Return the episodes in order, without those that are not usable."""
     read: list[Episode] = []
     for name in files_in(findings.dataset, EPISODES):
@@ -697,7 +658,7 @@ def _episodes_v3(findings: Findings, rows: LeRobotRows) -> list[Episode]:
 
 
 def _check_file(
-    rows: LeRobotRows, name: str, path: DatasetFile, episodes: list[Episode], stored: _EpisodeStatistics
+    rows: _LeRobotRows, name: str, path: DatasetFile, episodes: list[Episode], stored: _EpisodeStatistics
 ) -> None:
     """Check the rows of a data file, in which its episodes are contiguous and in order."""
     findings, pyarrow = rows.findings, need("pyarrow", "export")
@@ -717,7 +678,7 @@ def _check_file(
                 stored.check(episode, first)
 
 
-def _check_v3_statistics(findings: Findings, rows: LeRobotRows, of_episodes: _EpisodeStatistics) -> None:
+def _check_v3_statistics(findings: Findings, rows: _LeRobotRows, of_episodes: _EpisodeStatistics) -> None:
     if not (findings.dataset / schema.STATS).exists():
         findings.add(schema.STATS, "is missing: policies normalise with it")
         return
@@ -736,7 +697,7 @@ def _check_v3_statistics(findings: Findings, rows: LeRobotRows, of_episodes: _Ep
             findings.skip("quantiles: LeRobot merges those of episodes, which is not exact")
 
 
-def _check_videos(findings: Findings, rows: LeRobotRows, key: str, episodes: list[Episode]) -> None:
+def _check_videos(findings: Findings, rows: _LeRobotRows, key: str, episodes: list[Episode]) -> None:
     listed, info = set(), rows.info
     for name, of_file in _by_file(rows, "video_path", f"videos/{key}", episodes, video_key=key):
         listed.add(name)
@@ -754,16 +715,12 @@ def _check_videos(findings: Findings, rows: LeRobotRows, key: str, episodes: lis
 
 
 class _EpisodeStatistics:
-    """The statistics of each episode, in the episodes' table.
+    """The statistics of each episode, in the episodes' table."""
 
-    Attributes:
-        images: by feature, those of the images of each episode.
-    """
-
-    def __init__(self, rows: LeRobotRows) -> None:
+    def __init__(self, rows: _LeRobotRows) -> None:
         self._rows = rows
         self._read: tuple[tuple[str, int], list[dict[str, Any]]] = (("", 0), [])
-        self.images: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.images: dict[str, list[dict[str, Any]]] = defaultdict(list)  # by feature, those of each episode
 
     def check(self, episode: Episode, first: int) -> None:
         """Compare the statistics of an episode with those of its values, which begin at row `first`."""
@@ -792,7 +749,7 @@ class _EpisodeStatistics:
 
 
 def _by_file(
-    rows: LeRobotRows, template: str, prefix: str, episodes: list[Episode], **names: str
+    rows: _LeRobotRows, template: str, prefix: str, episodes: list[Episode], **names: str
 ) -> Iterator[tuple[str, list[Episode]]]:
     """Return each file with the episodes in it, in order of the first episode."""
     files: dict[tuple[Any, Any], list[Episode]] = defaultdict(list)
@@ -810,7 +767,7 @@ LEROBOT_V3 = FormatCheck("LeRobot v3.0", partial(_has_version, "v3"), _check_v3)
 COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless original_key says otherwise
 
 
-def check_gr00t_statistics(findings: Findings, rows: LeRobotRows) -> None:
+def check_gr00t_statistics(findings: Findings, rows: _LeRobotRows) -> None:
     """Compare meta/stats.json with the values, if it exists."""
     if not (findings.dataset / schema.STATS).exists():
         return
@@ -870,7 +827,7 @@ def _check_part(findings: Findings, info: Info, name: str, part: dict[str, Any],
 
 
 def _check_v21(findings: Findings) -> None:
-    with closing(LeRobotRows(findings)) as rows:
+    with closing(_LeRobotRows(findings)) as rows:
         info = rows.info
         size = info.raw.get("chunks_size", 1000)
         text = f"chunks_size is {printable(size, 20)}; it must be a positive integer"
@@ -904,7 +861,7 @@ def _check_v21(findings: Findings) -> None:
         findings.skip(f"{schema.STATS}: there is none; GR00T computes it")
 
 
-def _episodes_v21(findings: Findings, rows: LeRobotRows, chunk: int) -> list[tuple[int, Any]]:
+def _episodes_v21(findings: Findings, rows: _LeRobotRows, chunk: int) -> list[tuple[int, Any]]:
     """Return the length and the tasks of each episode."""
     info, found = rows.info, []
     for number, row in enumerate(read_lines(findings.dataset, schema.EPISODES_V21)):
@@ -925,7 +882,7 @@ def _episodes_v21(findings: Findings, rows: LeRobotRows, chunk: int) -> list[tup
     return found
 
 
-def _check_episodes(findings: Findings, rows: LeRobotRows, episodes: list[tuple[int, Any]], chunk: int) -> None:
+def _check_episodes(findings: Findings, rows: _LeRobotRows, episodes: list[tuple[int, Any]], chunk: int) -> None:
     stored: list[dict[str, Any]] = []
     with findings.reading(schema.EPISODES_STATS):
         stored = read_lines(findings.dataset, schema.EPISODES_STATS)

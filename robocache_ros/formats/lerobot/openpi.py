@@ -22,9 +22,7 @@ from robocache_ros.untrusted_files import files_below
 def write_norm_stats(dataset: Path, stats: Mapping[str, Stats]) -> None:
     """Write the statistics of the states and the actions of all rows, if the dataset has both.
 
-    Args:
-        dataset: its folder. openpi finds the file by AssetsConfig(assets_dir="<dataset>/meta", asset_id="openpi").
-        stats: by feature.
+    openpi finds the file by AssetsConfig(assets_dir="<dataset>/meta", asset_id="openpi").
     """
     if not all(feature in stats for feature in OPENPI_KEYS.values()):
         return

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,11 +81,7 @@ class LeRobotLayout:
 
 
 def read_layout(folder: AnyPath) -> LeRobotLayout:
-    """Read the metadata of a dataset.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or the version is not known.
-    """
+    """Read the metadata of a dataset."""
     path = folder / schema.INFO
     if not path.exists():
         raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
@@ -97,8 +93,7 @@ def read_layout(folder: AnyPath) -> LeRobotLayout:
             raise DatasetError(
                 f"{where}: version {printable(version, 20)}, not {', '.join(VERSIONS)}; convert it with lerobot"
             )
-        layout = LeRobotLayout(fps, features, [], {})
-        videos = [*layout.videos, *layout.depth_videos]
+        videos = [name for name, about in features.items() if about.get("dtype") == "video"]
         read = _episodes_v3 if version == schema.VERSION_V3 else _episodes_v2
         episodes = read(folder, info, videos)
         tasks = _tasks_v3(folder) if version == schema.VERSION_V3 else _tasks_v2(folder)
@@ -140,9 +135,10 @@ def _episodes_v3(folder: AnyPath, info: Mapping[str, Any], videos: list[str]) ->
     columns = ["episode_index", "length", *(f"data/{place}" for place in places)]
     columns += [f"videos/{name}/{part}" for name in videos for part in (*places, "from_timestamp")]
     found: list[EpisodePlace] = []
+    types = need("pyarrow.types", "datasets")
     for path in paths:
         table = read_parquet(path, columns, distinct=True)
-        if other := [field.name for field in table.schema if not _is_number(field.type)]:
+        if other := [f.name for f in table.schema if not (types.is_integer(f.type) or types.is_floating(f.type))]:
             raise DatasetError(f"{printable(path)}: {printable(other[0], 40)} is not a number; get the file again")
         if len(found) + len(table) > MAX_EPISODES:
             raise DatasetError(f"{printable(folder)}: more than {MAX_EPISODES:,} episodes; split the dataset")
@@ -158,11 +154,6 @@ def _episodes_v3(folder: AnyPath, info: Mapping[str, Any], videos: list[str]) ->
             rows = filled(info["data_path"], **data)
             found.append(EpisodePlace(int(row["episode_index"]), int(row["length"]), rows, files))
     return sorted(found, key=lambda place: place.index)
-
-
-def _is_number(kind: Any) -> bool:
-    types = need("pyarrow.types", "datasets")
-    return bool(types.is_integer(kind) or types.is_floating(kind))
 
 
 def _episodes_v2(folder: AnyPath, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
@@ -202,6 +193,7 @@ class DepthFrames(VideoFrames):
     """The frames of an episode in a depth video: (H, W, 1) float32 in `unit`, 0 where there is no depth."""
 
     unit: str = "m"
+    is_depth: ClassVar[bool] = True
 
     def _empty(self, count: int, size: tuple[int, int]) -> NDArray[Any]:
         return np.empty((count, *size, 1), np.float32)
@@ -245,9 +237,6 @@ class LeRobotEpisodes:
         path: the folder with `meta/`.
         cameras: names of images, such as front of `observation.images.front`; None: all.
         episodes: numbers of the episodes to read, in this order, each once; None: all.
-
-    Errors:
-        DatasetError: a file is missing or damaged, or has no such camera or episode.
     """
 
     def __init__(
@@ -399,14 +388,14 @@ class LeRobotEpisodes:
             name: stored.of_episode(place.index, marks.valid[:, about.names.index(name)], where)
             for name, stored in self._arrays.items()
         }
-        found: dict[str, Any] = dict(images)
+        found: dict[str, Any] = {**images, **arrays, **depth}
         for name, role in ((STATE, "observation"), (ACTION, "action")):
             if name in columns:
                 found.update(about.split(numbers(columns[name], f"{where}: {name}"), role, f"{where}: {name}"))
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(schema.REWARD), where)
+        return about.episode_streams(ticks, marks, found, columns.get(schema.REWARD), where)
 
 
 def _chosen(episodes: Sequence[int], numbers: list[int]) -> list[int]:

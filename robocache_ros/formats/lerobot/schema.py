@@ -22,7 +22,6 @@ STANDARD = {
 }
 REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
 INTERVENTION = "intervention"  # as in LeRobot's datasets of corrections
-OUTCOMES = {REWARD: "float32", DONE: "bool", SUCCESS: "bool", INTERVENTION: "bool"}
 # How info.json describes the codes of depth videos, from which LeRobot computes depths.
 DEPTH_CODES = {"video.depth_min": MIN_M, "video.depth_max": MAX_M, "video.shift": SHIFT_M, "video.use_log": True}
 DEPTH_PIXELS = "gray12le"

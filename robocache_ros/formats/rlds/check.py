@@ -51,15 +51,7 @@ def _check(findings: Findings) -> None:
 
 
 class _Records:
-    """Checks the records of a dataset, and of one that this package wrote its own features.
-
-    Args:
-        inner: the folder of the dataset, with a slash.
-        columns: for the values whose statistics are stored.
-
-    Errors:
-        RoboCacheError: one of the JSON files cannot be used.
-    """
+    """Checks the records of a dataset, and of one that this package wrote its own features."""
 
     def __init__(self, findings: Findings, inner: str, columns: ColumnFiles) -> None:
         self.findings, self._inner, self._columns = findings, inner, columns
@@ -263,11 +255,7 @@ class _Records:
 
 
 def _features(raw: dict[str, Any], prefix: str = "") -> Features:
-    """Return the features of a record by its keys, nested dictionaries and steps with slashes.
-
-    Errors:
-        RoboCacheError: features.json has another structure.
-    """
+    """Return the features of a record by its keys, nested dictionaries and steps with slashes."""
     try:
         found: Features = {}
         for name, feature in raw["featuresDict"]["features"].items():

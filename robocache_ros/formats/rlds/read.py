@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,33 +90,14 @@ KINDS = ("vision", "proprio", "actions", "language")
 Mapped = Mapping[str, Sequence[str]]
 
 
-@dataclass(frozen=True)
-class RldsFeatures:
-    """Paths of features by what they are; see the rules above."""
-
-    vision: tuple[str, ...]
-    proprio: tuple[str, ...]
-    actions: tuple[str, ...]
-    language: tuple[str, ...]
-    reward: tuple[str, ...]
-
-    @property
-    def all(self) -> set[str]:
-        """All paths."""
-        return {*self.vision, *self.proprio, *self.actions, *self.language, *self.reward}
-
-
-def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) -> RldsFeatures:
-    """Find the features by the rules above.
+def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) -> dict[str, list[str]]:
+    """Return the paths of features by what they are, KINDS and reward; see the rules above.
 
     Args:
         features: of the dataset.
         mapping: for any of vision, proprio, actions and language the paths to use instead, such as
             `{"proprio": ["observation/joints", "observation/gripper"]}`; `steps/` may be left out.
         where: the dataset, for errors.
-
-    Errors:
-        DatasetError: the mapping names a feature that there is not.
     """
     steps = {feature.path: feature for feature in features if feature.path.startswith(STEPS) and feature.levels == 1}
     found = {
@@ -124,6 +105,7 @@ def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) 
         "proprio": _proprio(steps),
         "actions": [p for p, f in steps.items() if p == ACTION or (p.startswith(ACTION + "/") and _floating(f))],
         "language": [p for p in _LANGUAGE if p in steps and steps[p].kind == "text"],
+        "reward": [p for p in (REWARD,) if p in steps],
     }
     for kind, paths in mapping.items():
         if kind not in KINDS:
@@ -133,9 +115,7 @@ def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) 
         missing = [path for path in found[kind] if path not in steps]
         if missing:
             raise DatasetError(f"{where}: has no feature {printable(missing[0], 60)}; features.json has the names")
-    reward = tuple(path for path in (REWARD,) if path in steps)
-    vision, proprio, actions, language = (tuple(found[kind]) for kind in KINDS)
-    return RldsFeatures(vision, proprio, actions, language, reward)
+    return found
 
 
 def _proprio(steps: Mapping[str, TfdsFeature]) -> list[str]:
@@ -193,10 +173,13 @@ class RldsEpisodes:
         if self._ends and self._ends[-1] > MAX_EPISODES:
             raise DatasetError(f"{where}: {self._ends[-1]:,} episodes; at most {MAX_EPISODES:,} are read")
         self._folder = as_path(folder)
-        self.export = _read_export(self._folder)
+        self.export: ExportColumns | None = None
+        if (provenance := self._folder / PROVENANCE).exists():
+            stated = read_object(file_below(self._folder, PROVENANCE))
+            self.export = export_columns(stated, printable(provenance))
         self._paths = find_features(dataset.features, features or {}, where)
         self._rate_hz = 0.0 if self.export else rate_of(self.name, rate_hz, where)
-        wanted = {*self._paths.all, *(_MARKS if self.export else ())}
+        wanted = {*chain(*self._paths.values()), *(_MARKS if self.export else ())}
         if self.export:
             wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == SUCCESS}
         # Only what is used is parsed further. `is_first` counts the steps.
@@ -211,7 +194,7 @@ class RldsEpisodes:
     def read(self, index: int) -> SourceEpisode:
         """Return an episode."""
         where, values = self._values(index, self._features)
-        task = next((v[0] for v in (values[path] for path in self._paths.language) if v and v[0]), "")
+        task = next((v[0] for v in (values[path] for path in self._paths["language"]) if v and v[0]), "")
         counts = {path: len(each) for path, each in values.items() if path.startswith(STEPS)}
         if odd := [path for path, count in counts.items() if count != next(iter(counts.values()))]:
             first, count = next(iter(counts.items()))
@@ -254,23 +237,24 @@ class RldsEpisodes:
 
     def _compare(self, stored: Mapping[str, Any]) -> None:
         """Warn if records have features that features.json does not list: damaged names look like this too."""
-        if names := unlisted(stored, self._listed):
+        listed = {feature.path for feature in self._listed}
+        if names := sorted({name.partition("/ragged_")[0] for name in stored} - listed):
             path, name = printable(self.files[0].with_name(FEATURES), 80), printable(names[0], 40)
             warnings.warn(f"{path}: does not list {name}, which the records have; check the file", stacklevel=2)
 
     def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}
-        single = {"observation": len(self._paths.proprio) == 1, "action": len(self._paths.actions) == 1}
+        single = {"observation": len(self._paths["proprio"]) == 1, "action": len(self._paths["actions"]) == 1}
         for role, paths, name in (
-            ("observation", self._paths.proprio, "proprio"),
-            ("action", self._paths.actions, "actions"),
-            ("reward", self._paths.reward, "rewards"),
+            ("observation", self._paths["proprio"], "proprio"),
+            ("action", self._paths["actions"], "actions"),
+            ("reward", self._paths["reward"], "rewards"),
         ):
             for path in paths:
                 label = name if single.get(role, True) else path.removeprefix(STEPS)
                 table = numbers(np.asarray(values[path]), f"{where}: {path}")
                 streams[label] = Stream(label, self._stamps(len(table)), table, False, role)
-        for path in self._paths.vision:
+        for path in self._paths["vision"]:
             camera = path.removeprefix(OBSERVATION)
             label = f"vision/{camera}"
             streams[label] = Stream(label, self._stamps(len(values[path])), values[path], False)
@@ -285,7 +269,6 @@ class RldsEpisodes:
         ticks, valid, age_ns = (values[name] for name in _MARKS)
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
         for path, role in ((STATE, "observation"), (ACTION, "action")):
             if path in values:
                 table = numbers(values[path], f"{where}: {path}")
@@ -298,10 +281,10 @@ class RldsEpisodes:
                 found[name] = numbers(values[path], f"{where}: {path}")
             elif isinstance(values[path], CompressedArrays):
                 read = partial(_array, values[path], about.kind)
-                arrays[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
-            elif path in self._paths.vision:
+                found[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
+            elif path in self._paths["vision"]:
                 found[name] = values[path]
-        return columns.episode_streams(ticks, marks, found, arrays, values.get(REWARD), where)
+        return columns.episode_streams(ticks, marks, found, values.get(REWARD), where)
 
 
 def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
@@ -313,23 +296,13 @@ def _record_file(path: DatasetFile, process: int) -> RecordFile:
     return RecordFile(path, limit=EPISODE_BYTES)  # in each process, because processes would share the place in a file
 
 
-def _read_export(folder: AnyPath) -> ExportColumns | None:
-    path = folder / PROVENANCE
-    return export_columns(read_object(file_below(folder, path.name)), printable(path)) if path.exists() else None
-
-
 MAX_DATASETS = 10_000  # in a folder
 
 
 def open_rlds(path: str | AnyPath, **options: Any) -> EpisodeSource:
     """Return the episodes of a dataset, of its newest version, or of all datasets in a folder, by name.
 
-    Args:
-        path: the folder.
-        options: of `RldsEpisodes`.
-
-    Errors:
-        DatasetError: there is no dataset.
+    The options are those of `RldsEpisodes`.
     """
     top = as_path(path)
     folders = [folder_below(top, name_below(top, folder)) for folder in _tfds_folders(top)]
@@ -366,23 +339,14 @@ _TYPES |= {"float16": "float16", "bfloat16": "float32", "float32": "float32", "f
 
 @dataclass(frozen=True)
 class TfdsFeature:
-    """One feature of a record.
+    """One feature of a record."""
 
-    Attributes:
-        path: its name in a record, such as `steps/observation/image`.
-        kind: tensor, text or image.
-        dims: sizes of its dimensions, those of sequences first; -1: differs from record to record.
-        dtype: of NumPy; empty for text and images.
-        encoding: of a tensor: none, bytes or zlib.
-        levels: number of sequences that it is in: 1 for a feature of a step.
-    """
-
-    path: str
-    kind: str
-    dims: tuple[int, ...]
-    dtype: str
-    encoding: str
-    levels: int
+    path: str  # its name in a record, such as `steps/observation/image`
+    kind: str  # tensor, text or image
+    dims: tuple[int, ...]  # sizes of its dimensions, those of sequences first; -1: differs from record to record
+    dtype: str  # of NumPy; empty for text and images
+    encoding: str  # of a tensor: none, bytes or zlib
+    levels: int  # number of sequences that it is in: 1 for a feature of a step
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -437,9 +401,6 @@ def values_of(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> 
     Numbers are arrays of all steps, (T, *shape). Texts are lists of str, images lists of views of their files' bytes,
     compressed arrays `CompressedArrays`; outside of sequences, each is one value. A feature of sequences in the steps
     is a list with an array for each step.
-
-    Errors:
-        RoboCacheError: the record lacks a feature, or does not match its shape.
     """
     found: dict[str, Any] = {}
     for feature in features:
@@ -449,12 +410,6 @@ def values_of(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> 
             what = f"not in the record ({error})" if isinstance(error, KeyError) else printable(error, 100)
             raise RoboCacheError(f"{printable(feature.path, 60)}: {what}; check features.json") from None
     return found
-
-
-def unlisted(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> list[str]:
-    """Return the names in a record that features.json does not list."""
-    listed = {feature.path for feature in features}
-    return sorted({name.partition("/ragged_")[0] for name in stored} - listed)
 
 
 def _walk(node: Any, path: str, outer: tuple[int, ...], depth: int = 0) -> Iterator[TfdsFeature]:
@@ -529,26 +484,15 @@ def _ragged(feature: TfdsFeature, stored: Mapping[str, Values]) -> list[NDArray[
 MAX_SHARDS = 100_000
 
 
-@dataclass(frozen=True)
-class TfdsSplit:
-    """A split: its files, and the number of records of each."""
+class TfdsSplit(NamedTuple):
+    """The files of a split, and the number of records of each."""
 
-    name: str
     files: tuple[AnyPath, ...]
     lengths: tuple[int, ...]
 
 
 class TfdsDataset:
-    """A dataset in a folder with dataset_info.json and features.json, usually `<name>/<version>`.
-
-    Attributes:
-        name, version: of the dataset.
-        features: the features of a record.
-        splits: the splits by name. Their files are not opened before they are read, and may be missing.
-
-    Errors:
-        RoboCacheError: the folder has no such dataset, or its files are malformed.
-    """
+    """A dataset in a folder with dataset_info.json and features.json, usually `<name>/<version>`."""
 
     def __init__(self, folder: str | AnyPath) -> None:
         self.folder = Path(folder) if isinstance(folder, str) else folder
@@ -561,13 +505,10 @@ class TfdsDataset:
             kind = str(info.get("fileFormat", "tfrecord"))
             if kind != "tfrecord":
                 raise RoboCacheError(f"{printable(self.folder)}: its files are {kind}; only tfrecord is read")
-            self.splits = {split["name"]: self._split(split) for split in info["splits"]}
+            self.splits = {split["name"]: self._split(split) for split in info["splits"]}  # whose files may be missing
 
     def episodes(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the values of each record of a split, in order; see `values_of`.
-
-        Args:
-            split: its name.
 
         Errors:
             RoboCacheError: there is no such split; a file is missing, or has another number of records than
@@ -599,7 +540,7 @@ class TfdsDataset:
         names = [file_name(template, self.name, stated["name"], "tfrecord", index, count) for index in range(count)]
         if any(Path(name).name != name for name in names):
             raise ValueError("a file is not in the folder of the dataset")
-        return TfdsSplit(str(stated["name"]), tuple(path_below(self.folder, name) for name in names), lengths)
+        return TfdsSplit(tuple(path_below(self.folder, name) for name in names), lengths)
 
 
 # Steps per second -> names of datasets. Bridge has another name in each of its releases.
@@ -718,11 +659,7 @@ MAGIC_SOUP = {
 
 
 def rate_of(name: str, rate_hz: float | None, where: str) -> float:
-    """Return the rate that is given, else the published rate of the dataset.
-
-    Errors:
-        DatasetError: neither is known.
-    """
+    """Return the rate that is given, else the published rate of the dataset."""
     if rate_hz is not None:
         return float(rate_hz)
     if name in RATES_HZ:

@@ -98,15 +98,10 @@ _FIRST = 1 << 3 | _LENGTH_DELIMITED  # the tag of field 1 with a length: each me
 
 @dataclass(frozen=True)
 class BytesList:
-    """A list of bytes that is read when it is written, one value at a time.
+    """A list of bytes that is read when it is written, one value at a time."""
 
-    Args:
-        values: the list; without `sizes`, each value is read twice.
-        sizes: number of bytes of each value.
-    """
-
-    values: Sequence[bytes]
-    sizes: Sequence[int] | None = None
+    values: Sequence[bytes]  # the list; without `sizes`, each value is read twice
+    sizes: Sequence[int] | None = None  # number of bytes of each value
     nbytes: int = field(init=False)  # of the encoded list
 
     def __post_init__(self) -> None:
@@ -153,11 +148,7 @@ def encode_example(features: Mapping[str, Feature]) -> tuple[int, Iterator[bytes
 
 
 def parse_example(record: bytes) -> dict[str, Values]:
-    """Parse an example. The bytes and floats are views of the record.
-
-    Errors:
-        RoboCacheError: the record is not a tf.train.Example.
-    """
+    """Parse an example. The bytes and floats are views of the record."""
     try:
         features: dict[str, Values] = {}
         for _, message in _fields(memoryview(record), {1}):
@@ -315,10 +306,6 @@ class RecordWriter:
 def read_records(path: DatasetFile, *, limit: int = RECORD_BYTES) -> Iterator[bytes]:
     """Yield the records of a file, plain or compressed with gzip, with their checksums verified.
 
-    Args:
-        path: the file.
-        limit: maximum size of a record in bytes.
-
     Errors:
         RoboCacheError: a record is damaged, cut off or larger than `limit`; the message names the record.
     """
@@ -386,13 +373,6 @@ class RecordFile:
     """The records of a file, plain or compressed with gzip, with their checksums verified.
 
     A plain file is read where a record is. One in gzip is decompressed up to the record, so read it in order.
-
-    Args:
-        path: the file.
-        limit: maximum size of a record in bytes.
-
-    Errors:
-        RoboCacheError: the file is missing; a record is damaged, cut off or larger than `limit`. The message names it.
     """
 
     def __init__(self, path: DatasetFile, *, limit: int = RECORD_BYTES) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.read import ACTION, PROVENANCE, STATE
 from robocache_ros.formats.rlds import read as rlds
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, RecordWriter, encode_example
@@ -19,7 +19,6 @@ from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
     WrittenByTasks,
-    array_or_zeros,
     shard_tasks,
     write_json,
     write_provenance,
@@ -64,13 +63,7 @@ def features_dict(features: Mapping[str, Any]) -> dict[str, Any]:
 def episode_features(
     dataset: ExportedDataset, encodings: Mapping[str, str], windows: Sequence[StreamSpec]
 ) -> dict[str, Any]:
-    """Return features.json.
-
-    Args:
-        dataset: the contents.
-        encodings: jpeg or png, for each image stream that is stored.
-        windows: the streams whose ticks have several samples.
-    """
+    """Return features.json."""
     streams = len(dataset.layout.names)
     names = ", ".join(dataset.layout.names)
     engine: dict[str, Any] = {
@@ -104,25 +97,6 @@ def episode_features(
         "sequence": {"feature": features_dict(steps), "length": "-1"},
     }
     return features_dict({"steps": steps_feature, "episode_metadata": features_dict(metadata)})
-
-
-def dataset_info(name: str, version: str, description: str, shards: Sequence[int], nbytes: int) -> dict[str, Any]:
-    """Return dataset_info.json.
-
-    Args:
-        name: of the dataset, with which the names of its files begin.
-        version: as in the path.
-        description: a text.
-        shards: number of episodes in each file.
-        nbytes: of all episodes.
-    """
-    split = {
-        "name": "train",
-        "filepathTemplate": rlds.TEMPLATE,
-        "shardLengths": [str(length) for length in shards],  # numbers of 64 bits are text in the JSON of protobuf
-        "numBytes": str(nbytes),
-    }
-    return {"name": name, "version": version, "description": description, "fileFormat": "tfrecord", "splits": [split]}
 
 
 def _observation(
@@ -168,7 +142,7 @@ SHARD_BYTES = 256 << 20  # a file that has about this size is followed by anothe
 ZLIB_LEVEL = 1  # higher levels take several times as long for depth images that are a tenth smaller
 
 
-class RldsFormat(WrittenByTasks):
+class _RldsFormat(WrittenByTasks):
     """RLDS in the files of TFDS."""
 
     name = "rlds"
@@ -187,7 +161,6 @@ class RldsFormat(WrittenByTasks):
             raise RoboCacheError("streams: rlds needs an observation; add a stream with role observation")
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
-        """Return a task for each file of records."""
         return shard_tasks(dataset, _Contents(dataset).step_bytes(), SHARD_BYTES, _write_shard)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
@@ -200,7 +173,14 @@ class RldsFormat(WrittenByTasks):
         write_provenance(folder / PROVENANCE, dataset, contents.encodings)
         write_json(folder / rlds.STATISTICS, _statistics(dataset))
         description = f"Robot {dataset.options.robot_type}: {'; '.join(dataset.tasks[:20])}"
-        write_json(folder / rlds.INFO, dataset_info(NAME, VERSION, description, shards, nbytes))
+        split = {
+            "name": "train",
+            "filepathTemplate": rlds.TEMPLATE,
+            "shardLengths": [str(length) for length in shards],  # numbers of 64 bits are text in the JSON of protobuf
+            "numBytes": str(nbytes),
+        }
+        about = {"name": NAME, "version": VERSION, "description": description, "fileFormat": "tfrecord"}
+        write_json(folder / rlds.INFO, {**about, "splits": [split]})
 
 
 class _Contents:
@@ -216,8 +196,7 @@ class _Contents:
         found = self._numbers(episode)
         for name, encoding in self.encodings.items():
             images = episode.images(name, encoding)
-            held = HeldBytes(images.samples, images.__getitem__)
-            found[rlds.OBSERVATION + name] = BytesList(held, images.sizes.tolist())
+            found[rlds.OBSERVATION + name] = BytesList(images, images.sizes.tolist())
         for name in self.dataset.arrays:
             found[rlds.OBSERVATION + name] = BytesList(_compressed(episode.arrays(name)))
         return found
@@ -284,8 +263,8 @@ def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: in
     return group, total
 
 
-def _compressed(arrays: StoredArrays) -> HeldBytes:
-    return HeldBytes(arrays.samples, lambda tick: zlib.compress(array_or_zeros(arrays, tick).data, ZLIB_LEVEL))
+def _compressed(arrays: StoredMedia) -> HeldBytes:
+    return HeldBytes(arrays.samples, lambda tick: zlib.compress(arrays.array(tick).data, ZLIB_LEVEL))
 
 
 def _statistics(dataset: ExportedDataset) -> dict[str, Any]:
@@ -303,4 +282,4 @@ def _statistics(dataset: ExportedDataset) -> dict[str, Any]:
     }
 
 
-RLDS = RldsFormat()
+RLDS = _RldsFormat()

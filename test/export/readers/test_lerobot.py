@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.formats.lerobot import write
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.environments import ffmpeg, needs, probe, program, reads
+from test.exporting import export
 
 OPTIONS = DatasetOptions(task="lift the cube", robot_type="panda")
 ROWS = (0, 20, 70, 100)

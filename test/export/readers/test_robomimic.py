@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.environments import needs, probe
 from test.export.sensor_recording import Rows, engine_episodes, sensor_spec
+from test.exporting import export
 
 pytestmark = needs("robomimic")
 OPTIONS = DatasetOptions(formats=("robomimic",), task="lift the cube", robot_type="panda")

@@ -18,10 +18,10 @@ import yaml
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.recordings import find_recordings
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 from test.fleet.conftest import Contents, contents, objects
 from test.fleet.s3 import Bucket, Faults
 

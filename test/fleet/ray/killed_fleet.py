@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.exporter.executors import RayTasks, ray_session
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import piece_store
 from robocache_ros.spec import FusionSpec, load_spec
+from test.exporting import export
 
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
 LATEST = 20  # operation at which a worker is killed; each recording has more

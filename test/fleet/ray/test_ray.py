@@ -21,7 +21,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import executors as ray_session
 from robocache_ros.exporter import executors as ray_tasks
 from robocache_ros.exporter.executors import Machines, RayTasks, Resources, Task, _check, chosen_executor
-from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import RecordingTask, _MakePieces
 from robocache_ros.exporter.planned_recording import PlannedRecording
@@ -30,6 +29,7 @@ from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, Contents, contents
 from test.export.sensor_recording import sensor_recording, sensor_spec
+from test.exporting import export
 from test.fleet.conftest import objects
 from test.fleet.s3 import Bucket
 

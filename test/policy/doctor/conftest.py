@@ -12,7 +12,6 @@ import torch
 import yaml
 
 from robocache_ros.datasets import Window
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import load_spec
 from robocache_ros.training.checkpoints import save_checkpoint
 from robocache_ros.training.policies.make_policy import make_policy
@@ -20,6 +19,7 @@ from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_data import data_info, open_for_training, training_loader
 from robocache_ros.training.training_options import TrainingOptions
+from test.exporting import export
 from test.policy.doctor.robot import SPEC, record
 from test.shared import once
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.exporter.job import export
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.exporting import export
 from test.policy.doctor.conftest import Diagnosis
 from test.policy.doctor.robot import Mistakes, record
 
