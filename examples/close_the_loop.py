@@ -374,7 +374,9 @@ def main() -> None:
     columns = len(yaml.safe_load(spec.read_text())["streams"]["joint_position"]["names"])
     runs = {latency: out / f"run_{latency}.mcap" for latency in LATENCIES_MS}
     plans = {latency: read_plans(run) for latency, run in runs.items()}
-    draw(out / "plans.png", {latency: found[0] for latency, found in attempts.items()}, plans)
+    # The first start that succeeds at each latency; the first one if there is none.
+    drawn = next((n for n in range(given.starts) if all(found[n].success for found in attempts.values())), 0)
+    draw(out / "plans.png", {latency: found[drawn] for latency, found in attempts.items()}, plans)
     replays = {run.name: replay(run) for run in runs.values()}
     film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
     rows = [
