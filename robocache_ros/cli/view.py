@@ -139,7 +139,8 @@ def _shown(name: str, draw: Callable[["SceneOf"], list[str]], save: Path | None,
 
     def scene_of(streams: Any, times: Any) -> scene.Scene:
         made.append(scene.Scene(recording, streams, times))
-        recording.send_blueprint(made[0].blueprint())
+        if draft is None:  # for those who watch
+            recording.send_blueprint(made[0].blueprint())
         return made[0]
 
     threads = torch.get_num_threads()
