@@ -394,7 +394,7 @@ class Scene:
         if any(stream.kind == "cloud" and stream.frame == frame for stream in self.streams.values()):
             return None
         middle, span = self._extent(frame)
-        distance = max(span, 4 * AXES_M)
+        distance = max(span, 2 * AXES_M)
         return rrb.EyeControls3D(position=middle + distance * EYE, look_target=middle, eye_up=(0, 0, 1))
 
     def _plot(self, rrb: Any, origin: str, name: str) -> Any:
@@ -413,9 +413,8 @@ def _by_height(points: NDArray[np.float32], low: tuple[int, ...], high: tuple[in
     """Return the (N, 3 or 4) colours of points by their z."""
     z = points[:, 2]
     span = float(np.ptp(z)) if len(z) else 0.0
-    share = ((z - z.min()) / span if span else np.zeros(len(z)))[:, None]
-    mixed: NDArray[np.uint8] = (np.array(low) * (1 - share) + np.array(high) * share).astype(np.uint8)
-    return mixed
+    steps = np.linspace(low, high, 256).astype(np.uint8)
+    return steps[((z - z.min()) * (255 / span) if span else np.zeros(len(z))).astype(np.uint8)]
 
 
 def open_recording(name: str) -> Any:

@@ -337,3 +337,16 @@ def test_a_part_that_the_recording_does_not_have_is_refused(robocache: Callable[
     assert done.code == 2
     assert "nothing from 100 s to its end; it has 9.0 s" in done.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_datasets_is_refused_with_the_name_of_one(
+    robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    out = tmp_path / "lift"
+    done = robocache("export", BAG, "--spec", SPEC, "--out", out, "-f", "webdataset", "-f", "mcap", "--media", "none")
+    assert done.code == 0, done.err
+
+    seen = robocache("view", out, "--save", tmp_path / "a.rrd")
+    assert (seen.code, "contains datasets; give one, such as its mcap" in seen.err) == (2, True)
+    layout = robocache("view", out / "webdataset", "--foxglove", tmp_path / "a.json")
+    assert (layout.code, "is a dataset; give its spec with --spec" in layout.err) == (2, True)
