@@ -40,9 +40,9 @@ def exported(bucket: Bucket, faults: Faults, cache: Path, raw: str, out: str, *o
     return counts + Counter(LIST=lists) - Counter(GET=lists)
 
 
-def measure(folder: Path) -> dict[str, dict[str, dict[str, int]]]:
+def measure(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
     """Return the requests of each kind of export: of one recording, and of each further one."""
-    found = {}
+    found: dict[str, dict[str, dict[str, float]]] = {}
     with running_server(folder) as server, FaultProxy(server) as proxy:
         bucket = Bucket.created(server)
         (file,) = RECORDING.glob("*.mcap")

@@ -302,7 +302,7 @@ def draw(path: Path, attempts: dict[int, Attempt], plans: dict[int, list[tuple[i
             if attempt.begin_ns <= tick_ns <= attempt.end_ns:
                 begin_s = (tick_ns - attempt.begin_ns) / 1e9
                 times = begin_s + np.arange(len(actions)) * tick_s
-                panel.plot(times, actions[:, joint], color="tab:blue", alpha=0.2, linewidth=0.8)
+                panel.plot(times, actions[:, joint], color="tab:blue", alpha=0.5, linewidth=0.9)
         rows = np.array([row[: 2 + joint] for row in attempt.executed])
         panel.plot((rows[:, 0] - attempt.begin_ns) / 1e9, rows[:, 1 + joint], color="black", linewidth=1.5)
         panel.set_title(f"{latency_ms} ms from an observation to its plan", fontsize=10)
