@@ -302,7 +302,7 @@ def draw(path: Path, attempts: dict[int, Attempt], plans: dict[int, list[tuple[i
             if attempt.begin_ns <= tick_ns <= attempt.end_ns:
                 begin_s = (tick_ns - attempt.begin_ns) / 1e9
                 times = begin_s + np.arange(len(actions)) * tick_s
-                panel.plot(times, actions[:, joint], color="tab:blue", alpha=0.2, linewidth=0.8)
+                panel.plot(times, actions[:, joint], color="tab:blue", alpha=0.5, linewidth=0.9)
         rows = np.array([row[: 2 + joint] for row in attempt.executed])
         panel.plot((rows[:, 0] - attempt.begin_ns) / 1e9, rows[:, 1 + joint], color="black", linewidth=1.5)
         panel.set_title(f"{latency_ms} ms from an observation to its plan", fontsize=10)
@@ -374,7 +374,9 @@ def main() -> None:
     columns = len(yaml.safe_load(spec.read_text())["streams"]["joint_position"]["names"])
     runs = {latency: out / f"run_{latency}.mcap" for latency in LATENCIES_MS}
     plans = {latency: read_plans(run) for latency, run in runs.items()}
-    draw(out / "plans.png", {latency: found[0] for latency, found in attempts.items()}, plans)
+    # The first start that succeeds at each latency; the first one if there is none.
+    drawn = next((n for n in range(given.starts) if all(found[n].success for found in attempts.values())), 0)
+    draw(out / "plans.png", {latency: found[drawn] for latency, found in attempts.items()}, plans)
     replays = {run.name: replay(run) for run in runs.values()}
     film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
     rows = [

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.write import STORAGES
 from robocache_ros.errors import RoboCacheError, printable
 
 # Replay timing: when each message of a recording is published, and the time on /clock.
@@ -112,6 +113,7 @@ class Options:
         duration_s: seconds of the recording to replay; None: all.
         wait_s: how long to wait at most until every topic has a subscriber, in seconds.
         remap: rules of the form from:=to, which rename topics as ROS does.
+        storage: how the recording is stored, `mcap` or `sqlite3`; empty: found out.
 
     Raises:
         RoboCacheError: a number is not finite or out of range, or a rule has another form.
@@ -126,6 +128,7 @@ class Options:
     duration_s: float | None = None
     wait_s: float = 0.0
     remap: tuple[str, ...] = ()
+    storage: str = ""
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite or out of range, and rules of another form."""
@@ -154,6 +157,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--clock", action="store_true", help="Publish /clock, for nodes with use_sim_time.")
     made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="Replay only these topics.")
     made.add_argument("--spec", default="", metavar="FILE", help="Replay the topics of this fusion spec.")
+    made.add_argument(
+        "--storage",
+        "-s",
+        choices=STORAGES,
+        default="",
+        help="How the recording is stored. Not needed; a recording with another one is refused.",
+    )
     made.add_argument("--remap", "-m", nargs="+", default=[], metavar="FROM:=TO", help="Rename these topics.")
     made.add_argument(
         "--start",
@@ -192,6 +202,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
             duration_s=given.duration,
             wait_s=given.wait_for_subscribers,
             remap=tuple(given.remap),
+            storage=given.storage,
         )
     except RoboCacheError as error:
         parser().error(str(error))

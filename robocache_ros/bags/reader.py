@@ -170,6 +170,12 @@ def open_storage(file: AnyPath, *, sampled: bool = False) -> Source:
     return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
 
 
+def _storage_of(source: Source) -> str:
+    if isinstance(source, McapFile):
+        return "mcap"
+    return "ros1" if isinstance(source, Ros1Bag) else "sqlite3"
+
+
 def check_files(path: AnyPath) -> None:
     """Refuse a path that is not a recording, by the names and types of its files, without reading messages.
 
@@ -223,6 +229,7 @@ class Bag:
     Attributes:
         path: the opened folder or file.
         files: the storage files, in the order they were written.
+        storage: mcap, sqlite3 or ros1, by the contents of the first file.
         topics: topics by name.
         start_ns, stop_ns: log time of the first message in use, and exclusive end after the last one.
         share, sampled_spans: of the chunks that are read; if it is not 1, first and last log time by topic.
@@ -248,6 +255,7 @@ class Bag:
         self.share = 1.0
         self.sampled_spans: dict[str, tuple[int, int]] = {}
         self._sources: list[tuple[str, Source]] = []  # (file name, source)
+        self.storage = ""
         try:
             metadata = self._check()
             self.files = storage_files(self.path)
@@ -323,6 +331,11 @@ class Bag:
         except OSError as error:
             raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 
+    def require_storage(self, storage: str) -> None:
+        """Raise an error if a storage is given, and the recording has another one."""
+        if storage not in ("", self.storage):
+            raise RoboCacheError(f"--storage: {storage}, but {self.path} is {self.storage}; leave the option out")
+
     def require(self, spec: FusionSpec) -> None:
         """Raise an error if topics or types of the spec are not in the recording; it names the first one."""
         feeds = self.feeds(spec)
@@ -385,6 +398,7 @@ class Bag:
                 self.share = min(self.share, source.share)
                 self.sampled_spans = joined_spans(self.sampled_spans, source.spans)
             self._stack.callback(source.close)
+            self.storage = self.storage or _storage_of(source)
             if metadata.compression == "message":
                 source = CompressedMessages(source)
             if any(topic.encoding == "ros1" for topic in source.topics):

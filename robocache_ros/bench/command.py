@@ -4,6 +4,7 @@
 
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,7 @@ def live(
     pose_hz: Annotated[float, typer.Option(help="Poses per second; 0: none.")] = _SIZE.pose_hz,
 ) -> None:
     """Measure losses, latency and cost of the node under the load of a robot, up to a consumer."""
+    import_module("rclpy")  # a missing one is named here, not in the log of a process
     from robocache_ros.bench.live import main
     from robocache_ros.bench.load import Options
 

@@ -10,6 +10,7 @@ from robocache_ros.cli.options import AsJson, LogJson, ManifestFile, Recordings,
 from robocache_ros.cli.program import StopSignals
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.options import ExportOptions
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec.dataset import INPUT
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def export(
 ) -> None:
     """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one.
 
-    Formats: lerobot, lerobot21, robomimic, diffusion_policy, rlds, webdataset, mcap, delta.
+    Formats: {formats}.
     With several specs or rates, each spec at each rate is a dataset in DIR/<spec>-<rate>hz.
     """
     stop = StopSignals()  # by exceptions, so that files are removed
@@ -93,6 +94,9 @@ def export(
             export_output.show_result(result, report=report)
     if code:
         raise typer.Exit(code)
+
+
+export.__doc__ = (export.__doc__ or "").replace("{formats}", ", ".join(WRITERS))
 
 
 def _dry_run(request: "ExportRequest", *, json: bool) -> None:

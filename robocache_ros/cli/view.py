@@ -28,6 +28,7 @@ from robocache_ros.storage.new_files import check_new, write_new
 WEB_PORT = 9090  # of Rerun
 
 if TYPE_CHECKING:
+    from robocache_ros.storage.paths import AnyPath
     from robocache_ros.view.sources import SceneOf
 
 
@@ -73,9 +74,13 @@ def view(
         raise RoboCacheError(f"view: {', '.join(files)} and --web exclude each other; give one")
     check_new(*files.values(), overwrite=overwrite)
     msg_path = given.get("msg_path", ())
+    path = any_path(source, "recordings")
     if layout := foxglove or plotjuggler:
         from robocache_ros.view import layouts
 
+        if spec is None and _dataset_in(path):
+            option = "--foxglove" if foxglove else "--plotjuggler"
+            raise RoboCacheError(f"{option}: {printable(path, 60)} is a dataset; give its spec with --spec")
         loaded = spec_of_recording(source, spec, msg_path)
         text = json.dumps(layouts.foxglove(loaded), indent=1) if foxglove else layouts.plotjuggler(loaded)
         write_new(layout, text)
@@ -84,7 +89,6 @@ def view(
         )
         return
     began = time.monotonic()
-    path = any_path(source, "recordings")
 
     def draw(scene_of: "SceneOf") -> list[str]:
         from robocache_ros.formats.registry import format_of
@@ -99,6 +103,8 @@ def view(
                 options = {"split": split} if split else {}
                 end = None if last is None else int(last)
                 return sources.show_dataset(path, name, scene_of, int(first), end, **options)
+            if inner := _dataset_in(path):
+                raise RoboCacheError(f"{printable(path, 60)}: contains datasets; give one, such as its {inner}")
         return sources.show_recording(path, scene_of, spec_of_recording(source, spec, msg_path), first, last, msg_path)
 
     notes = _shown(path.name, draw, save, web)
@@ -108,6 +114,16 @@ def view(
         tables.say(
             f"wrote {tables.argument(save)} ({size:.1f} MB) in {seconds:.1f} s; next: rerun {tables.argument(save)}"
         )
+
+
+def _dataset_in(path: "AnyPath") -> str:
+    """Return the name of a folder if it is a dataset, else of a dataset in it; empty if there is none."""
+    from robocache_ros.formats.registry import format_of
+
+    if not isinstance(path, Path) or not path.is_dir():
+        return ""
+    inner = sorted(each for each in path.iterdir() if each.is_dir())
+    return next((printable(each.name, 60) for each in (path, *inner) if format_of(each)), "")
 
 
 def _shown(name: str, draw: Callable[["SceneOf"], list[str]], save: Path | None, web: bool) -> list[str]:
@@ -139,7 +155,8 @@ def _shown(name: str, draw: Callable[["SceneOf"], list[str]], save: Path | None,
 
     def scene_of(streams: Any, times: Any) -> scene.Scene:
         made.append(scene.Scene(recording, streams, times))
-        recording.send_blueprint(made[0].blueprint())
+        if draft is None:  # for those who watch
+            recording.send_blueprint(made[0].blueprint())
         return made[0]
 
     threads = torch.get_num_threads()

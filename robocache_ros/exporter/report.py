@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import robocache_ros
 from robocache_ros.bags.stats import GAP_PERIODS, TopicStats
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.exporter.boundaries import QualityLimit, limits_of
 from robocache_ros.extras import need
 from robocache_ros.formats.pieces import runs
@@ -556,8 +556,8 @@ def _findings(one: Summary) -> list[tuple[str, str]]:
         if counts["filled"]:
             found.append(("note", f"{stream.name}: {counts['filled']} messages had NaN or infinite values filled."))
         if counts["late"]:
-            delay = f"{recording.spec.delay_ms:g}"
-            found.append(("warn", f"{stream.name}: {counts['late']} samples arrive too late for delay_ms {delay}."))
+            late = number_of(counts["late"], "sample")
+            found.append(("warn", f"{stream.name}: {late} too late for delay_ms {recording.spec.delay_ms:g}."))
     order = {"bad": 0, "warn": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding[0]])
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.read import DatasetError, EpisodeSource, known_names
-from robocache_ros.storage.paths import AnyPath
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # also what imports NumPy: `robocache export --help` shows the names
     from robocache_ros.formats.check import Findings
     from robocache_ros.formats.dataset import ExportedDataset
+    from robocache_ros.formats.read import EpisodeSource
     from robocache_ros.spec import FusionSpec, StreamSpec
     from robocache_ros.spec.dataset import DatasetOptions
+    from robocache_ros.storage.paths import AnyPath
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,8 @@ def open_source(name: str, path: str | AnyPath, **options: Any) -> EpisodeSource
         DatasetError: there is no such format, or the package that has it cannot be imported.
         RoboCacheError: the format has no such option.
     """
+    from robocache_ros.formats.read import DatasetError, known_names
+
     opens = _reader(name)
     parameters = signature(opens).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
@@ -160,6 +162,8 @@ def open_source(name: str, path: str | AnyPath, **options: Any) -> EpisodeSource
 
 
 def _reader(name: str) -> Callable[..., EpisodeSource]:
+    from robocache_ros.formats.read import DatasetError
+
     found: Callable[..., EpisodeSource] | None
     try:
         if name in READERS:

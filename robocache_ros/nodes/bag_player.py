@@ -60,6 +60,7 @@ class BagPlayer:
         self._bag = bag
         self._options = options
         self._last_ns: int | None = None
+        bag.require_storage(options.storage)
         self._timeline = read_timeline(bag) if options.clock else Timeline()
         # The name under which each topic is published. The time of the recording replaces a recorded /clock.
         published = {name: topic for name, topic in self._topics().items() if not (options.clock and name == CLOCK)}

@@ -75,13 +75,14 @@ def foxglove(spec: FusionSpec) -> dict[str, Any]:
         ),
     ]
     right = _split("column", [*plots, _split("row", bottom)])
-    body = {"direction": "row", "first": _split("column", left), "second": right, "splitPercentage": 40}
+    if left:
+        right = {"direction": "row", "first": _split("column", left), "second": right, "splitPercentage": 40}
     return {
         "configById": panels,
         "globalVariables": {},
         "userNodes": {},
         "playbackConfig": {"speed": 1},
-        "layout": body if left else right,
+        "layout": right,
     }
 
 

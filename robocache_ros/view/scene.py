@@ -33,7 +33,9 @@ BATCH_BYTES = 4 << 20  # of images or points that are sent together
 VALIDITY, EVENTS, NUMBERS = "validity", "events/states", "events/numbers"
 PLOTS, STRIPS, PLOT_SHARE = 4, 6, 3.0  # in a tab of several streams
 CHUNK_LANES = 8  # chunks whose ticks overlap are lines of their own
-AXES_M, PATH_RADIUS_M = 0.1, 0.002
+AXES_M, AXES_SHARE = 0.1, 0.15  # length of the axes of poses: at least, and of the span of the paths
+PATH_RADIUS = -1.0  # negative: in points of the screen, so that a path of any length is seen
+EYE = np.array((1.0, -1.4, 0.9))  # from the middle of poses, in spans
 PATH_GAP_NS = 10**8  # a path is interrupted where a pose is missing for longer
 STATES = {0: "invalid", 1: "aligned", 2: "held"}
 COLORS = {"invalid": 0xCF4A5BFF, "aligned": 0x2F9E8FFF, "held": 0xE5A93DFF}  # as in the report
@@ -96,8 +98,22 @@ class Scene:
             if stream.kind == "vector":
                 self._series(stream)
         self._trails: dict[str, list[NDArray[np.float32]]] = {s.pose: [] for s in streams if s.pose}
-        for name in self._trails:
-            recording.log(f"world/poses/{name}", self.rr.TransformAxes3D(AXES_M), static=True)
+        self._axes()
+
+    def _axes(self) -> None:
+        for stream in self.streams.values():
+            if stream.pose:
+                length = max(AXES_M, AXES_SHARE * self._extent(stream.frame)[1])
+                self.recording.log(f"world/poses/{stream.pose}", self.rr.TransformAxes3D(length), static=True)
+
+    def _extent(self, frame: str) -> tuple[NDArray[Any], float]:
+        """Return the middle and the span of the paths in a frame."""
+        names = {stream.pose for stream in self.streams.values() if stream.pose and stream.frame == frame}
+        points = np.concatenate([np.zeros((0, 3)), *(strip for name in names for strip in self._trails[name])])
+        points = points[np.isfinite(points).all(axis=1)]
+        if not len(points):
+            return np.zeros(3), 0.0
+        return (points.min(axis=0) + points.max(axis=0)) / 2, float(np.ptp(points, axis=0).max())
 
     def _series(self, stream: Shown) -> None:
         rr, count = self.rr, min(len(stream.components), MAX_LINES)
@@ -294,8 +310,9 @@ class Scene:
         """Send what is left."""
         self.flush()
         for name, strips in self._trails.items():
-            path = self.rr.LineStrips3D(strips, colors=[PALETTE[6]], radii=[PATH_RADIUS_M])
+            path = self.rr.LineStrips3D(strips, colors=[PALETTE[6]], radii=[PATH_RADIUS])
             self.recording.log(f"world/paths/{name}", path, static=True)
+        self._axes()  # of the length that fits the paths
 
     def blueprint(self) -> Any:
         """Return the layout: cameras and 3D on the left, streams on the right, with a tab of their own each."""
@@ -307,7 +324,12 @@ class Scene:
         ]
         left = [rrb.Grid(*cameras, name="cameras")] if cameras else []
         left += [
-            rrb.Spatial3DView(origin="world", contents=[f"+ {name}" for name in names], name=frame or "3D")
+            rrb.Spatial3DView(
+                origin="world",
+                contents=[f"+ {name}" for name in names],
+                name=frame or "3D",
+                eye_controls=self._eye(rrb, frame),
+            )
             for frame, names in self._spaces().items()
         ]
         vectors = [s for s in self.streams.values() if s.kind == "vector"]
@@ -367,6 +389,14 @@ class Scene:
                 found.setdefault(stream.frame, []).extend([f"world/poses/{stream.pose}", f"world/paths/{stream.pose}"])
         return found
 
+    def _eye(self, rrb: Any, frame: str) -> Any:
+        """Return an eye that sees the poses of a frame with their axes; None for a frame with clouds: Rerun's own."""
+        if any(stream.kind == "cloud" and stream.frame == frame for stream in self.streams.values()):
+            return None
+        middle, span = self._extent(frame)
+        distance = max(span, 2 * AXES_M)
+        return rrb.EyeControls3D(position=middle + distance * EYE, look_target=middle, eye_up=(0, 0, 1))
+
     def _plot(self, rrb: Any, origin: str, name: str) -> Any:
         legend = rrb.PlotLegend(visible=False)
         return rrb.TimeSeriesView(origin=origin, name=name, axis_x=self._linked(rrb), plot_legend=legend)
@@ -383,9 +413,8 @@ def _by_height(points: NDArray[np.float32], low: tuple[int, ...], high: tuple[in
     """Return the (N, 3 or 4) colours of points by their z."""
     z = points[:, 2]
     span = float(np.ptp(z)) if len(z) else 0.0
-    share = ((z - z.min()) / span if span else np.zeros(len(z)))[:, None]
-    mixed: NDArray[np.uint8] = (np.array(low) * (1 - share) + np.array(high) * share).astype(np.uint8)
-    return mixed
+    steps = np.linspace(low, high, 256).astype(np.uint8)
+    return steps[((z - z.min()) * (255 / span) if span else np.zeros(len(z))).astype(np.uint8)]
 
 
 def open_recording(name: str) -> Any:

@@ -40,6 +40,7 @@ EPISODE_PAUSE_NS = NS_PER_S  # between two episodes on the timeline
 MAX_VIDEO_BYTES = 256 << 20  # of a video file that becomes part of the recording; of larger ones frames are decoded
 DECODED_IMAGES = 64  # at a time
 MARGIN_NS = NS_PER_S // 10  # around the range that is shown, of raw samples
+SAME_NS = 10**5  # an age of float32 ms gives a stamp this exactly
 MAX_TICK = 2**62 // NS_PER_S  # index of a tick, of which the time is far from the limit of 64 bits
 MAX_COLUMNS = 1024  # of an executed row
 NO_BASE = "base"  # the frame of poses whose frame no stream names
@@ -159,11 +160,13 @@ class Drawn:
         clouds, grid = self._clouds[stream.name], stream.voxels
         assert grid is not None
         for tick_ns, state, age in zip(ticks_ns.tolist(), valid.tolist(), ages.tolist(), strict=True):
-            wanted = tick_ns - round(age * 1e6)
+            wanted, used = tick_ns - round(age * 1e6), self._used.get(stream.name, 0)
+            if abs(wanted - used) < SAME_NS if state else not used:
+                continue
             stamp_ns, payload = min(clouds, key=lambda one: abs(one[0] - wanted), default=(0, None))
             if not state or payload is None:
                 stamp_ns = 0
-            if stamp_ns == self._used.get(stream.name, 0):
+            if stamp_ns == used:
                 continue
             self._used[stream.name] = stamp_ns
             centres = np.empty((0, 3), np.float32)

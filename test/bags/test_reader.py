@@ -47,6 +47,7 @@ def test_every_storage_and_compression_reads_the_same(make_bag: Callable[..., Pa
     with Bag(make_bag("plain")) as plain, Bag(folder) as other:
         expected = list(plain.messages())
         assert list(other.messages()) == expected
+        assert other.storage == options["storage"]
         assert {t.name: (t.type, t.count, t.latched) for t in other.topics.values()} == {
             "/arm/command": ("std_msgs/msg/Float64MultiArray", 40, False),
             "/arm/pose": ("geometry_msgs/msg/PoseStamped", 100, True),

@@ -259,7 +259,7 @@ class FaultProxy:
         self._server.daemon_threads = True
         self._server.block_on_close = False  # clients keep their connections open
         self.faults = Faults(f"http://127.0.0.1:{self._server.server_port}")
-        self._server.RequestHandlerClass = partial(_Handler, self.faults, endpoint)  # type: ignore[assignment]
+        self._server.RequestHandlerClass = partial(_Handler, self.faults, endpoint)  # type: ignore[assignment, unused-ignore]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     def __enter__(self) -> FaultProxy:

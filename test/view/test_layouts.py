@@ -55,6 +55,15 @@ def test_every_panel_is_in_the_layout_once(spec: FusionSpec) -> None:
     assert {name.partition("!")[0] for name in layout["configById"]} == set(TYPES)
 
 
+def test_without_cameras_and_poses_the_plots_are_the_whole_layout(tmp_path: Path) -> None:
+    path = tmp_path / "robot.yaml"
+    path.write_text("robocache: 1\nstreams: {q: {topic: /q, type: std_msgs/msg/Float64MultiArray, dim: 2}}")
+    layout = foxglove(load_spec(path))
+
+    assert sorted(panels(layout["layout"])) == sorted(layout["configById"])
+    assert layout["layout"]["first"] == "Plot!q"
+
+
 def test_a_plot_has_the_columns_of_its_stream_with_their_names(spec: FusionSpec) -> None:
     names = [each.name for each in Layout(spec).plotted]
     paths = foxglove(spec)["configById"]["Plot!gripper"]["paths"]

@@ -52,6 +52,13 @@ class Seen:
     def scalars(self, entity: str) -> NDArray[np.float64]:
         return np.array(self.column(entity, "Scalars:scalars"))
 
+    def layout(self, component: str) -> list[Any]:
+        """The values of a component in the blueprint."""
+        (blueprint,) = self.reader.blueprints()
+        batches = [chunk.to_record_batch() for chunk in self.reader.stream(store=blueprint)]
+        columns = [batch.column(component) for batch in batches if component in batch.schema.names]
+        return [value for column in columns for each in column.to_pylist() for value in each or ()]
+
     def _with(self, entity: str, component: str) -> list[Any]:
         return [batch for batch in self._batches[entity] if component in batch.schema.names]
 
@@ -159,18 +166,17 @@ def test_poses_clouds_and_voxels_are_in_space(seen: Seen, spec: FusionSpec) -> N
 
 
 def test_the_layout_of_the_views_is_in_the_file(seen: Seen) -> None:
-    views = [str(store) for store in seen.reader.blueprints()]
-    assert views
-    last = seen.reader.blueprints()[-1]
-    names = {
-        name
-        for chunk in seen.reader.stream(store=last)
-        for batch in [chunk.to_record_batch()]
-        if "ViewBlueprint:display_name" in batch.schema.names
-        for each in batch.column("ViewBlueprint:display_name").to_pylist()
-        for name in each or ()
-    }
-    assert {"front", "wrist", "joint_position", "validity", "age (ms)", "sensor of voxels"} <= names
+    names = seen.layout("ViewBlueprint:display_name")
+    assert {"front", "wrist", "joint_position", "validity", "age (ms)", "sensor of voxels"} <= set(names)
+
+
+def test_the_eye_looks_at_the_middle_of_the_path_from_outside(seen: Seen) -> None:
+    path = np.array([each[0] for each in seen.column("/world/poses/panda_ee_pose_pose", "Transform3D:translation")])
+    (target,), (eye,) = (np.array(seen.layout(f"EyeControls3D:{name}")) for name in ("look_target", "position"))
+    low, high = path.min(axis=0), path.max(axis=0)
+
+    np.testing.assert_allclose(target, (low + high) / 2, atol=1e-6)
+    assert np.linalg.norm(eye - target) > 1.5 * (high - low).max()
 
 
 def test_a_spec_is_suggested_if_none_is_given(view: Callable[..., Seen]) -> None:
@@ -331,3 +337,16 @@ def test_a_part_that_the_recording_does_not_have_is_refused(robocache: Callable[
     assert done.code == 2
     assert "nothing from 100 s to its end; it has 9.0 s" in done.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_datasets_is_refused_with_the_name_of_one(
+    robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    out = tmp_path / "lift"
+    done = robocache("export", BAG, "--spec", SPEC, "--out", out, "-f", "webdataset", "-f", "mcap", "--media", "none")
+    assert done.code == 0, done.err
+
+    seen = robocache("view", out, "--save", tmp_path / "a.rrd")
+    assert (seen.code, "contains datasets; give one, such as its mcap" in seen.err) == (2, True)
+    layout = robocache("view", out / "webdataset", "--foxglove", tmp_path / "a.json")
+    assert (layout.code, "is a dataset; give its spec with --spec" in layout.err) == (2, True)

@@ -276,7 +276,8 @@ def value_names(grid: VoxelSpec) -> tuple[str, ...]:
 def voxel_points(voxels: NDArray[Any], grid: VoxelSpec) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     """The names of the fields, and the (N, F) occupied voxels of an (X, Y, Z) or (F, X, Y, Z) grid at their centres."""
     values = voxels if voxels.ndim == 4 else voxels[None]
-    cells = np.argwhere(values.any(axis=0))
+    occupied = values[0] != 0 if len(values) == 1 else values.any(axis=0)
+    cells = np.stack(np.unravel_index(np.flatnonzero(occupied), occupied.shape), axis=1)  # argwhere: 7 times as long
     names = (*CENTRE, *value_names(grid))
     points = np.empty((len(cells), len(names)), np.float32)
     points[:, :3] = np.array(grid.origin_m) + (cells + 0.5) * np.array(grid.size_m)

@@ -90,8 +90,9 @@ def test_loop_resets_the_node_and_ticks_go_on(rig: Any, wait: Callable[..., Any]
         (["/nowhere"], "/nowhere: no such recording"),
         ([str(PANDA), "--topics", "/nothing"], "has no topic /nothing"),
         ([str(PANDA), "--start", "100"], "none left with start 100 s"),
+        ([str(PANDA), "-s", "sqlite3"], f"--storage: sqlite3, but {PANDA} is mcap; leave the option out"),
     ],
-    ids=["no bag", "no topic", "past the end"],
+    ids=["no bag", "no topic", "past the end", "another storage"],
 )
 def test_recording_that_cannot_be_played_is_one_error_line(
     rig: Any, capfd: pytest.CaptureFixture[str], arguments: list[str], expected: str
@@ -241,7 +242,7 @@ def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig: A
     words = ["play", str(PANDA), "--topics", "/panda/ee_pose", "/panda/command", "-r", "8"]
     remapped = ["-m", "/panda/ee_pose:=/left/pose", "--ros-args", "-r", "/panda/command:=/left/command"]
     player = forked.Popen(
-        [sys.executable, "-m", "robocache_ros", *words, "-l", "--start-offset", "1", *remapped],
+        [sys.executable, "-m", "robocache_ros", *words, "-l", "-s", "mcap", "--start-offset", "1", *remapped],
         preload=forked.NODE,
         cwd=PANDA.parents[2],
         stdout=subprocess.DEVNULL,
