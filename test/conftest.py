@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import logging
 import os
@@ -111,6 +112,7 @@ def missing(marker: str) -> str:
     return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
 
 
+@cache
 def _in_slow_folder(path: Path) -> bool:
     return any(path.is_relative_to(place) for place in SLOW)
 
@@ -137,7 +139,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, o
 
     def collected() -> object:
         try:
-            return collect()
+            if not isinstance(collector, pytest.Module) or sys.dont_write_bytecode:
+                return collect()
+            with collector.path.open() as file:  # one process compiles it, the others load what that has written
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return collect()
         except Exception as error:
             if module := not_installed(error):
                 pytest.skip(f"{module} is not installed", allow_module_level=True)
@@ -158,7 +164,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     yield
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if "not slow" in config.option.markexpr and _in_slow_folder(collection_path):
+        return True  # without importing what its tests need
     here = Path(__file__).parent
     place = collection_path.relative_to(here).as_posix() if collection_path.is_relative_to(here) else ""
     return True if absent(place) else None
@@ -171,6 +179,26 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # the processes of pytest-xdist take files in the order of `mixed`
+
+
+def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests in an order in which files that wait for nodes run beside files that compute.
+
+    Those that wait end somewhat earlier. Of them, files with few tests take longest, of the others those with many.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = sorted((file for file in files.values() if file[0].get_closest_marker("ros")), key=len)
+    computing = sorted((file for file in files.values() if not file[0].get_closest_marker("ros")), key=len)[::-1]
+    places = [(0.9 * number / len(waiting), file) for number, file in enumerate(waiting)]
+    places += [(number / len(computing), file) for number, file in enumerate(computing)]
+    return [item for _, file in sorted(places, key=lambda place: place[0]) for item in file]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(marker) for marker in ("package", "reader")) or _in_slow_folder(item.path):
@@ -178,6 +206,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in ("gpu", "ros"):
             if item.get_closest_marker(marker) and (reason := missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items[:] = mixed(items)
 
 
 def pytest_collection_finish() -> None:

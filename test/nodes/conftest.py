@@ -25,8 +25,9 @@ os.environ["FASTDDS_DEFAULT_PROFILES_FILE"] = str(ROOT / "config" / "fastdds.xml
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.ros)
 
 
