@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -233,6 +233,17 @@ def signal_handlers() -> Iterator[None]:
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def forked_policies() -> Iterator[None]:
+    """The processes of policies are forked as workers of datasets are: a new one imports torch for three seconds."""
+    from robocache_ros.datasets.forked_processes import worker_context
+    from robocache_ros.policy import worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "multiprocessing", SimpleNamespace(get_context=lambda _: worker_context()))
+        yield
 
 
 @pytest.fixture(scope="session")
