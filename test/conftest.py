@@ -184,19 +184,33 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # the processes of pytest-xdist take files in the order of `mixed`
 
 
-def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Tests in an order in which files that wait for nodes run beside files that compute.
+# Seconds of a processor for a test, where that is more than 0.1.
+COST_S = {
+    "nodes/parity": 2.5, "nodes/runner": 2.3, "nodes/recording": 1.2, "nodes": 0.3, "sim": 0.6, "fleet": 0.5,
+    "export": 0.3, "fuzz": 0.3, "cli": 0.2,
+}  # fmt: skip
 
-    Those that wait end somewhat earlier. Of them, files with few tests take longest, of the others those with many.
+
+def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests in an order in which files that wait for nodes run beside files that compute, of each the longest first.
+
+    Those that wait end somewhat earlier.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    waiting = sorted((file for file in files.values() if file[0].get_closest_marker("ros")), key=len)
-    computing = sorted((file for file in files.values() if not file[0].get_closest_marker("ros")), key=len)[::-1]
-    places = [(0.9 * number / len(waiting), file) for number, file in enumerate(waiting)]
-    places += [(number / len(computing), file) for number, file in enumerate(computing)]
-    return [item for _, file in sorted(places, key=lambda place: place[0]) for item in file]
+
+    def cost_s(path: Path) -> float:
+        place = path.relative_to(Path(__file__).parent).as_posix()
+        each = next((seconds for folder, seconds in COST_S.items() if place.startswith(f"{folder}/")), 0.1)
+        return each * sum(not item.get_closest_marker("slow") for item in files[path])
+
+    places = []
+    for waits, end in ((True, 0.9), (False, 1.0)):
+        paths = [path for path, tests in files.items() if bool(tests[0].get_closest_marker("ros")) == waits]
+        paths.sort(key=cost_s, reverse=True)
+        places += [(end * number / len(paths), path) for number, path in enumerate(paths)]
+    return [item for _, path in sorted(places) for item in files[path]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
