@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import logging
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -111,6 +112,7 @@ def missing(marker: str) -> str:
     return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
 
 
+@cache
 def _in_slow_folder(path: Path) -> bool:
     return any(path.is_relative_to(place) for place in SLOW)
 
@@ -137,7 +139,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, o
 
     def collected() -> object:
         try:
-            return collect()
+            if not isinstance(collector, pytest.Module) or sys.dont_write_bytecode:
+                return collect()
+            with collector.path.open() as file:  # one process compiles it, the others load what that has written
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return collect()
         except Exception as error:
             if module := not_installed(error):
                 pytest.skip(f"{module} is not installed", allow_module_level=True)
@@ -158,7 +164,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     yield
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if "not slow" in config.option.markexpr and _in_slow_folder(collection_path):
+        return True  # without importing what its tests need
     here = Path(__file__).parent
     place = collection_path.relative_to(here).as_posix() if collection_path.is_relative_to(here) else ""
     return True if absent(place) else None
@@ -171,6 +179,40 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # the processes of pytest-xdist take files in the order of `mixed`
+
+
+# Seconds of a processor for a test, where that is more than 0.1.
+COST_S = {
+    "nodes/parity": 2.5, "nodes/runner": 2.3, "nodes/recording": 1.2, "nodes": 0.3, "sim": 0.6, "fleet": 0.5,
+    "export": 0.3, "fuzz": 0.3, "cli": 0.2,
+}  # fmt: skip
+
+
+def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests in an order in which files that wait for nodes run beside files that compute, of each the longest first.
+
+    Those that wait end somewhat earlier.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+
+    def cost_s(path: Path) -> float:
+        place = path.relative_to(Path(__file__).parent).as_posix()
+        each = next((seconds for folder, seconds in COST_S.items() if place.startswith(f"{folder}/")), 0.1)
+        return each * sum(not item.get_closest_marker("slow") for item in files[path])
+
+    places = []
+    for waits, end in ((True, 0.9), (False, 1.0)):
+        paths = [path for path, tests in files.items() if bool(tests[0].get_closest_marker("ros")) == waits]
+        paths.sort(key=cost_s, reverse=True)
+        places += [(end * number / len(paths), path) for number, path in enumerate(paths)]
+    return [item for _, path in sorted(places) for item in files[path]]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(marker) for marker in ("package", "reader")) or _in_slow_folder(item.path):
@@ -178,6 +220,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in ("gpu", "ros"):
             if item.get_closest_marker(marker) and (reason := missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items[:] = mixed(items)
 
 
 def pytest_collection_finish() -> None:
@@ -203,6 +247,17 @@ def signal_handlers() -> Iterator[None]:
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def forked_policies() -> Iterator[None]:
+    """The processes of policies are forked as workers of datasets are: a new one imports torch for three seconds."""
+    from robocache_ros.datasets.forked_processes import worker_context
+    from robocache_ros.policy import worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "multiprocessing", SimpleNamespace(get_context=lambda _: worker_context()))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,12 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import rclpy
+from rcl_interfaces.srv import GetParameterTypes
 from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -28,7 +29,8 @@ from robocache_ros.spec import TF_STATIC, load_spec
 from robocache_ros.units import NS_PER_S
 
 MATCH_S = 0.5  # longest wait until a reliable subscriber has matched a publisher that has matched it
-PAUSE_S = 0.2  # pause of sim time at the start and at the end, for best effort subscribers, which do not acknowledge
+ANSWER_S = 2.0  # longest wait until the nodes that listen to /clock have found the player
+PAUSE_S = 0.2  # pause of sim time at the end, for best effort subscribers, which do not acknowledge
 QUEUE_DEPTH = 5000  # messages kept for a slow subscriber; acknowledged messages are freed
 
 
@@ -114,7 +116,7 @@ class BagPlayer:
             )
             played.loops += 1
         if complete and self._clock and self._last_ns is not None:
-            self._pause_at(self._last_ns + 1)  # all messages of the last time are out
+            self._pause_at(self._last_ns + 1, PAUSE_S)  # all messages of the last time are out
         return played
 
     def wait_for_acknowledgement(self, timeout_s: float) -> None:
@@ -160,14 +162,38 @@ class BagPlayer:
                 return unheard
             time.sleep(0.02)
         if self._options.wait_s and self._clock:
-            self._pause_at(self._first_ns)
+            self._pause_at(self._first_ns, ANSWER_S, self._found_by_listeners())
         return ()
 
-    def _pause_at(self, now_ns: int) -> None:
-        """Repeat a sim time, so that best effort subscribers of /clock match, or receive the last message."""
-        end = time.monotonic() + PAUSE_S
+    def _found_by_listeners(self) -> Callable[[], bool]:
+        """A condition: each node that listens to /clock has discovered the player's publisher.
+
+        Best effort subscriptions do not acknowledge. But discovery is in order: a node that answers a request has
+        discovered the client that sent it, and the older publisher before it.
+        """
+        clients: dict[str, Any] = {}  # by service
+        answers: dict[str, Any] = {}
+
+        def found() -> bool:
+            listeners = self._node.get_subscriptions_info_by_topic(self._clock.topic_name)  # their names may come later
+            names = [f"{one.node_namespace.rstrip('/')}/{one.node_name}/get_parameter_types" for one in listeners]
+            for name in names:
+                if name not in clients:
+                    clients[name] = self._node.create_client(GetParameterTypes, name)
+                if name not in answers and clients[name].service_is_ready():
+                    answers[name] = clients[name].call_async(GetParameterTypes.Request())
+            return bool(names) and all(name in answers and answers[name].done() for name in names)
+
+        return found
+
+    def _pause_at(self, now_ns: int, longest_s: float, enough: Callable[[], bool] = lambda: False) -> None:
+        """Repeat a sim time, for best effort subscribers of /clock that may lose a message, until it is enough."""
+        end = time.monotonic() + longest_s
         while time.monotonic() < end and not self._ended():
+            is_enough = enough()  # of what is published from here on
             self._publish_clock(now_ns)
+            if is_enough:
+                return
             time.sleep(0.01)
 
     def _wait_acknowledged(self, publishers: list[Any], timeout_s: float) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 from robocache_ros.bench import command, live, processes
 from robocache_ros.bench.load import Load
 from robocache_ros.errors import RoboCacheError
+from test import forked
 from test.nodes.rig import until
 
 pytestmark = pytest.mark.ros
@@ -85,7 +87,7 @@ def test_nothing_is_left_running(found: dict[str, Any]) -> None:
 
 def test_sigterm_ends_a_measurement_with_its_processes(tmp_path: Path) -> None:
     arguments = ["--device", "cpu", "--seconds", "600", "--cameras", "0", "--cloud-hz", "0", "--out", str(tmp_path)]
-    run = subprocess.Popen([sys.executable, "-m", "robocache_ros.cli.commands", "bench", "live", *arguments])
+    run = forked.Popen([sys.executable, "-m", "robocache_ros.cli.commands", "bench", "live", *arguments])
     try:
         started = until(lambda: children_of(run.pid), "the node")
         run.terminate()
@@ -103,6 +105,13 @@ def test_results_are_written(found: dict[str, Any]) -> None:
     assert {"live.json", "live.png"} <= set(found["files"])
 
 
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a measurement are forked."""
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": forked.Popen}))
+
+
+@pytest.mark.usefixtures("forks")
 def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     with processes.Family(tmp_path, {}) as family:
         child = family.start("node", "traced_node", spec="/nowhere.yaml", device="cpu", rows=1)
@@ -111,6 +120,7 @@ def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
             child.await_ready()
 
 
+@pytest.mark.usefixtures("forks")
 def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
     with processes.Family(tmp_path, {}) as family:
         child = family.start("naive", "naive_node")

@@ -25,23 +25,15 @@ from test.fleet.s3 import Bucket, Faults
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ("lerobot", "delta") else pytest.param(name, marks=pytest.mark.slow) for name in WRITERS]
+    "names", [("lerobot", "delta"), *(pytest.param((name,), marks=pytest.mark.slow) for name in WRITERS)], ids=" ".join
 )
-def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], name: str
+def test_datasets_in_a_bucket_have_the_bytes_of_local_ones(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], names: tuple[str, ...]
 ) -> None:
-    options = DatasetOptions(formats=(name,), rate_hz=5, preset="ultrafast", codec="h264")
+    options = DatasetOptions(formats=names, rate_hz=5, preset="ultrafast", codec="h264")
     export(bags, spec, f"{s3.url}/out", options)
     assert objects(s3) == local(options)
     assert hidden(s3) == [".robocache/complete.json"]
-
-
-def test_several_formats_in_a_bucket_have_the_bytes_of_local_ones(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
-) -> None:
-    options = DatasetOptions(formats=("lerobot", "webdataset"), media="none")
-    export(bags, spec, f"{s3.url}/out", options)
-    assert objects(s3) == local(options)
 
 
 def test_pieces_in_a_bucket_make_a_local_dataset(

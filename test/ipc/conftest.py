@@ -73,7 +73,7 @@ class Peer:
 def patient():
     """A writer on a busy machine may take longer to answer than a consumer waits for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_memory, "CONNECT_S", 30.0)
+        patch.setattr(shared_memory, "CONNECT_S", 120.0)
         yield
 
 
@@ -102,7 +102,7 @@ def eventually():
     """Waits for what another process or thread brings about; it fails where that never comes true."""
 
     def wait(condition):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < end, "it did not come about"
             time.sleep(0.005)

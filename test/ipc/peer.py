@@ -103,7 +103,7 @@ def writer(path: str, device: str) -> None:
 
 
 if __name__ == "__main__":
-    shared_memory.CONNECT_S = 30.0  # for a writer on a busy machine
+    shared_memory.CONNECT_S = 120.0  # for a writer on a busy machine
     role, path, device, user = sys.argv[1:]
     if user != str(os.geteuid()):
         os.setgid(int(user))

@@ -20,19 +20,23 @@ from test.nodes.rig import JOINT_SPEC, Rig, until
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "config" / "panda_lift.yaml"
 
-# Before rclpy is imported anywhere.
-os.environ["FASTDDS_DEFAULT_PROFILES_FILE"] = str(ROOT / "config" / "fastdds.xml")
+# The profile for nodes, with less shared memory, which each participant fills with zeros. Before rclpy is imported.
+_folder = tempfile.TemporaryDirectory(prefix="rc")
+_profile = Path(_folder.name, "fastdds.xml")
+_profile.write_text((ROOT / "config" / "fastdds.xml").read_text().replace(">67108864<", ">16777216<"))
+os.environ["FASTDDS_DEFAULT_PROFILES_FILE"] = str(_profile)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.ros)
 
 
 @pytest.fixture(autouse=True)
 def _no_participants_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A node is in a reference cycle: until Python looks, its participant lives on, with threads and 64 MB of memory.
+    # A node is in a reference cycle: until Python looks, its participant lives on, with threads and shared memory.
     gc.collect()
     if not gc.get_freeze_count():
         gc.freeze()

@@ -12,6 +12,7 @@ import yaml
 from test.nodes.rig import Rig, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+pytestmark = pytest.mark.usefixtures("forked_policies")
 
 SPEC: dict[str, Any] = {
     "robocache": 1,

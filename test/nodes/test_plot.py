@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_a_subscriber_gets_names_and_values_of_each_tick(rig: Any, wait: Callabl
     def found() -> list[JointState]:
         return [plot for plot in plots.messages if plot.position[NAMES.index("valid:joints")]]
 
-    wait(repeating(lambda: fusion.joints.publish(joint_state()), found), "a tick with joints")
+    wait(repeating(lambda: fusion.joints.publish(joint_state(time.time_ns())), found, 0.02), "a tick with joints")
     plot = found()[0]
     assert list(plot.name) == NAMES
     values = dict(zip(plot.name, plot.position, strict=True))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import runpy
-from functools import reduce
+from functools import cache, reduce
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ import yaml
 from robocache_ros.spec import load_spec
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(page for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if page.parent.name != "api")
+PAGES = {
+    page: page.read_text(encoding="utf-8")
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    if page.parent.name != "api"
+}
 NAMED = re.compile(r"`([a-z_.]+):([A-Za-z_.]+)`")
 
 
@@ -24,13 +29,15 @@ def test_the_generated_pages_are_current() -> None:
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == page, "run: make docs"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+def test_links_inside_the_repository_lead_somewhere() -> None:
+    link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    assert [
+        (page, to) for page, text in PAGES.items() for to in link.findall(text) if not (page.parent / to).exists()
+    ] == []
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """What GitHub and the site call the headings of a page."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -38,20 +45,20 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_to_headings_lead_to_headings(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:\s]*\.md)?#([^)]+)\)", page.read_text(encoding="utf-8"))
+def test_links_to_headings_lead_to_headings() -> None:
+    link = re.compile(r"\]\(([^)#:\s]*\.md)?#([^)]+)\)")
+    links = [(page, *found) for page, text in PAGES.items() for found in link.findall(text)]
 
-    assert [link for link in links if link[1] not in anchors(page.parent / link[0] if link[0] else page)] == []
+    assert [each for each in links if each[2] not in anchors(each[0].parent / each[1] if each[1] else each[0])] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    prose = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "!", "#"))]
+def test_lines_of_prose_have_at_most_120_characters() -> None:
+    without_code = {page: re.sub(r"```.*?```", "", text, flags=re.DOTALL) for page, text in PAGES.items()}
+    lines = [(page, line) for page, text in without_code.items() for line in text.splitlines()]
+    prose = [each for each in lines if not each[1].lstrip().startswith(("|", "!", "#"))]
 
     # A line that is one span of code cannot be divided.
-    assert [line for line in prose if len(line) > 120 and not re.fullmatch(r"\s*`[^`]*`\.?", line)] == []
+    assert [each for each in prose if len(each[1]) > 120 and not re.fullmatch(r"\s*`[^`]*`\.?", each[1])] == []
 
 
 def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whole_recording() -> None:
@@ -67,19 +74,13 @@ def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whol
     assert {each["topic_metadata"]["name"] for each in recorded} == used
 
 
-@pytest.mark.parametrize("name", NAMED.findall((ROOT / "docs" / "design.md").read_text(encoding="utf-8")), ids=":".join)
-def test_functions_that_the_design_names_exist(name: tuple[str, str]) -> None:
-    module, function = name
-    if module.startswith("nodes."):
-        pytest.importorskip("rclpy")
-
-    assert callable(reduce(getattr, function.split("."), import_module(f"robocache_ros.{module}")))
-
-
-def test_the_design_names_no_function_twice() -> None:
-    names = NAMED.findall((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
+def test_functions_that_the_design_names_exist_and_are_named_once() -> None:
+    names = NAMED.findall(PAGES[ROOT / "docs" / "design.md"])
 
     assert len(names) == len(set(names)) > 30
+    for module, function in names:
+        if not module.startswith("nodes.") or find_spec("rclpy"):
+            assert callable(reduce(getattr, function.split("."), import_module(f"robocache_ros.{module}")))
 
 
 FOLDERS = ("robocache_ros", "examples", "launch", "test", ".ci", "kernels", "docs", "config", "benchmarks")

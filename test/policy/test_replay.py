@@ -345,7 +345,7 @@ def test_a_part_of_a_run_is_complete_where_the_times_of_its_threads_step_back(lo
 
 def test_damage_anywhere_is_at_most_a_users_error(wave: str, tmp_path: Path) -> None:
     path = tmp_path / "run.mcap"
-    play(path, wave, 3, outputs_of(blend="none"), ticks=90)
+    play(path, wave, 3, outputs_of(blend="none"), ticks=45)
     complete = path.read_bytes()
     assert verify(path, policy=wave).plans > 2
     for seed in range(60):

@@ -327,6 +327,7 @@ def test_a_server_that_ends_and_comes_back_is_used_again(server: Server, start: 
         assert plan(policy, 10).tick == 10
 
 
+@pytest.mark.usefixtures("forked_policies")
 def test_the_process_of_a_policy_outlives_its_server(start: Callable[..., Server]) -> None:
     server = start("openpi")
     worker = ProcessWorker(server.url, spec())

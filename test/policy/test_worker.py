@@ -51,7 +51,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def worker(file: Path) -> Iterator[ProcessWorker]:
+def worker(file: Path, forked_policies: None) -> Iterator[ProcessWorker]:
     worker = ProcessWorker(f"{file}:held", SPEC)
     yield worker
     worker.close()
@@ -63,7 +63,7 @@ def frame(value: float) -> FusedFrame:
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not (value := condition()):
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -103,6 +103,7 @@ def test_a_process_that_was_killed_is_noticed_and_started_again(worker: ProcessW
     assert wait_for(worker.poll)[0].tick == 9
 
 
+@pytest.mark.usefixtures("forked_policies")
 def test_a_policy_that_cannot_be_opened_says_why(file: Path) -> None:
     worker = ProcessWorker(f"{file}:absent", SPEC)
     wait_for(lambda: worker.poll() or worker.dead)

@@ -37,7 +37,7 @@ def messages(simulation: sim.Simulation, steps: int) -> list[RawMessage]:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_the_expert_carries_the_block_to_the_goal(simulation: sim.Simulation, seed: int) -> None:
     last = [message.log_ns for message in sim.episode(simulation, seed)][-1]
 
@@ -121,16 +121,25 @@ def test_messages_are_those_of_the_ros_types(simulation: sim.Simulation) -> None
     assert set(found) >= set(sim.TYPES) - {sim.EPISODE, sim.SUCCESS}
 
 
-def test_demonstrations_are_recordings_that_fuse_with_the_spec_of_the_robot(tmp_path: Path) -> None:
-    lines: list[str] = []
-    given = SimArguments(STATE, seed=4, episodes=1)
-    written = write_demonstrations(tmp_path / "demos", given, lines.append)
-    before = written[0].stat().st_mtime_ns
+SEED = 1000  # of the first of two demonstrations
 
-    assert write_demonstrations(tmp_path / "demos", given) == written
-    assert written[0].stat().st_mtime_ns == before  # it is kept
-    assert lines == [f"{tmp_path / 'demos'}: 1 episodes, 0 failed"]
-    with Bag(written[0]) as bag:
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two recordings, written once and asked for twice."""
+    folder = tmp_path_factory.mktemp("sim") / "demos"
+    given, lines = SimArguments(STATE, seed=SEED, episodes=2), list[str]()
+    written = write_demonstrations(folder, given, lines.append)
+    before = [file.stat().st_mtime_ns for file in written]
+
+    assert write_demonstrations(folder, given) == written
+    assert [file.stat().st_mtime_ns for file in written] == before  # they are kept
+    assert lines == [f"{folder}: 2 episodes, 0 failed"]
+    return written
+
+
+def test_demonstrations_are_recordings_that_fuse_with_the_spec_of_the_robot(demonstrations: list[Path]) -> None:
+    with Bag(demonstrations[1]) as bag:
         frames = list(BagRun(bag, load_spec(ROOT / "config" / "so101.yaml").without_cameras()).frames())
     assert all((part.valid > 0).all() for part in frames)
     actions = np.concatenate([part.fused.numpy() for part in frames])[:, -6:]
@@ -149,10 +158,8 @@ def test_the_defaults_of_the_command_line_are_those_of_the_arguments() -> None:
     assert (given.seed, given.episodes, given.rate) == (0, 0, 1.0)
 
 
-def test_each_recording_of_demonstrations_says_where_its_episode_is(tmp_path: Path) -> None:
-    given = SimArguments(STATE, seed=1000, episodes=2, out=tmp_path)
-
-    for recording in write_demonstrations(tmp_path, given):
+def test_each_recording_of_demonstrations_says_where_its_episode_is(demonstrations: list[Path]) -> None:
+    for recording in demonstrations:
         with Bag(recording) as bag:
             assert [message.data[4] for message in bag.messages([sim.EPISODE])] == [1]
 
@@ -173,17 +180,16 @@ def test_while_the_expert_advises_its_commands_are_those_of_an_operator() -> Non
     simulation.close()
 
 
-def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(tmp_path: Path) -> None:
-    recording = write_demonstrations(tmp_path, SimArguments(STATE, seed=1000, episodes=1))[0]
+def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonstrations: list[Path]) -> None:
     spec = load_spec(ROOT / "config" / "so101.yaml").without_cameras()
-    with Bag(recording) as bag:
+    with Bag(demonstrations[0]) as bag:
         frames = list(BagRun(bag, spec).frames())
     rows = np.concatenate([part.fused.numpy() for part in frames])
     plan = ActionPlan(["linear"] * 6)
     plan.add(Chunk(0, rows[:, -6:]))
 
     simulation = sim.Simulation(STATE)
-    simulation.begin(1000, expert=False)
+    simulation.begin(SEED, expert=False)
     for tick, row in enumerate(rows):
         assert np.abs(simulation.robot.positions - row[:6]).max() < 1e-3  # rad: labels are float32
         command = plan.take(tick)

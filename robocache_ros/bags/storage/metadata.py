@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from robocache_ros.storage.paths import AnyPath
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 32
+MAX_CACHED_CHARACTERS = 1 << 16
 _SPLIT = re.compile(r"_[0-9]+(?=\.)")  # number of a split file: bag_0.mcap, bag_1.mcap
 # Not ._x.mcap, x.mcap.bak or x.mcap.sha256.
 _STORED = re.compile(r"[^.].*\.((mcap|db3)(\.zstd)?|bag|bag\.active)", re.IGNORECASE)
@@ -41,17 +43,25 @@ def read_metadata(folder: AnyPath) -> Metadata:
     if not file.is_file() or file.stat().st_size > MAX_BYTES:
         return Metadata()
     try:
-        found = _load(file.read_text(encoding="utf-8"))["rosbag2_bagfile_information"]
-        mode = str(found.get("compression_mode") or "").lower()
-        names = [Path(name).name for name in found.get("relative_file_paths") or () if isinstance(name, str)]
-        topics = found.get("topics_with_message_count") or ()
-        counts = {t["topic_metadata"]["name"]: t["message_count"] for t in topics}
+        text = file.read_text(encoding="utf-8")
+        return _parsed(text) if len(text) > MAX_CACHED_CHARACTERS else _parsed_once(text)
     except RemoteError:
         raise
     except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Metadata()
+
+
+def _parsed(text: str) -> Metadata:
+    found = _load(text)["rosbag2_bagfile_information"]
+    mode = str(found.get("compression_mode") or "").lower()
+    names = [Path(name).name for name in found.get("relative_file_paths") or () if isinstance(name, str)]
+    topics = found.get("topics_with_message_count") or ()
+    counts = {t["topic_metadata"]["name"]: t["message_count"] for t in topics}
     good = all(isinstance(name, str) and isinstance(count, int) for name, count in counts.items())
     return Metadata(tuple(dict.fromkeys(names)), "" if mode == "none" else mode, counts if good else {})
+
+
+_parsed_once = lru_cache(64)(_parsed)  # an export reads it a dozen times
 
 
 def storage_files(path: AnyPath) -> tuple[AnyPath, ...]:

@@ -21,6 +21,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.policy.replay import cut, verify
 from robocache_ros.recorder.run_log import RunReader
+from test import forked
 from test.nodes.rig import PATIENCE_S, ROOT
 
 CODE = """
@@ -92,7 +93,9 @@ def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> Non
     spec.write_text(yaml.safe_dump(SPEC))
     words = ["run", f"{rig.tmp_path / 'mine.py'}:late", "--spec", str(spec), "--record", str(path)]
     with (rig.tmp_path / "run.log").open("w") as out:
-        program = subprocess.Popen([sys.executable, "-m", "robocache_ros", *words], cwd=ROOT, stdout=out, stderr=out)
+        program = forked.Popen(
+            [sys.executable, "-m", "robocache_ros", *words], preload=forked.NODE, cwd=ROOT, stdout=out, stderr=out
+        )
     sent = rig.listen(Float64MultiArray, "/command")
     robot = Robot(rig)
 

@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rosgraph_msgs.msg import Clock
-from std_msgs.msg import Float64MultiArray, String
+from std_msgs.msg import Float32MultiArray, Float64MultiArray, String
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import mcap
@@ -25,9 +26,11 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import bag_player, middleware
 from robocache_ros.nodes.bag_player import BagPlayer, Options
+from robocache_ros.nodes.frame_messages import read_fused
 from robocache_ros.spec import load_spec
 from test import forked
 from test.fuzz.recordings import make
+from test.nodes.rig import PATIENCE_S
 
 PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
 MS = 1_000_000
@@ -56,6 +59,30 @@ def test_clock_covers_the_replayed_span(rig: Any, wait: Callable[..., Any]) -> N
     times = [_ns(message) for message in clock.messages]
     assert times == sorted(times)
     assert times[0] == first_ns
+
+
+def test_replay_begins_when_the_nodes_that_listen_to_the_clock_have_found_it(
+    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bag_player, "ANSWER_S", PATIENCE_S)
+    node = rig.process(panda_spec, use_sim_time=True)
+    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+    clock = rig.listen(Clock, "/clock")
+    topics = tuple(stream.topic for stream in load_spec(panda_spec).streams)
+    wait(lambda: all(rig.node.count_subscribers(topic) for topic in topics), "the subscriptions")
+    wait(lambda: rig.node.count_subscribers("/clock") == 2, "those of /clock")
+    wait(fused.subscription.get_publisher_count, "the ticks")
+    node.popen.send_signal(signal.SIGSTOP)
+    replay = threading.Thread(target=rig.play, kwargs={"rate": 4.0, "duration_s": 0.5, "topics": topics})
+    try:
+        replay.start()
+        wait(lambda: len(clock) > 50, "the player")
+        assert len({_ns(message) for message in clock.messages}) == 1
+    finally:
+        node.popen.send_signal(signal.SIGCONT)
+    replay.join()
+    wait(lambda: len(fused), "a tick")
+    assert read_fused(fused.messages[0])[0] - _ns(clock.messages[0]) < 20 * MS
 
 
 def test_latched_messages_reach_later_subscribers(rig: Any, wait: Callable[..., Any], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from test import forked
 from test.nodes.rig import ROOT, Inbox, Rig, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
@@ -110,7 +110,9 @@ def test_the_last_velocity_is_zero_on_every_output_whatever_is_killed(rig: Rig, 
     fusion = rig.process(SPEC)
     words = ["run", f"{tmp_path / 'mine.py'}:ones", "--spec", str(rig.write(SPEC)), "--fusion", "fusion_node"]
     with (tmp_path / "run.log").open("w") as out:
-        runner = subprocess.Popen([sys.executable, "-m", "robocache_ros", *words], cwd=ROOT, stdout=out, stderr=out)
+        runner = forked.Popen(
+            [sys.executable, "-m", "robocache_ros", *words], preload=forked.NODE, cwd=ROOT, stdout=out, stderr=out
+        )
     robot = Robot(rig)
     try:
         robot.wait_for(1.0, "commands of the policy")

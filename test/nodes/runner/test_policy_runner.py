@@ -21,6 +21,7 @@ from test import forked
 from test.nodes.rig import ROOT, Rig, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+pytestmark = pytest.mark.usefixtures("forked_policies")
 
 POLICY = """
 import numpy as np
