@@ -4,34 +4,28 @@ Arguments: the folder of the policy, the spec, the dataset, an .npz of streams w
 """
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+import without_cuda  # noqa: F401
+
+# isort: split
 
 import numpy as np
 import torch
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from lerobot.policies.rtc.configuration_rtc import RTCConfig
 
-# torchvision's compiled operators do not go with a CPU-only torch: declare the two it registers fakes for. A process
-# that is spawned runs these lines too.
-library = torch.library.Library("torchvision", "DEF")
-for operator in ("nms", "qnms"):
-    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
-from lerobot.policies.rtc.configuration_rtc import RTCConfig  # noqa: E402
-
-from robocache_ros.engine.frames import FusedFrame  # noqa: E402
-from robocache_ros.policy.lerobot_config import read_lerobot_config  # noqa: E402
-from robocache_ros.policy.plan import Prefix  # noqa: E402
-from robocache_ros.policy.policies import check_policy, open_policy  # noqa: E402
-from robocache_ros.policy.policies.lerobot import LeRobotPolicy  # noqa: E402
-from robocache_ros.policy.worker import ProcessWorker  # noqa: E402
-from robocache_ros.spec import load_spec  # noqa: E402
-from robocache_ros.spec.layout import Layout  # noqa: E402
+from robocache_ros.engine.frames import FusedFrame
+from robocache_ros.policy.lerobot_config import read_lerobot_config
+from robocache_ros.policy.plan import Prefix
+from robocache_ros.policy.policies import check_policy, open_policy
+from robocache_ros.policy.policies.lerobot import LeRobotPolicy
+from robocache_ros.policy.worker import ProcessWorker
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.layout import Layout
 
 torch.manual_seed(0)  # in a process that is spawned too
 

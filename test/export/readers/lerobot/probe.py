@@ -1,20 +1,15 @@
 """Runs under the real LeRobot's own Python: opens a dataset and prints as JSON what it read."""
 
 import json
-import os
 import sys
 
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+import without_cuda  # noqa: F401
+
+# isort: split
 
 import numpy as np
 import torch
-
-# torchvision's compiled operators do not go with a CPU-only torch: declare the two it registers fakes for.
-library = torch.library.Library("torchvision", "DEF")
-for operator in ("nms", "qnms"):
-    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 root, *indices = sys.argv[1:]
 plain = LeRobotDataset("local/dataset", root=root, video_backend="torchcodec")

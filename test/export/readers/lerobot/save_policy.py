@@ -3,17 +3,16 @@
 import json
 import sys
 
-import torch
+import without_cuda  # noqa: F401
 
-# The torchvision of PyPI has no operators for the CPU build of torch. ACT uses none.
-torch.library.register_fake = lambda *_, **__: lambda function: function
+# isort: split
 
-from lerobot.configs.types import FeatureType  # noqa: E402
-from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata  # noqa: E402
-from lerobot.datasets.utils import dataset_to_policy_features  # noqa: E402
-from lerobot.policies.act.configuration_act import ACTConfig  # noqa: E402
-from lerobot.policies.act.modeling_act import ACTPolicy  # noqa: E402
-from lerobot.policies.factory import make_pre_post_processors  # noqa: E402
+from lerobot.configs.types import FeatureType
+from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata
+from lerobot.datasets.utils import dataset_to_policy_features
+from lerobot.policies.act.configuration_act import ACTConfig
+from lerobot.policies.act.modeling_act import ACTPolicy
+from lerobot.policies.factory import make_pre_post_processors
 
 dataset, folder = sys.argv[1:]
 meta = LeRobotDatasetMetadata("robot/reach", root=dataset)

@@ -4,25 +4,20 @@ Prints as JSON the largest difference, by key, of its rows from those of LeRobot
 """
 
 import json
-import os
 import runpy
 import sys
 from pathlib import Path
 
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+import without_cuda  # noqa: F401
+
+# isort: split
 
 import torch
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from torch.utils.data import DataLoader
 
-# torchvision's compiled operators do not go with a CPU-only torch: declare the two it registers fakes for.
-library = torch.library.Library("torchvision", "DEF")
-for operator in ("nms", "qnms"):
-    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
-
-from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window  # noqa: E402
-from robocache_ros.training.training_data import data_info, open_for_training  # noqa: E402
+from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window
+from robocache_ros.training.training_data import data_info, open_for_training
 
 example = runpy.run_path(str(Path(__file__).parents[4] / "examples" / "train_lerobot_policy.py"))
 example["main"](sys.argv[1:])
