@@ -16,15 +16,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import ROOT, argument_parser, machine, tell, write_results
+from benchmarks.report import ROOT, argument_parser, machine, table, tell, write_results
 from test.fleet.s3 import Bucket, FaultProxy, Faults, environment, running_server
 
 RECORDING = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
 MORE = 3  # recordings of the larger export, beyond one
 IDLE_SHARD = f"{2 * MORE}/{2 * MORE + 1}"  # has more shards before it than there are recordings
-
-
 METHODS = ("GET", "HEAD", "PUT", "LIST", "DELETE", "POST")
 
 
@@ -85,12 +83,13 @@ def page(results: dict[str, Any]) -> str:
         f"folder or a file of {results['recording_bytes'] / 1e6:.0f} MB, to LeRobot v3.0. An idle shard has nothing to "
         "convert.",
         "",
-        f"| | {' | '.join(METHODS)} |",
-        f"| --- | {' | '.join('---' for _ in METHODS)} |",
     ]
-    for kind, counts in results["requests"].items():
-        for what, numbers in counts.items():
-            lines.append(f"| {kind}: {what} | {' | '.join(f'{number:g}' for number in numbers.values())} |")
+    rows = [
+        (f"{kind}: {what}", *(f"{number:g}" for number in numbers.values()))
+        for kind, counts in results["requests"].items()
+        for what, numbers in counts.items()
+    ]
+    lines += table(("", *METHODS), rows)
     return "\n".join(lines) + "\n"
 
 

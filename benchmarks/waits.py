@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import recordings
-from benchmarks.report import ROOT, argument_parser, machine, tell, write_results
+from benchmarks.report import (
+    ROOT,
+    argument_parser,
+    children_seconds,
+    machine,
+    middle,
+    table,
+    tell,
+    write_results,
+)
 
 GIGABYTE = 10**9
 CAMERAS = 3
@@ -29,28 +38,22 @@ OPEN = "import sys; from rosbags.rosbag2 import Reader; bag = Reader(sys.argv[1]
 ALL = f"{OPEN}; [data[0] for _, _, data in bag.messages()]"
 
 
-def run(command: list[str], folder: Path) -> tuple[float, float]:
+def run(command: list[str]) -> tuple[float, float]:
     """Run a command; return its wall and its processor time, in seconds."""
-    began = time.monotonic()
-    output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    actions = [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
-    _, status, used = os.wait4(os.posix_spawn(command[0], command, environment, file_actions=actions), 0)
-    os.close(output)
-    if status:
-        raise RuntimeError(f"{' '.join(command)}: {(folder / 'output').read_text()}")
-    return time.monotonic() - began, used.ru_utime + used.ru_stime
+    began, before = time.monotonic(), children_seconds()
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    return time.monotonic() - began, children_seconds() - before
 
 
-def measure(commands: dict[str, list[str]], rounds: int, folder: Path) -> list[dict[str, Any]]:
+def measure(commands: dict[str, list[str]], rounds: int) -> list[dict[str, Any]]:
     """Measure commands that take turns; each gets a row."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, command in commands.items():
-            times[name].append(run(command, folder))
+            times[name].append(run(command))
     rows = []
     for name, found in times.items():
-        wall, processor = (round(statistics.median(values), 3) for values in zip(*found, strict=True))
+        wall, processor = map(middle, zip(*found, strict=True))
         rows.append({"what": name, "wall_s": wall, "cpu_s": processor, "rounds": rounds})
         tell(f"{name}: {wall} s, {processor} s of processor time")
     return rows
@@ -104,7 +107,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine(), "gigabytes": given.gigabytes, "minutes": given.minutes, "rows": []}
     with tempfile.TemporaryDirectory(prefix="robocache-waits-") as scratch:
         for rounds, commands in commands_of(given, Path(scratch)):
-            result["rows"] += measure(commands, rounds, Path(scratch))
+            result["rows"] += measure(commands, rounds)
     text = page(result)
     write_results(given.out, "waits", result, text)
     print(text)
@@ -113,7 +116,7 @@ def main() -> None:
 def page(result: dict[str, Any]) -> str:
     """The result as Markdown."""
     on = result["machine"]
-    rows = [f"| {row['what']} | {row['wall_s']:.3f} | {row['cpu_s']:.3f} |" for row in result["rows"]]
+    rows = [(row["what"], f"{row['wall_s']:.3f}", f"{row['cpu_s']:.3f}") for row in result["rows"]]
     return "\n".join(
         [
             "# What a user waits for",
@@ -121,9 +124,7 @@ def page(result: dict[str, Any]) -> str:
             f"`info` on {result['gigabytes']:g} GB, `report` on {result['minutes']:g} minutes of joints at 500 Hz and "
             "a camera of 64 x 64 pixels; medians, in seconds.",
             "",
-            "| what | wall | processor |",
-            "| --- | --- | --- |",
-            *rows,
+            *table(("what", "wall", "processor"), rows),
             "",
             f"{on['cpu']}, {on['cores']} cores, load {on['load_before']} before, Python {on['python']}, {on['date']}.",
             "",

@@ -10,7 +10,6 @@ python examples/train_lerobot_policy.py lift --out act --set chunk_size=50 n_act
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,8 +22,10 @@ from torch import Tensor
 
 from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.read import ACTION, IMAGES, STATE
 from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.training_data import data_info, open_for_training, training_loader
+from robocache_ros.training.training_options import TrainingOptions
 
 try:
     from lerobot.configs.types import FeatureType
@@ -33,8 +34,6 @@ try:
     from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
 except ImportError as error:
     sys.exit(f"train_lerobot_policy: {error}; install it with: pip install lerobot==0.4.4")
-
-STATE, IMAGES, ACTION = "observation.state", "observation.images.", "action"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -73,6 +72,9 @@ def main(given: list[str] | None = None) -> None:
     args = arguments().parse_args(given)
     if args.out.exists():
         raise RoboCacheError(f"{args.out}: exists; give a new folder")
+    training = TrainingOptions(
+        learning_rate=args.learning_rate, steps=args.steps, warmup=args.warmup, clip_norm=10.0, seed=args.seed
+    )
     options = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in args.set)}
     meta = LeRobotDatasetMetadata(args.dataset.name, root=args.dataset)
     features = dataset_to_policy_features(meta.features)
@@ -102,18 +104,15 @@ def main(given: list[str] | None = None) -> None:
         seed=args.seed,
     )
     print(f"{dataset!r}, {sum(each.numel() for each in policy.parameters()) / 1e6:.1f} million parameters")
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=args.learning_rate, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min((step + 1) / args.warmup, 1) * (0.55 + 0.45 * math.cos(math.pi * step / args.steps)),
-    )
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1.0, weight_decay=training.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, training.rate_at)
     began = time.monotonic()
     for step, batch in zip(range(1, args.steps + 1), rows(loader, info.images), strict=False):
         with torch.autocast(args.device.partition(":")[0], torch.bfloat16):
             loss, _ = policy.forward(before(batch))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), training.clip_norm)
         optimizer.step()
         schedule.step()
         if step % args.report_every == 0 or step == args.steps:

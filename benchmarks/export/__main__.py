@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.export import parts
 from benchmarks.export.parts import Peers, commands
-from benchmarks.report import ROOT, argument_parser, machine, tell, write_results
+from benchmarks.report import ROOT, argument_parser, machine, table, tell, write_results
 from robocache_ros.errors import RoboCacheError, printable
 
 
@@ -42,11 +42,6 @@ def as_markdown(result: dict[str, Any]) -> str:
         if part in result:
             lines += ["", *text(result[part])]
     return "\n".join([*lines, ""])
-
-
-def _table(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
-    head = list(head)
-    return [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def _peers(found: dict[str, Any]) -> list[str]:
@@ -78,7 +73,7 @@ def _peers(found: dict[str, Any]) -> list[str]:
         "Two 640x480 rgb8 cameras at 30 Hz with joints at 500 Hz, nothing resized; and joints alone. Ours includes "
         "checksums, statistics and the report.",
         "",
-        *_table([*head, "x their CPU time"], rows),
+        *table([*head, "x their CPU time"], rows),
     ]
 
 
@@ -88,13 +83,13 @@ def _against(measured: dict[str, Any], key: str) -> str:
 
 def _reading(found: dict[str, Any]) -> list[str]:
     rows = [[name, one["robocache_mb_s"], one["rosbags_mb_s"], one["times_rosbags"]] for name, one in found.items()]
-    return ["## Reading, MB per CPU second", "", *_table(["compression", "ours", "rosbags", "x rosbags"], rows)]
+    return ["## Reading, MB per CPU second", "", *table(["compression", "ours", "rosbags", "x rosbags"], rows)]
 
 
 def _jobs(found: dict[str, Any]) -> list[str]:
     rows = [[key.removeprefix("jobs_"), *found[key].values()] for key in ("jobs_1", "jobs_2")]
     title = f"## {found['recordings']} recordings of {found['seconds_each']:g} s, one camera, AV1"
-    return [title, "", *_table(["processes", "seconds", "CPU seconds"], rows)]
+    return [title, "", *table(["processes", "seconds", "CPU seconds"], rows)]
 
 
 def _formats(found: dict[str, Any]) -> list[str]:
@@ -103,7 +98,7 @@ def _formats(found: dict[str, Any]) -> list[str]:
     return [
         f"## Formats, {found['recording_s']:g} s with two cameras, {found['codec']}",
         "",
-        *_table(["format", "seconds", "CPU seconds"], rows),
+        *table(["format", "seconds", "CPU seconds"], rows),
         "",
         f"One pass takes {found['times_the_slowest']} times the slowest alone ({found['times_the_slowest_wanted']}), "
         f"and {found['times_the_slowest_cpu']} times the largest CPU time.",
@@ -120,7 +115,7 @@ def _devices(found: dict[str, Any]) -> list[str]:
         for case, one in found.items()
     ]
     head = ["recording", "CPU, s", "GPU, s", "CPU, CPU s", "GPU, CPU s", "x faster"]
-    return ["## Images and clouds converted on a GPU, video", "", *_table(head, rows)]
+    return ["## Images and clouds converted on a GPU, video", "", *table(head, rows)]
 
 
 def _commands(found: dict[str, Any]) -> list[str]:
@@ -129,7 +124,7 @@ def _commands(found: dict[str, Any]) -> list[str]:
     return [
         f"## Commands, {found['bag']}",
         "",
-        *_table(["command", "process, s", "conversion, s"], rows),
+        *table(["command", "process, s", "conversion, s"], rows),
         "",
         f"PSNR of the video: {'; '.join(quality)}.",
     ]
