@@ -1,11 +1,7 @@
 """Small recordings, and the one that the project keeps."""
 
-from __future__ import annotations
-
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,16 +12,16 @@ MS = 1_000_000
 
 
 @pytest.fixture(scope="session")
-def panda_lift() -> Path:
+def panda_lift():
     return Path(__file__).parents[1] / "data" / "panda_lift"
 
 
-def numbers(*values: float) -> bytes:
+def numbers(*values):
     """A std_msgs/Float64MultiArray in CDR."""
     return b"\0\1\0\0" + struct.pack(f"<III4x{len(values)}d", 0, 0, len(values), *values)
 
 
-def pose(stamp_ns: int, x: float = 0.0) -> bytes:
+def pose(stamp_ns, x=0.0):
     """A geometry_msgs/PoseStamped in CDR, identity orientation."""
     seconds, nanoseconds = divmod(stamp_ns, 10**9)
     return b"\0\1\0\0" + struct.pack("<iII4x7d", seconds, nanoseconds, 1, x, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
@@ -35,10 +31,10 @@ TYPES = {"/arm/command": "std_msgs/msg/Float64MultiArray", "/arm/pose": "geometr
 
 
 @pytest.fixture
-def make_bag(tmp_path: Path) -> Callable[..., Path]:
+def make_bag(tmp_path):
     """Writes two seconds of a 50 Hz pose, logged 5 ms late, and a 20 Hz command."""
 
-    def make(name: str = "bag", **options: Any) -> Path:
+    def make(name="bag", **options):
         messages = [
             ("/arm/pose", START_NS + (20 * k + 5) * MS, pose(START_NS + 20 * k * MS, 0.1 * k)) for k in range(100)
         ]

@@ -1,11 +1,8 @@
 """Latencies and drifts measured from recordings whose latencies are known, and cameras that see a clock."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import re
-from collections.abc import Callable, Iterator
 from ctypes.util import find_library
 from pathlib import Path
 from shutil import rmtree
@@ -14,7 +11,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.bags import qr_clock
-from robocache_ros.bags.calibrate import Calibration, Measurement, calibrate
+from robocache_ros.bags.calibrate import calibrate
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
@@ -22,7 +19,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.sim import simulation as sim
 from robocache_ros.sim.simulation import image_cdr
 from robocache_ros.sim.so101 import JOINTS
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from test.bags.moving_robot import START_S, TYPES, Robot, record, spec
 
 ROOT = Path(__file__).parents[2]
@@ -30,24 +27,24 @@ CAMERA, ALL = ("/joint_states", "/image"), ("/joint_states", "/image", "/command
 TOLERANCE_MS = 5.0  # what is asked of a recording of 60 s; the errors have a standard deviation of 1.3 ms
 
 
-def measured(path: Path, fusion: FusionSpec | None = None, **options: str) -> Calibration:
+def measured(path, fusion=None, **options):
     with Bag(path) as bag:
         return calibrate(bag, fusion or spec(), **options)
 
 
-def of(found: Calibration, name: str) -> Measurement:
+def of(found, name):
     return next(each for each in found.measurements if each.name == name)
 
 
 @pytest.fixture
-def short(tmp_path: Path) -> Callable[..., Path]:
+def short(tmp_path):
     """Makes recordings of 12 s."""
     return lambda topics=CAMERA, **keys: record(
         tmp_path / "bag", Robot(**{"seconds": 12, "joint_hz": 250, **keys}), topics
     )
 
 
-def test_the_latencies_of_a_late_camera_and_of_actions_are_measured(tmp_path: Path) -> None:
+def test_the_latencies_of_a_late_camera_and_of_actions_are_measured(tmp_path):
     robot = Robot(seed=1, latency_ms=200, action_ms=120)
     found = measured(record(tmp_path / "bag", robot))
 
@@ -62,14 +59,14 @@ def test_the_latencies_of_a_late_camera_and_of_actions_are_measured(tmp_path: Pa
     assert not [each for each in found.measurements if each.quantity == "drift"]
 
 
-def test_a_camera_that_is_stamped_early_has_a_negative_latency(short: Callable[..., Path]) -> None:
+def test_a_camera_that_is_stamped_early_has_a_negative_latency(short):
     one = of(measured(short(seed=2, seconds=20, latency_ms=-100)), "front")
 
     assert abs(one.value + 100) < TOLERANCE_MS
     assert one.low <= -100 <= one.high
 
 
-def test_latency_ms_of_the_joints_counts_and_that_of_the_camera_does_not(short: Callable[..., Path]) -> None:
+def test_latency_ms_of_the_joints_counts_and_that_of_the_camera_does_not(short):
     path = short(seed=1, seconds=20)
     plain, changed = measured(path), measured(path, spec(joints={"latency_ms": 10}, front={"latency_ms": 77}))
 
@@ -81,7 +78,7 @@ def test_latency_ms_of_the_joints_counts_and_that_of_the_camera_does_not(short: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # 4 minutes on an idle machine
-def test_latencies_of_100_seeds_are_found_and_nine_of_ten_intervals_have_the_truth(tmp_path: Path) -> None:
+def test_latencies_of_100_seeds_are_found_and_nine_of_ten_intervals_have_the_truth(tmp_path):
     errors, inside = [], 0
     for seed in range(100):
         random = np.random.default_rng(10_000 + seed)
@@ -99,7 +96,7 @@ def test_latencies_of_100_seeds_are_found_and_nine_of_ten_intervals_have_the_tru
 
 
 @pytest.mark.parametrize("ppm", [80, 10_000])
-def test_a_clock_of_its_own_drifts_unless_it_is_the_pace_of_a_simulation(short: Callable[..., Path], ppm: int) -> None:
+def test_a_clock_of_its_own_drifts_unless_it_is_the_pace_of_a_simulation(short, ppm):
     path = short(seed=3, seconds=30, stamp_ppm=ppm, stamp_offset_s=-1e6)
     found = measured(path, spec(joints={"stamp": "device"}))
 
@@ -115,7 +112,7 @@ def test_a_clock_of_its_own_drifts_unless_it_is_the_pace_of_a_simulation(short: 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_library("EGL") is None, reason="needs EGL")
-def test_the_latency_of_the_rendered_camera_of_the_simulated_arm_is_measured(tmp_path: Path) -> None:
+def test_the_latency_of_the_rendered_camera_of_the_simulated_arm_is_measured(tmp_path):
     text = (ROOT / "config" / "so101.yaml").read_text().replace("rate_hz: 30", "rate_hz: 30\n    stamp: receive")
     (tmp_path / "by_arrival.yaml").write_text(text)
     simulation = sim.Simulation(sim.SimOptions(image_size=(48, 64)))
@@ -132,7 +129,7 @@ def test_the_latency_of_the_rendered_camera_of_the_simulated_arm_is_measured(tmp
     assert abs(stamped.value - step_ms) < TOLERANCE_MS
 
 
-def _waving(simulation: sim.Simulation, seconds: int) -> Iterator[RawMessage]:
+def _waving(simulation, seconds):
     """What is published while the arm moves between random positions."""
     random = np.random.default_rng(1)
     simulation.begin(1, expert=False)
@@ -157,13 +154,13 @@ LATENCY_MS = 43.0
 
 
 @pytest.fixture(scope="module")
-def html() -> str:
+def html():
     for module in ("segno", "zxingcpp"):
         pytest.importorskip(module)
     return qr_clock.page()
 
 
-def modules_of(html: str, number: int) -> np.ndarray:
+def modules_of(html, number):
     """The modules that the page draws for a code."""
     found = re.search(r'atob\("([^"]+)"\)', html)
     assert found
@@ -172,13 +169,13 @@ def modules_of(html: str, number: int) -> np.ndarray:
     return bits[number * size : (number + 1) * size].reshape(qr_clock.SIDE, qr_clock.SIDE)
 
 
-def picture(modules: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def picture(modules, random):
     """(H, W, 3) of a code on a display, with noise."""
     grey = np.kron(1 - np.pad(modules, qr_clock.BORDER), np.ones((4, 4))) * 170 + 40
     return np.repeat((grey + random.normal(0, 8, grey.shape)).clip(0, 255).astype(np.uint8)[..., None], 3, axis=2)
 
 
-def seen(folder: Path, html: str, *, frames: int = 90, scatter_ms: float = 1.0) -> Calibration:
+def seen(folder, html, *, frames=90, scatter_ms=1.0):
     """What is measured of a camera at 30 Hz that sees the page on a fast display, without joints."""
     random = np.random.default_rng(0)
     messages = []
@@ -193,7 +190,7 @@ def seen(folder: Path, html: str, *, frames: int = 90, scatter_ms: float = 1.0) 
         return calibrate(bag, spec(), reader=qr_clock.CodeReader)
 
 
-def test_the_page_needs_no_network_and_its_codes_are_read(html: str) -> None:
+def test_the_page_needs_no_network_and_its_codes_are_read(html):
     assert "http" not in html.lower()
     assert "src=" not in html
     for number in (0, 1, qr_clock.CODES - 1):
@@ -202,9 +199,7 @@ def test_the_page_needs_no_network_and_its_codes_are_read(html: str) -> None:
         assert found.text == f"ROBOCACHE{number:04d}"
 
 
-def test_the_latency_of_a_camera_is_read_from_the_codes_unless_they_are_few_or_scattered(
-    tmp_path: Path, html: str
-) -> None:
+def test_the_latency_of_a_camera_is_read_from_the_codes_unless_they_are_few_or_scattered(tmp_path, html):
     one, few, scattered = (
         seen(tmp_path / name, html, **options).measurements[0]
         for name, options in (("bag", {}), ("few", {"frames": 10}), ("scattered", {"scatter_ms": 400}))
@@ -229,9 +224,7 @@ def test_the_latency_of_a_camera_is_read_from_the_codes_unless_they_are_few_or_s
         ({"noise": 500.0}, {"front": "no clear peak"}),
     ],
 )
-def test_what_a_recording_does_not_determine_is_refused(
-    short: Callable[..., Path], keys: dict[str, object], reasons: dict[str, str]
-) -> None:
+def test_what_a_recording_does_not_determine_is_refused(short, keys, reasons):
     found = measured(short(**{"topics": ALL, **keys}))
 
     for name, reason in reasons.items():

@@ -1,14 +1,10 @@
 """Clocks that disagree: the timeline by stamps and log times, and recordings from info to frames."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +19,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from test.bags.conftest import MS, START_NS, numbers, pose
 from test.exporting import export
 
@@ -31,33 +27,31 @@ S = 1000 * MS
 TimeOf = Callable[[int], int]
 
 
-def simulated(log_ns: int) -> int:
+def simulated(log_ns):
     """A simulation at 0.95 of the speed."""
     return 10 * S + (log_ns - START_NS) * 19 // 20
 
 
-def looped(log_ns: int) -> int:
+def looped(log_ns):
     """One that is reset every five seconds."""
     return 10 * S + (log_ns - START_NS) % (5 * S)
 
 
-def paused(log_ns: int) -> int:
+def paused(log_ns):
     """One that pauses for four seconds, after six."""
     elapsed = log_ns - START_NS
     return 10 * S + (elapsed if elapsed < 6 * S else max(6 * S, elapsed - 4 * S))
 
 
-def wall(log_ns: int) -> int:
+def wall(log_ns):
     return log_ns
 
 
-def since_boot(log_ns: int) -> int:
+def since_boot(log_ns):
     return log_ns - START_NS + 900 * S
 
 
-def times(
-    time_of: TimeOf, seconds: float = 20, rate_hz: int = 50, seed: int = 0, paused_ns: tuple[int, int] = (0, 0)
-) -> Times:
+def times(time_of, seconds=20, rate_hz=50, seed=0, paused_ns=(0, 0)):
     """Messages logged 2 to 12 ms after their stamp; none while the clock pauses."""
     rng = np.random.default_rng(seed)
     logs = START_NS + np.arange(round(seconds * rate_hz)) * (S // rate_hz)
@@ -66,7 +60,7 @@ def times(
     return Times(logs + rng.integers(2 * MS, 12 * MS, len(logs)), stamps)
 
 
-def error_ms(timeline: Timeline, time_of: TimeOf, logs: Iterable[int]) -> np.ndarray:
+def error_ms(timeline, time_of, logs):
     """By how much the timeline is off, where the fastest messages take 2 ms."""
     return np.array([(timeline.at(log + 2 * MS) - time_of(log)) / MS for log in logs])
 
@@ -74,7 +68,7 @@ def error_ms(timeline: Timeline, time_of: TimeOf, logs: Iterable[int]) -> np.nda
 EVERY = range(START_NS + S, START_NS + 19 * S, 37 * MS)
 
 
-def test_stamps_on_the_clock_of_the_log_change_nothing() -> None:
+def test_stamps_on_the_clock_of_the_log_change_nothing():
     timeline = timeline_of({"/a": times(wall), "/b": times(wall, seed=1)})
     assert timeline == Timeline()
     assert timeline.at(START_NS + 5) == START_NS + 5
@@ -82,7 +76,7 @@ def test_stamps_on_the_clock_of_the_log_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("time_of", [simulated, since_boot])
-def test_offset_and_skew_are_those_of_the_fastest_messages(time_of: TimeOf) -> None:
+def test_offset_and_skew_are_those_of_the_fastest_messages(time_of):
     found = times(time_of)
     timeline = timeline_of({"/a": found, "/b": times(time_of, seed=1)})
 
@@ -93,11 +87,11 @@ def test_offset_and_skew_are_those_of_the_fastest_messages(time_of: TimeOf) -> N
     assert ((arrivals - found.stamps_ns) / MS).min() > -1.0  # a bin of 0.1 s has one message of the envelope
 
 
-def test_a_pause_of_the_recording_is_not_a_jump_of_its_clock() -> None:
+def test_a_pause_of_the_recording_is_not_a_jump_of_its_clock():
     assert not len(jumps(times(simulated, seconds=60, paused_ns=(20 * S, 45 * S))))
 
 
-def test_the_recorded_clock_is_followed_exactly() -> None:
+def test_the_recorded_clock_is_followed_exactly():
     logs = START_NS + np.arange(2000) * 10 * MS
     clock = Times(logs, np.array([simulated(log) for log in logs.tolist()], np.int64))
     timeline = timeline_of({"/clock": clock, "/a": times(simulated)})
@@ -106,7 +100,7 @@ def test_the_recorded_clock_is_followed_exactly() -> None:
     assert timeline.at(START_NS + 1234 * MS) == simulated(START_NS + 1230 * MS)
 
 
-def test_a_pause_of_the_simulation_is_followed() -> None:
+def test_a_pause_of_the_simulation_is_followed():
     timeline = timeline_of({"/a": times(paused, paused_ns=(6 * S, 10 * S))})
 
     assert len(timeline.segments) == 1
@@ -117,8 +111,8 @@ def test_a_pause_of_the_simulation_is_followed() -> None:
     assert max(during) <= timeline.at(START_NS + 10 * S + 12 * MS)
 
 
-def test_a_speed_that_varies_is_followed() -> None:
-    def varying(log_ns: int) -> int:
+def test_a_speed_that_varies_is_followed():
+    def varying(log_ns):
         seconds = (log_ns - START_NS) / S
         return 10 * S + round(S * (seconds - 0.3 * np.sin(seconds)))
 
@@ -130,7 +124,7 @@ def test_a_speed_that_varies_is_followed() -> None:
     assert arrivals == sorted(arrivals)
 
 
-def test_an_hour_whose_speed_changes_every_second_is_followed() -> None:
+def test_an_hour_whose_speed_changes_every_second_is_followed():
     rng = np.random.default_rng(0)
     speed = np.clip(1 + 0.1 * np.repeat(rng.normal(size=3600), 20), 0.5, 1.0)
     logs = START_NS + np.arange(len(speed)) * 50 * MS
@@ -142,7 +136,7 @@ def test_an_hour_whose_speed_changes_every_second_is_followed() -> None:
     assert np.percentile(error, 99) < 60.0  # a piece is 1.5 s long at least, and the speed changes by 0.1 in between
 
 
-def test_each_jump_back_begins_a_segment() -> None:
+def test_each_jump_back_begins_a_segment():
     timeline = timeline_of({"/a": times(looped), "/b": times(looped, seed=1)})
 
     spans = timeline.spans(START_NS, START_NS + 20 * S)
@@ -152,7 +146,7 @@ def test_each_jump_back_begins_a_segment() -> None:
     assert "jumps 3 times" in timeline.note
 
 
-def test_damaged_stamps_do_not_move_the_timeline() -> None:
+def test_damaged_stamps_do_not_move_the_timeline():
     clean = times(simulated)
     stamps = clean.stamps_ns.copy()
     stamps[::97] = 4 * 10**18
@@ -162,7 +156,7 @@ def test_damaged_stamps_do_not_move_the_timeline() -> None:
     assert np.abs(error_ms(timeline, simulated, EVERY)).max() < 1.0
 
 
-def test_the_clock_of_most_topics_is_the_timeline() -> None:
+def test_the_clock_of_most_topics_is_the_timeline():
     sim = {f"/sim_{k}": times(simulated, seed=k) for k in range(3)}
     both = sim | {"/joy": times(wall), "/lidar": times(since_boot)}
     assert timeline_of(both).topics == tuple(sim)
@@ -179,8 +173,8 @@ anything = st.lists(
 
 @given(anything, anything, st.booleans())
 @example([(0, 0)], [(0, 1), (0, S + 2)], False)  # came at once
-def test_any_stamps_give_a_timeline(one: list[tuple[int, int]], other: list[tuple[int, int]], with_clock: bool) -> None:
-    def given_times(rows: list[tuple[int, int]]) -> Times:
+def test_any_stamps_give_a_timeline(one, other, with_clock):
+    def given_times(rows):
         logs = START_NS + np.cumsum([step for step, _ in rows])
         return Times(logs, np.array([stamp for _, stamp in rows], np.int64))
 
@@ -199,11 +193,11 @@ POSE, ARRAY, CLOCK = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64Multi
 TF = "tf2_msgs/msg/TFMessage"
 
 
-def clock(time_ns: int) -> bytes:
+def clock(time_ns):
     return b"\0\1\0\0" + struct.pack("<iI", *divmod(time_ns, S))
 
 
-def recorded(path: Path, clocks: dict[str, TimeOf], seconds: float = 12, with_clock: TimeOf | None = None) -> Path:
+def recorded(path, clocks, seconds=12, with_clock=None):
     """Poses at 50 Hz by each clock, of the position that a sine has at that time, and commands at 20 Hz."""
     rng = np.random.default_rng(0)
     messages = []
@@ -221,11 +215,11 @@ def recorded(path: Path, clocks: dict[str, TimeOf], seconds: float = 12, with_cl
     return write_bag(path, types, sorted(messages, key=lambda message: message[1]))
 
 
-def suggested(path: Path) -> FusionSpec:
+def suggested(path):
     return load_spec(yaml.safe_load(suggest_spec(describe(path))))
 
 
-def run(path: Path, spec: FusionSpec, **options: Any) -> tuple[BagRun, list[Any]]:
+def run(path, spec, **options):
     with Bag(path) as bag:
         done = BagRun(bag, spec, **options)
         return done, list(done.frames())
@@ -233,9 +227,7 @@ def run(path: Path, spec: FusionSpec, **options: Any) -> tuple[BagRun, list[Any]
 
 @pytest.mark.parametrize("visibility", ["ideal", "deployed"])
 @pytest.mark.parametrize("with_clock", [None, simulated])
-def test_a_simulated_recording_is_fused_with_the_suggested_spec(
-    visibility: str, with_clock: TimeOf | None, tmp_path: Path
-) -> None:
+def test_a_simulated_recording_is_fused_with_the_suggested_spec(visibility, with_clock, tmp_path):
     path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated}, with_clock=with_clock)
     spec = suggested(path)
     vectors = [stream for stream in spec.streams if stream.kind == "vector" and stream.topic != "/command"]
@@ -259,7 +251,7 @@ def test_a_simulated_recording_is_fused_with_the_suggested_spec(
     assert 0.02 < counts["late"] / counts["received"] < 0.5
 
 
-def test_a_device_among_wall_clocks_is_translated(tmp_path: Path) -> None:
+def test_a_device_among_wall_clocks_is_translated(tmp_path):
     path = recorded(tmp_path / "bag", {"/a": wall, "/b": wall, "/lidar": since_boot})
     spec = suggested(path)
     stamps = {stream.topic: stream.stamp for stream in spec.streams}
@@ -282,7 +274,7 @@ def test_a_device_among_wall_clocks_is_translated(tmp_path: Path) -> None:
     assert all(abs(device["offset_ns"] - (START_NS - 900 * S)) < 5 * MS for device in clocks["device_clocks"].values())
 
 
-def test_a_looped_recording_begins_anew_at_each_jump_and_so_do_its_episodes(tmp_path: Path) -> None:
+def test_a_looped_recording_begins_anew_at_each_jump_and_so_do_its_episodes(tmp_path):
     path = recorded(tmp_path / "bag", {"/a": looped, "/b": looped})
     spec = suggested(path)
 
@@ -299,7 +291,7 @@ def test_a_looped_recording_begins_anew_at_each_jump_and_so_do_its_episodes(tmp_
         assert (np.diff(recording.ticks_ns[episode.start : episode.stop]) == 20 * MS).all()
 
 
-def test_stamps_that_are_unset_or_all_the_same_are_used_by_arrival(tmp_path: Path) -> None:
+def test_stamps_that_are_unset_or_all_the_same_are_used_by_arrival(tmp_path):
     clocks = {"/a": wall, "/b": lambda log: 0 if log // MS % 100 == 0 else log, "/stuck": lambda log: START_NS}
     path = recorded(tmp_path / "bag", clocks)
     spec = suggested(path)
@@ -309,13 +301,13 @@ def test_stamps_that_are_unset_or_all_the_same_are_used_by_arrival(tmp_path: Pat
     assert done.counters[next(s.name for s in spec.streams if s.topic == "/b")]["by_arrival"] == 120
 
 
-def test_the_first_messages_suffice_where_the_clocks_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_messages_suffice_where_the_clocks_agree(tmp_path, monkeypatch):
     path = recorded(tmp_path / "bag", {"/a": wall, "/b": wall})
     with Bag(path) as bag:
         given = 0
         messages = bag.messages
 
-        def counted(*args: Any) -> Iterable[Any]:
+        def counted(*args):
             nonlocal given
             for message in messages(*args):
                 given += 1
@@ -326,7 +318,7 @@ def test_the_first_messages_suffice_where_the_clocks_agree(tmp_path: Path, monke
     assert given < 50
 
 
-def test_the_transforms_of_a_simulation_are_on_its_timeline(tmp_path: Path, tf_message: Callable[..., bytes]) -> None:
+def test_the_transforms_of_a_simulation_are_on_its_timeline(tmp_path, tf_message):
     logs = [START_NS + 20 * k * MS for k in range(200)]
     times = [("/tf_static", START_NS - k * MS, S) for k in (2, 1)]
     times += [("/tf", log + 3 * MS, simulated(log)) for log in logs]
@@ -337,7 +329,7 @@ def test_the_transforms_of_a_simulation_are_on_its_timeline(tmp_path: Path, tf_m
     assert abs(timeline.at(logs[100] + 3 * MS) - simulated(logs[100])) < MS
 
 
-def test_a_dataset_states_its_timeline_and_the_clocks_of_devices(tmp_path: Path) -> None:
+def test_a_dataset_states_its_timeline_and_the_clocks_of_devices(tmp_path):
     path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated, "/lidar": since_boot})
 
     result = export([path], suggested(path), tmp_path / "out")
@@ -353,7 +345,7 @@ def test_a_dataset_states_its_timeline_and_the_clocks_of_devices(tmp_path: Path)
     assert result.recordings[0].notes == tuple(entry["notes"])
 
 
-def driven(path: Path, tf_message: Callable[..., bytes], time_of: TimeOf, map_stamp: TimeOf, seconds: int = 16) -> Path:
+def driven(path, tf_message, time_of, map_stamp, seconds=16):
     """A robot that drives along a sine: its odometry as poses and in /tf, and map -> odom by another node and clock."""
     messages = []
     for k in range(50 * seconds):
@@ -367,9 +359,7 @@ def driven(path: Path, tf_message: Callable[..., bytes], time_of: TimeOf, map_st
     return write_bag(path, {"/odom": POSE, "/tf": TF}, messages)
 
 
-def test_a_publisher_that_post_dates_its_transforms_is_no_jump_of_the_clock(
-    tmp_path: Path, tf_message: Callable[..., bytes]
-) -> None:
+def test_a_publisher_that_post_dates_its_transforms_is_no_jump_of_the_clock(tmp_path, tf_message):
     """AMCL stamps map -> odom a second ahead, here in simulated time."""
     path = driven(tmp_path / "bag", tf_message, simulated, lambda log: simulated(log) + S)
 
@@ -386,9 +376,7 @@ def test_a_publisher_that_post_dates_its_transforms_is_no_jump_of_the_clock(
 
 
 @pytest.mark.parametrize("share", [1, 5])
-def test_a_publisher_that_repeats_an_old_transform_is_no_clock_of_its_own(
-    share: int, tmp_path: Path, tf_message: Callable[..., bytes]
-) -> None:
+def test_a_publisher_that_repeats_an_old_transform_is_no_clock_of_its_own(share, tmp_path, tf_message):
     """slam_toolbox repeats map -> odom with the stamp of the last scan that it matched."""
     path = driven(tmp_path / "bag", tf_message, wall, lambda log: START_NS + (log - START_NS) // (12 * S) * S * share)
 
@@ -401,7 +389,7 @@ def test_a_publisher_that_repeats_an_old_transform_is_no_clock_of_its_own(
     np.testing.assert_array_equal(fused[:, by_topic], fused[:, by_tf])
 
 
-def test_a_topic_that_is_late_with_the_stamps_of_another_one_is_not_on_another_clock(tmp_path: Path) -> None:
+def test_a_topic_that_is_late_with_the_stamps_of_another_one_is_not_on_another_clock(tmp_path):
     """A detector stamps its results as the images that it got, and takes seven seconds."""
     messages = []
     for k in range(1000):
@@ -423,9 +411,7 @@ def test_a_topic_that_is_late_with_the_stamps_of_another_one_is_not_on_another_c
     np.testing.assert_allclose((rows**2).sum(axis=1), 1, atol=0.05)  # held for up to a period, 0.02 rad
 
 
-def test_a_post_dated_transform_does_not_move_those_of_another_publisher_of_the_device(
-    tmp_path: Path, tf_message: Callable[..., bytes]
-) -> None:
+def test_a_post_dated_transform_does_not_move_those_of_another_publisher_of_the_device(tmp_path, tf_message):
     """A computer whose clock is not synchronised runs odometry and AMCL; AMCL is heard first."""
     path = driven(tmp_path / "bag", tf_message, since_boot, lambda log: since_boot(log) + S)
     streams = {

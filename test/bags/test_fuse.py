@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +8,6 @@ from robocache_ros.bags import fuse
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.engine import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
 from test.bags.conftest import MS, START_NS, TYPES, numbers, pose
@@ -21,7 +17,7 @@ ARRAY = "std_msgs/msg/Float64MultiArray"
 CONFIG = Path(__file__).parents[2] / "config" / "panda_lift.yaml"
 
 
-def arm_spec(**keys: object) -> FusionSpec:
+def arm_spec(**keys):
     pose_keys = {"topic": "/arm/pose", "type": "geometry_msgs/msg/PoseStamped"}
     return load_spec(
         {
@@ -38,7 +34,7 @@ def arm_spec(**keys: object) -> FusionSpec:
     )  # fmt: skip
 
 
-def joined(parts: Iterator[Frames]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def joined(parts):
     ticks, fused, valid = [], [], []
     for part in parts:
         ticks.append(part.ticks_ns)
@@ -48,29 +44,29 @@ def joined(parts: Iterator[Frames]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def lift(panda_lift: Path) -> tuple[FusionSpec, np.ndarray, np.ndarray, np.ndarray]:
+def lift(panda_lift):
     spec = load_spec(CONFIG).without_cameras()
     with Bag(panda_lift) as bag:
         return spec, *joined(BagRun(bag, spec).frames())
 
 
 @pytest.fixture(scope="module")
-def truth(panda_lift: Path) -> dict[str, np.ndarray]:
+def truth(panda_lift):
     with np.load(panda_lift / "truth.npz") as file:
         return dict(file)
 
 
-def row_of(spec: FusionSpec, name: str) -> int:
+def row_of(spec, name):
     return [stream.name for stream in spec.streams].index(name)
 
 
-def in_gap(ticks: np.ndarray, truth: dict[str, np.ndarray]) -> np.ndarray:
+def in_gap(ticks, truth):
     """Ticks inside the 150 ms that the joints are silent for from 4.05 s on."""
     seconds = (ticks - truth["stamp_ns"][0]) / 1e9
     return (seconds > 4.05) & (seconds < 4.202)
 
 
-def test_fused_joints_come_back_to_the_truth(lift: tuple, truth: dict[str, np.ndarray]) -> None:
+def test_fused_joints_come_back_to_the_truth(lift, truth):
     spec, ticks, fused, valid = lift
     aligned = (valid[:, row_of(spec, "joint_position")] == 1) & (ticks <= truth["stamp_ns"][-1])
     assert aligned.sum() > 430
@@ -79,9 +75,7 @@ def test_fused_joints_come_back_to_the_truth(lift: tuple, truth: dict[str, np.nd
     assert np.sqrt((error**2).mean()) < 1e-6
 
 
-def test_no_tick_of_the_gap_passes_for_aligned_and_every_other_one_is(
-    lift: tuple, truth: dict[str, np.ndarray]
-) -> None:
+def test_no_tick_of_the_gap_passes_for_aligned_and_every_other_one_is(lift, truth):
     spec, ticks, fused, valid = lift
     gap = in_gap(ticks, truth)
     assert gap.sum() in (7, 8)
@@ -94,7 +88,7 @@ def test_no_tick_of_the_gap_passes_for_aligned_and_every_other_one_is(
     assert (np.diff(ticks) == 20_000_000).all()
 
 
-def test_orientation_holds_through_the_flips_of_its_sign(lift: tuple, truth: dict[str, np.ndarray]) -> None:
+def test_orientation_holds_through_the_flips_of_its_sign(lift, truth):
     spec, ticks, fused, valid = lift
     aligned = (valid[:, row_of(spec, "ee_orientation")] == 1) & (ticks <= truth["stamp_ns"][-1])
     measured = fused[aligned, 19:23].astype(np.float64)
@@ -109,7 +103,7 @@ def test_orientation_holds_through_the_flips_of_its_sign(lift: tuple, truth: dic
     assert angle.max() < 1e-3
 
 
-def test_deployed_marks_what_would_have_come_late(panda_lift: Path) -> None:
+def test_deployed_marks_what_would_have_come_late(panda_lift):
     spec = load_spec(CONFIG).without_cameras()
     shorter = FusionSpec(robocache=1, streams=spec.streams, delay_ms=1.0)
     with Bag(panda_lift) as bag:
@@ -122,9 +116,7 @@ def test_deployed_marks_what_would_have_come_late(panda_lift: Path) -> None:
 
 
 @pytest.mark.parametrize(("after_ns", "first", "last"), [(-2, 0, 9), (-1, 0, 10), (0, 0, 10), (1, 1, 10)])
-def test_the_ticks_are_from_the_first_message_to_1_ns_after_the_last(
-    tmp_path: Path, after_ns: int, first: int, last: int
-) -> None:
+def test_the_ticks_are_from_the_first_message_to_1_ns_after_the_last(tmp_path, after_ns, first, last):
     """Of a recording with a message every 20 ms, so many ns after each tick."""
     arrivals = [START_NS + 20 * MS * k + after_ns for k in range(11)]
     bag = write_bag(tmp_path / "bag", {"/s": ARRAY}, [("/s", arrival, numbers(0)) for arrival in arrivals])
@@ -136,7 +128,7 @@ def test_the_ticks_are_from_the_first_message_to_1_ns_after_the_last(
     assert ((run.ticks_ns[[0, -1]] - START_NS) // (20 * MS)).tolist() == [first, last]
 
 
-def test_ticks_without_every_stream_are_trimmed_at_the_ends_and_counted(tmp_path: Path) -> None:
+def test_ticks_without_every_stream_are_trimmed_at_the_ends_and_counted(tmp_path):
     messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(100)]
     messages += [("/arm/command", START_NS + (500 + 50 * k) * MS, numbers(k, k)) for k in range(10)]
     bag_path = write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
@@ -149,7 +141,7 @@ def test_ticks_without_every_stream_are_trimmed_at_the_ends_and_counted(tmp_path
     assert ticks[-1] == START_NS + 1040 * MS  # the last command, at 0.95 s, is held for 100 ms
 
 
-def test_a_stream_that_dies_keeps_the_ticks_after_it(tmp_path: Path) -> None:
+def test_a_stream_that_dies_keeps_the_ticks_after_it(tmp_path):
     messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(1000)]
     messages += [("/arm/command", START_NS + 50 * k * MS, numbers(k, k)) for k in range(10)]
     with Bag(write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))) as bag:
@@ -160,9 +152,7 @@ def test_a_stream_that_dies_keeps_the_ticks_after_it(tmp_path: Path) -> None:
     assert ticks[-1] > START_NS + 10_000 * MS
 
 
-def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(fuse, "TAIL_BYTES", 100 * 3 * 8 * 8)  # of 100 ticks
     times = [START_NS + 20 * k * MS for k in range(300)]
     messages = [("/front", at, raw_image(at, 8, 8, "rgb8", 24, bytes(192))) for at in times]
@@ -181,9 +171,7 @@ def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(
     assert len(ticks) + run.leading + run.trailing == len(run.ticks_ns)
 
 
-def test_without_trim_every_tick_is_given_and_counters_say_what_became_of_the_messages(
-    make_bag: Callable[..., Path],
-) -> None:
+def test_without_trim_every_tick_is_given_and_counters_say_what_became_of_the_messages(make_bag):
     with Bag(make_bag()) as bag:
         run = BagRun(bag, arm_spec(), trim=False)
         ticks, _, _ = joined(run.frames())
@@ -194,7 +182,7 @@ def test_without_trim_every_tick_is_given_and_counters_say_what_became_of_the_me
 
 
 @pytest.mark.parametrize("trim", [True, False])
-def test_a_recording_that_spans_no_tick_is_refused(tmp_path: Path, trim: bool) -> None:
+def test_a_recording_that_spans_no_tick_is_refused(tmp_path, trim):
     messages = [("/arm/command", START_NS + 3 * MS, numbers(1, 2)), ("/arm/pose", START_NS + 4 * MS, pose(START_NS))]
     with Bag(write_bag(tmp_path / "bag", TYPES, messages)) as bag:
         run = BagRun(bag, arm_spec(), trim=trim)
@@ -202,7 +190,7 @@ def test_a_recording_that_spans_no_tick_is_refused(tmp_path: Path, trim: bool) -
             list(run.frames())
 
 
-def test_a_time_range_can_be_cut_out(panda_lift: Path) -> None:
+def test_a_time_range_can_be_cut_out(panda_lift):
     spec = load_spec(CONFIG).without_cameras()
     with Bag(panda_lift) as bag:
         start = bag.start_ns + 3_000_000_000
@@ -212,7 +200,7 @@ def test_a_time_range_can_be_cut_out(panda_lift: Path) -> None:
     assert ticks[-1] <= start + 2_000_000_000
 
 
-def test_a_stream_without_a_value_is_named_with_its_reason(tmp_path: Path) -> None:
+def test_a_stream_without_a_value_is_named_with_its_reason(tmp_path):
     messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(50)]
     messages += [("/arm/command", START_NS + 50 * k * MS, numbers(1.0)) for k in range(20)]
     bag_path = write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
@@ -221,7 +209,7 @@ def test_a_stream_without_a_value_is_named_with_its_reason(tmp_path: Path) -> No
         joined(BagRun(bag, arm_spec()).frames())
 
 
-def test_the_next_command_of_a_deployed_tick_must_arrive_within_the_delay(make_bag: Callable[..., Path]) -> None:
+def test_the_next_command_of_a_deployed_tick_must_arrive_within_the_delay(make_bag):
     spec = arm_spec(delay_ms=0)
     *poses, command = spec.streams
     spec = replace(spec, streams=(*poses, replace(command, align="next", latency_ms=1)))
@@ -231,7 +219,7 @@ def test_the_next_command_of_a_deployed_tick_must_arrive_within_the_delay(make_b
             joined(BagRun(bag, spec, visibility="deployed").frames())
 
 
-def test_a_spec_of_images_only_has_nothing_left_without_them() -> None:
+def test_a_spec_of_images_only_has_nothing_left_without_them():
     image = {"topic": "/image", "type": "sensor_msgs/msg/Image"}
     with pytest.raises(RoboCacheError, match="all of them are images"):
         load_spec({"robocache": 1, "streams": {"front": image}}).without_cameras()

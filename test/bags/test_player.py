@@ -16,24 +16,24 @@ MS = 1_000_000
 class FakeSteady:
     """A steady clock that sleeping alone moves."""
 
-    def __init__(self, stop_at_ns: int | None = None) -> None:
+    def __init__(self, stop_at_ns=None):
         self.time_ns = 0
         self._stop_at_ns = stop_at_ns
 
-    def now_ns(self) -> int:
+    def now_ns(self):
         return self.time_ns
 
-    def sleep_until(self, due_ns: int) -> bool:
+    def sleep_until(self, due_ns):
         self.time_ns = max(self.time_ns, due_ns)
         return self._stop_at_ns is None or self.time_ns < self._stop_at_ns
 
 
-def raw(*log_ns: int) -> list[RawMessage]:
+def raw(*log_ns):
     return [RawMessage("/a", time_ns, b"") for time_ns in log_ns]
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.0, 4.0])
-def test_message_is_published_at_its_log_time(rate: float) -> None:
+def test_message_is_published_at_its_log_time(rate):
     steady, sent = FakeSteady(), []
 
     publish = lambda m: sent.append(steady.time_ns) or False  # noqa: E731
@@ -42,7 +42,7 @@ def test_message_is_published_at_its_log_time(rate: float) -> None:
     assert sent == [0, int(8 * MS / rate), int(10**12 / rate)]
 
 
-def test_clock_is_published_right_before_each_message_advances_in_silences_and_never_goes_back() -> None:
+def test_clock_is_published_right_before_each_message_advances_in_silences_and_never_goes_back():
     events: list[tuple[str, int]] = []
 
     clock = lambda now: events.append(("clock", now))  # noqa: E731
@@ -56,10 +56,10 @@ def test_clock_is_published_right_before_each_message_advances_in_silences_and_n
     assert max(b - a for a, b in pairwise(times)) <= 2 * CLOCK_PERIOD_NS
 
 
-def test_recording_pauses_while_publishing_waits() -> None:
+def test_recording_pauses_while_publishing_waits():
     steady, sent = FakeSteady(), []
 
-    def publish(message: RawMessage) -> bool:
+    def publish(message):
         sent.append(steady.time_ns)
         steady.time_ns += 500 * MS
         return message.log_ns == 0
@@ -69,7 +69,7 @@ def test_recording_pauses_while_publishing_waits() -> None:
     assert sent == [0, 510 * MS]
 
 
-def test_stopped_replay_returns_false() -> None:
+def test_stopped_replay_returns_false():
     sent: list[RawMessage] = []
 
     complete = play(raw(0, 10 * MS, 20 * MS), lambda m: bool(sent.append(m)), first_ns=0, steady=FakeSteady(15 * MS))
@@ -79,6 +79,6 @@ def test_stopped_replay_returns_false() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e9, float("nan")])
-def test_rate_out_of_range_is_refused(rate: float) -> None:
+def test_rate_out_of_range_is_refused(rate):
     with pytest.raises(RoboCacheError, match="rate"):
         play([], lambda m: False, first_ns=0, rate=rate)

@@ -1,11 +1,5 @@
 """Poses out of recordings, end to end: static frames, both visibilities, moving sensors, and what may be missing."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -27,7 +21,7 @@ SPEC = {
 
 
 @pytest.fixture
-def recording(tmp_path: Path, tf_message: Callable[..., bytes]) -> Path:
+def recording(tmp_path, tf_message):
     """A second in which the arm moves 1 m/s; every fifth message takes 80 ms, and /tf_static comes last."""
     messages = []
     for k in range(50):
@@ -40,7 +34,7 @@ def recording(tmp_path: Path, tf_message: Callable[..., bytes]) -> Path:
     return path
 
 
-def run(path: Path, visibility: str, spec: dict[str, Any] = SPEC) -> tuple[Any, ...]:
+def run(path, visibility, spec=SPEC):
     with Bag(path) as bag:
         bag_run = BagRun(bag, load_spec(spec), visibility=visibility)
         frames = list(bag_run.frames())
@@ -48,7 +42,7 @@ def run(path: Path, visibility: str, spec: dict[str, Any] = SPEC) -> tuple[Any, 
     return ticks, torch.cat([part.fused for part in frames]), np.concatenate([part.valid for part in frames]), bag_run
 
 
-def test_an_ideal_pose_is_that_of_the_tick(recording: Path) -> None:
+def test_an_ideal_pose_is_that_of_the_tick(recording):
     ticks, fused, valid, _ = run(recording, "ideal")
     inside = ticks <= START_NS + 980 * MS
     expected = (ticks[inside] - START_NS) / 1e9
@@ -57,20 +51,20 @@ def test_an_ideal_pose_is_that_of_the_tick(recording: Path) -> None:
     assert set(valid[inside, 0].tolist()) == {1}
 
 
-def test_a_deployed_pose_lacks_what_came_too_late(recording: Path) -> None:
+def test_a_deployed_pose_lacks_what_came_too_late(recording):
     _, fused, valid, bag_run = run(recording, "deployed")
     assert bag_run.counters["ee"]["late"] == 10
     assert {1, 2} == set(valid[:-3, 0].tolist())
     assert fused.isfinite().all()
 
 
-def test_frames_that_are_not_connected_are_named_in_the_refusal(recording: Path) -> None:
+def test_frames_that_are_not_connected_are_named_in_the_refusal(recording):
     spec = {**SPEC, "streams": {"ee": {**SPEC["streams"]["ee"], "frames": ["map", "tool"]}}}
     with pytest.raises(RoboCacheError, match="ee: no transform from base to map"):
         run(recording, "ideal", spec)
 
 
-def test_a_recording_without_static_frames_is_read(tmp_path: Path, tf_message: Callable[..., bytes]) -> None:
+def test_a_recording_without_static_frames_is_read(tmp_path, tf_message):
     path = tmp_path / "moving"
     times = [START_NS + k * 20 * MS for k in range(10)]
     write_bag(path, {"/tf": TF}, [("/tf", t, tf_message((t, "base", "tool", (1, 0, 0)))) for t in times])

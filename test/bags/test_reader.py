@@ -1,13 +1,9 @@
 """Recordings, read in order, by topics and times, with a thread that reads ahead."""
 
-from __future__ import annotations
-
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -41,7 +37,7 @@ SPEC = {
 
 
 @pytest.mark.parametrize("options", STORAGES, ids=lambda o: "-".join(o.values()))
-def test_every_storage_and_compression_reads_the_same(make_bag: Callable[..., Path], options: dict[str, str]) -> None:
+def test_every_storage_and_compression_reads_the_same(make_bag, options):
     folder = make_bag("other", latched=["/arm/pose"], **options)
     file = next(f for f in folder.iterdir() if f.suffix != ".yaml")
     with Bag(make_bag("plain")) as plain, Bag(folder) as other:
@@ -58,7 +54,7 @@ def test_every_storage_and_compression_reads_the_same(make_bag: Callable[..., Pa
             assert list(bare.messages()) == expected
 
 
-def test_rows_of_an_sqlite_file_in_another_order_come_in_log_order(make_bag: Callable[..., Path]) -> None:
+def test_rows_of_an_sqlite_file_in_another_order_come_in_log_order(make_bag):
     (file,) = make_bag(storage="sqlite3").glob("*.db3")
     with Bag(file) as bag:
         expected = list(bag.messages())
@@ -72,7 +68,7 @@ def test_rows_of_an_sqlite_file_in_another_order_come_in_log_order(make_bag: Cal
         assert [message.log_ns for message in bag.messages()] == [message.log_ns for message in expected]
 
 
-def test_messages_of_one_log_time_are_in_the_order_of_their_files(tmp_path: Path) -> None:
+def test_messages_of_one_log_time_are_in_the_order_of_their_files(tmp_path):
     files = [
         next(write_bag(tmp_path / name, {"/a": "std_msgs/msg/Float64MultiArray"}, [("/a", START_NS, numbers(value))])
              .glob("*.mcap"))
@@ -85,7 +81,7 @@ def test_messages_of_one_log_time_are_in_the_order_of_their_files(tmp_path: Path
     assert merged == [numbers(1.0), numbers(2.0)]
 
 
-def test_messages_can_be_chosen_by_topic_and_time(make_bag: Callable[..., Path]) -> None:
+def test_messages_can_be_chosen_by_topic_and_time(make_bag):
     with Bag(make_bag()) as bag:
         start = bag.start_ns + 500_000_000
         selected = list(bag.messages(["/arm/pose"], start, start + 100_000_000))
@@ -108,11 +104,11 @@ def test_messages_can_be_chosen_by_topic_and_time(make_bag: Callable[..., Path])
         ("", False),
     ],
 )
-def test_durability_is_read_as_every_distribution_writes_it(profiles: str, latched: bool) -> None:
+def test_durability_is_read_as_every_distribution_writes_it(profiles, latched):
     assert is_latched(profiles) == latched
 
 
-def test_messages_are_those_that_rosbags_reads(panda_lift: Path) -> None:
+def test_messages_are_those_that_rosbags_reads(panda_lift):
     from rosbags.rosbag2 import Reader
 
     with Reader(panda_lift) as theirs, Bag(panda_lift) as ours:
@@ -122,11 +118,11 @@ def test_messages_are_those_that_rosbags_reads(panda_lift: Path) -> None:
         assert {t.name: t.count for t in ours.topics.values()} == {c.topic: c.msgcount for c in theirs.connections}
 
 
-def test_an_mcap_without_chunks_or_index_is_read(tmp_path: Path) -> None:
-    def record(op: int, content: bytes) -> bytes:
+def test_an_mcap_without_chunks_or_index_is_read(tmp_path):
+    def record(op, content):
         return struct.pack("<BQ", op, len(content)) + content
 
-    def text(value: str) -> bytes:
+    def text(value):
         return struct.pack("<I", len(value)) + value.encode()
 
     body = record(0x01, text("ros2") + text("test"))
@@ -154,14 +150,14 @@ def test_an_mcap_without_chunks_or_index_is_read(tmp_path: Path) -> None:
         ("a.db3", b"\x07" * 4096, r"a\.db3"),
     ],
 )
-def test_what_is_not_a_recording_is_refused(tmp_path: Path, name: str, data: bytes | None, message: str) -> None:
+def test_what_is_not_a_recording_is_refused(tmp_path, name, data, message):
     if data is not None:
         (tmp_path / name).write_bytes(data)
     with pytest.raises(RoboCacheError, match=message):
         Bag(tmp_path / name)
 
 
-def test_a_recording_without_messages_or_without_its_file_is_refused(tmp_path: Path) -> None:
+def test_a_recording_without_messages_or_without_its_file_is_refused(tmp_path):
     bag = write_bag(tmp_path / "bag", {"/a": "std_msgs/msg/Float32"}, [])
     with pytest.raises(RoboCacheError, match="has no messages"):
         Bag(bag)
@@ -185,26 +181,24 @@ def test_a_recording_without_messages_or_without_its_file_is_refused(tmp_path: P
         ),
     ],
 )
-def test_a_topic_or_a_type_that_differs_is_named(
-    make_bag: Callable[..., Path], stream: str, keys: dict[str, str], parts: list[str]
-) -> None:
+def test_a_topic_or_a_type_that_differs_is_named(make_bag, stream, keys, parts):
     streams = {name: given | (keys if name == stream else {}) for name, given in SPEC["streams"].items()}
     with Bag(make_bag()) as bag, pytest.raises(RoboCacheError) as caught:
         bag.require(load_spec({**SPEC, "streams": streams}))
     assert [part for part in parts if part not in str(caught.value)] == []
 
 
-def messages(count: int, size: int = 10) -> Iterator[RawMessage]:
+def messages(count, size=10):
     return (RawMessage("/a", k, bytes(size)) for k in range(count))
 
 
 @pytest.mark.parametrize(("count", "size"), [(5000, 10), (40, BATCH_BYTES // 3)])
-def test_messages_come_in_order(count: int, size: int) -> None:
+def test_messages_come_in_order(count, size):
     assert [message.log_ns for message in read_ahead(messages(count, size))] == list(range(count))
 
 
-def test_an_error_comes_where_it_happened() -> None:
-    def failing() -> Iterator[RawMessage]:
+def test_an_error_comes_where_it_happened():
+    def failing():
         yield from messages(3)
         raise ValueError("damaged")
 
@@ -212,7 +206,7 @@ def test_an_error_comes_where_it_happened() -> None:
         list(read_ahead(failing()))
 
 
-def test_the_thread_ends_when_the_messages_are_left() -> None:
+def test_the_thread_ends_when_the_messages_are_left():
     before = set(threading.enumerate())
     ahead = read_ahead(messages(100_000, 1000))
     next(ahead)

@@ -20,7 +20,7 @@ from robocache_ros.bags.reader import Bag, storage_files
 from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 
 FOLDER = os.environ.get("ROBOCACHE_RECORDINGS")
 RECORDINGS = sorted(p.name for p in Path(FOLDER).iterdir() if p.is_dir()) if FOLDER else []
@@ -42,7 +42,7 @@ NO_DATA = {  # these and the datasets are refused
 
 
 @cache
-def suggested(name: str) -> FusionSpec:
+def suggested(name):
     """The first spec that a user gets, of a recording that is described once."""
     return load_spec(yaml.safe_load(suggest_spec(describe(Path(FOLDER or "") / name))))
 
@@ -55,7 +55,7 @@ class Fused(NamedTuple):
 
 
 @cache
-def fused(name: str, visibility: str = "ideal") -> Fused:
+def fused(name, visibility="ideal"):
     """The ticks of the first spec, without images."""
     with Bag(Path(FOLDER or "") / name) as bag:
         run = BagRun(bag, suggested(name), visibility=visibility)
@@ -64,7 +64,7 @@ def fused(name: str, visibility: str = "ideal") -> Fused:
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_a_recording_gives_a_spec_with_ticks_of_every_stream_or_is_refused_in_one_line(name: str) -> None:
+def test_a_recording_gives_a_spec_with_ticks_of_every_stream_or_is_refused_in_one_line(name):
     path = Path(FOLDER or "") / name
     if name in NO_DATA or not (path.is_file() or storage_files(path)):
         with pytest.raises(RoboCacheError, match=NO_DATA.get(name, "not a recording")) as refused:
@@ -80,7 +80,7 @@ def test_a_recording_gives_a_spec_with_ticks_of_every_stream_or_is_refused_in_on
         assert (fused(name).valid > 0).all(axis=1).any()
 
 
-def test_the_storages_of_one_ros_1_recording_give_the_same_messages() -> None:
+def test_the_storages_of_one_ros_1_recording_give_the_same_messages():
     found = []
     for kind in ("", "-lz4", "-bz2"):
         with Bag(Path(FOLDER or "") / f"ros1_turtlesim/example{kind}.bag") as bag:
@@ -99,9 +99,7 @@ SHIFTED = {  # topics on the timeline, its seconds in one of the log times, and 
 
 
 @pytest.mark.parametrize(("name", "expected"), SHIFTED.items())
-def test_old_and_simulated_stamps_are_the_timeline_and_few_messages_are_late(
-    name: str, expected: tuple[int, float, float]
-) -> None:
+def test_old_and_simulated_stamps_are_the_timeline_and_few_messages_are_late(name, expected):
     timeline, (topics, rate, offset_s) = fused(name).run.timeline, expected
     assert (timeline.source, len(timeline.segments), len(timeline.topics)) == ("stamps", 1, topics)
     assert timeline.rate == pytest.approx(rate, abs=2e-4)
@@ -114,7 +112,7 @@ def test_old_and_simulated_stamps_are_the_timeline_and_few_messages_are_late(
         assert each.valid[:, rows].all(axis=1).mean() > 0.98
 
 
-def test_controller_states_without_a_definition_are_read() -> None:
+def test_controller_states_without_a_definition_are_read():
     with Bag(Path(FOLDER or "") / "husky_ur_sim") as bag:
         definition = bag.definitions["control_msgs/msg/JointTrajectoryControllerState"]
         assert "JointTrajectoryPoint feedback" in definition
@@ -122,12 +120,12 @@ def test_controller_states_without_a_definition_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["crazyflie", "stinger_boat", "ros1_kuka_joints", "soccer_split", "crab_custom"])
-def test_stamps_by_the_log_s_clock_are_used_as_they_are(name: str) -> None:
+def test_stamps_by_the_log_s_clock_are_used_as_they_are(name):
     with Bag(Path(FOLDER or "") / name) as bag:
         assert read_timeline(bag) == Timeline()
 
 
-def test_a_second_of_a_simulation_is_as_long_as_its_velocities_say() -> None:
+def test_a_second_of_a_simulation_is_as_long_as_its_velocities_say():
     """The simulation ran at 0.9895 of real time: by arrival, joints are 1 % slower than their measured velocity."""
     found = fused("abitobot_sim")
     slots = (found.run.layout.slots[f"joint_states_{kind}"] for kind in ("position", "velocity"))
@@ -138,7 +136,7 @@ def test_a_second_of_a_simulation_is_as_long_as_its_velocities_say() -> None:
 
 @pytest.mark.skipif(not CONFORMANCE, reason="no mcap_conformance beside ROBOCACHE_RECORDINGS")
 @pytest.mark.parametrize("kind", sorted({file.parent.name for file in CONFORMANCE}))
-def test_mcap_s_conformance_files_of_every_layout_are_refused_in_one_true_line(kind: str) -> None:
+def test_mcap_s_conformance_files_of_every_layout_are_refused_in_one_true_line(kind):
     """Their messages are not of ROS. The line has their number, which the description beside the file lists."""
     for file in (file for file in CONFORMANCE if file.parent.name == kind):
         records = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["records"]

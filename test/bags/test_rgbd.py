@@ -1,11 +1,6 @@
 """Depth cameras in recordings, end to end: colour, frames, compressed depth, and what a recording may lack."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,21 +25,21 @@ MAST = ("base_link", "mast", (0.1, -0.2, 2.1), (0.0, 0.0, 0.6, 0.8))
 HEAD = ("mast", "optical", (0.05, 0.0, 0.3), (1.0, 0.0, 0.0, 0.0))
 
 
-def make(kind: str, *values: Any) -> Any:
+def make(kind, *values):
     return STORE.types[kind](*values)
 
 
-def header(stamp_ns: int, frame: str = "optical") -> Any:
+def header(stamp_ns, frame="optical"):
     return make("std_msgs/msg/Header", make("builtin_interfaces/msg/Time", *divmod(stamp_ns, 10**9)), frame)
 
 
-def image(stamp_ns: int, pixels: np.ndarray, encoding: str) -> bytes:
+def image(stamp_ns, pixels, encoding):
     data = np.ascontiguousarray(pixels).view(np.uint8).reshape(-1)
     shape = (HEIGHT, WIDTH, encoding, 0, data.size // HEIGHT)
     return bytes(STORE.serialize_cdr(make(IMAGE, header(stamp_ns), *shape, data), IMAGE))
 
 
-def info(stamp_ns: int) -> bytes:
+def info(stamp_ns):
     fx, fy, cx, cy = CAMERA
     k, p = np.array([fx, 0, cx, 0, fy, cy, 0, 0, 1]), np.array([fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0])
     roi = make("sensor_msgs/msg/RegionOfInterest", 0, 0, 0, 0, False)
@@ -52,7 +47,7 @@ def info(stamp_ns: int) -> bytes:
     return bytes(STORE.serialize_cdr(make(INFO, header(stamp_ns), *rest), INFO))
 
 
-def transforms(*entries: Any) -> bytes:
+def transforms(*entries):
     made = []
     for parent, child, at, turn in entries:
         moved, turned = make("geometry_msgs/msg/Vector3", *at), make("geometry_msgs/msg/Quaternion", *turn)
@@ -61,7 +56,7 @@ def transforms(*entries: Any) -> bytes:
     return bytes(STORE.serialize_cdr(make(TF, made), TF))
 
 
-def scene(k: int, dtype: Any = np.uint16) -> tuple[np.ndarray, np.ndarray]:
+def scene(k, dtype=np.uint16):
     """The depth and colour images of frame k."""
     rng = np.random.default_rng(k)
     metres = rng.uniform(0.4, 2.4, (HEIGHT, WIDTH))
@@ -70,10 +65,10 @@ def scene(k: int, dtype: Any = np.uint16) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Callable[..., Path]:
+def record(tmp_path):
     """Writes half a second of a 30 Hz camera whose colour comes 4 ms after its depth."""
 
-    def write(dtype: Any = np.uint16, frames: Any = (), lost: Any = (), packed: bool = False) -> Path:
+    def write(dtype=np.uint16, frames=(), lost=(), packed=False):
         types = {"/depth": IMAGE, "/info": INFO, "/color": IMAGE}
         messages = []
         if packed:
@@ -96,7 +91,7 @@ def record(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def compressed(stamp_ns: int, depth: np.ndarray) -> bytes:
+def compressed(stamp_ns, depth):
     """A compressedDepth image, as compressed_depth_image_transport writes 16UC1."""
     from PIL import Image
 
@@ -107,12 +102,12 @@ def compressed(stamp_ns: int, depth: np.ndarray) -> bytes:
     return bytes(STORE.serialize_cdr(make(kind, header(stamp_ns), "16UC1; compressedDepth png", data), kind))
 
 
-def spec(type_: str = IMAGE, **keys: Any) -> Any:
+def spec(type_=IMAGE, **keys):
     stream = {"topic": "/depth", "type": type_, "camera_info": "/info", "max_age_ms": 40, "voxels": GRID, **keys}
     return load_spec({"robocache": 1, "streams": {"rgbd": stream}})
 
 
-def fused(path: Path, fusion: Any, visibility: str = "deployed") -> dict[int, torch.Tensor]:
+def fused(path, fusion, visibility="deployed"):
     """The grid of each stamp that was used."""
     with Bag(path) as bag:
         found = {}
@@ -122,7 +117,7 @@ def fused(path: Path, fusion: Any, visibility: str = "deployed") -> dict[int, to
     return found
 
 
-def expected(k: int, dtype: Any = np.uint16, transform: Any = None, **options: Any) -> torch.Tensor:
+def expected(k, dtype=np.uint16, transform=None, **options):
     depth, color = scene(k, dtype)
     if options:
         options |= {"color": torch.from_numpy(color.reshape(-1)), "color_step": 3 * WIDTH}
@@ -134,7 +129,7 @@ def expected(k: int, dtype: Any = np.uint16, transform: Any = None, **options: A
     ).grid  # fmt: skip
 
 
-def matrix(*entries: Any) -> torch.Tensor:
+def matrix(*entries):
     """The product of the poses, each by its quaternion's rotation of the axes."""
     combined = np.eye(4)
     for _, _, at, (x, y, z, w) in entries:
@@ -145,7 +140,7 @@ def matrix(*entries: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "packed"), [(np.uint16, False), (np.float32, False), (np.uint16, True)])
-def test_a_grid_is_that_of_the_image_at_its_stamp(record: Callable[..., Path], dtype: Any, packed: bool) -> None:
+def test_a_grid_is_that_of_the_image_at_its_stamp(record, dtype, packed):
     grids = fused(record(dtype, packed=packed), spec("sensor_msgs/msg/CompressedImage" if packed else IMAGE))
     assert len(grids) >= FRAMES - 2
     for stamp, grid in grids.items():
@@ -153,9 +148,7 @@ def test_a_grid_is_that_of_the_image_at_its_stamp(record: Callable[..., Path], d
 
 
 @pytest.mark.parametrize("lost", [(), (4, 9)])
-def test_colour_is_a_feature_of_the_voxels_and_an_image_without_it_is_not_used(
-    record: Callable[..., Path], lost: tuple[int, ...]
-) -> None:
+def test_colour_is_a_feature_of_the_voxels_and_an_image_without_it_is_not_used(record, lost):
     features = ("r",) if lost else ("r", "z", "b")
     voxels = {**GRID, "reduce": "mean", "features": list(features)}
     grids = fused(record(lost=lost), spec(color="/color", voxels=voxels))
@@ -167,7 +160,7 @@ def test_colour_is_a_feature_of_the_voxels_and_an_image_without_it_is_not_used(
 
 
 @pytest.mark.parametrize("order", [(MAST, HEAD), (HEAD, MAST)])
-def test_the_sensors_place_comes_from_tf_static_wherever_it_stands(record: Callable[..., Path], order: Any) -> None:
+def test_the_sensors_place_comes_from_tf_static_wherever_it_stands(record, order):
     grids = fused(record(frames=order), spec(voxels={**GRID, "frame": "base_link"}))
     assert len(grids) >= FRAMES - 2  # also those before the transforms were logged: static is of all times
     differing = sum(
@@ -179,13 +172,13 @@ def test_the_sensors_place_comes_from_tf_static_wherever_it_stands(record: Calla
     assert all(grid.sum() > 5 for grid in grids.values())
 
 
-def test_a_frame_that_does_not_lead_to_the_sensor_is_reported_with_the_count(record: Callable[..., Path]) -> None:
+def test_a_frame_that_does_not_lead_to_the_sensor_is_reported_with_the_count(record):
     path = record(frames=(MAST,))
     with pytest.raises(RoboCacheError, match=rf"rgbd: dropped:no_transform \({FRAMES}\)"):
         fused(path, spec(voxels={**GRID, "frame": "base_link"}))
 
 
-def test_a_frame_and_an_extrinsic_are_refused_together() -> None:
+def test_a_frame_and_an_extrinsic_are_refused_together():
     pose = {"translation_m": [0, 0, 0], "rotation_xyzw": [0, 0, 0, 1]}
     with pytest.raises(RoboCacheError, match="give one of the two"):
         spec(voxels={**GRID, "frame": "base_link", "extrinsic": pose})
@@ -199,8 +192,6 @@ def test_a_frame_and_an_extrinsic_are_refused_together() -> None:
         ({"voxels": {**GRID, "frame": "base_link"}}, r"frame: .* has no topic /tf_static; give voxels.extr"),
     ],
 )
-def test_a_recording_without_what_completes_the_images_is_refused(
-    record: Callable[..., Path], keys: dict[str, Any], message: str
-) -> None:
+def test_a_recording_without_what_completes_the_images_is_refused(record, keys, message):
     with Bag(record()) as bag, pytest.raises(RoboCacheError, match=message):
         bag.require(spec(**keys))

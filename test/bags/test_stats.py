@@ -1,20 +1,17 @@
-from __future__ import annotations
-
 import struct
-from pathlib import Path
 
 import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Topic
-from robocache_ros.bags.stats import Recorder, TopicStats
+from robocache_ros.bags.stats import Recorder
 
 MS = 1_000_000
 POSE = Topic("/pose", "geometry_msgs/msg/PoseStamped", 0)
 ARRAY = Topic("/array", "std_msgs/msg/Float64MultiArray", 0)
 
 
-def seen(topic: Topic, *times_ms: tuple[float, float], order: str = "<") -> TopicStats:
+def seen(topic, *times_ms, order="<"):
     """Statistics of messages with (header stamp, log time) in ms."""
     recorder = Recorder([topic], {})
     head = b"\0\1\0\0" if order == "<" else b"\0\0\0\0"
@@ -26,7 +23,7 @@ def seen(topic: Topic, *times_ms: tuple[float, float], order: str = "<") -> Topi
     return recorder.stats()[topic.name]
 
 
-def at(*times_ms: float) -> list[tuple[float, float]]:
+def at(*times_ms):
     return [(time, time) for time in times_ms]
 
 
@@ -47,8 +44,8 @@ BURSTS = at(*(1000 * burst + k for burst in range(100) for k in range(13)))
     ],
 )
 def test_gaps_and_what_is_missing_sent_twice_or_out_of_order_are_counted(
-    times: list[tuple[float, float]], period_ms: float, missing: int, gaps: int, duplicates: int, out_of_order: int
-) -> None:
+    times, period_ms, missing, gaps, duplicates, out_of_order
+):
     stats = seen(POSE, *times)
     assert stats.count == len(times)
     assert stats.period_ms == period_ms
@@ -61,26 +58,26 @@ def test_gaps_and_what_is_missing_sent_twice_or_out_of_order_are_counted(
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_delay_is_log_time_less_header_stamp_in_each_byte_order(order: str) -> None:
+def test_delay_is_log_time_less_header_stamp_in_each_byte_order(order):
     stats = seen(POSE, (0, 3), (10, 15), (1020, 1024), order=order)
     assert stats.delays_ms.tolist() == [3, 5, 4]
     assert stats.delay_ms(1.0) == 5
 
 
-def test_a_type_without_a_header_goes_by_receive_times() -> None:
+def test_a_type_without_a_header_goes_by_receive_times():
     stats = seen(ARRAY, (777, 0), (777, 50), (777, 100))
     assert not stats.stamped
     assert stats.period_ms == 50
     assert len(stats.delays_ms) == 0
 
 
-def test_a_message_too_short_for_a_stamp_is_left_out_of_the_times() -> None:
+def test_a_message_too_short_for_a_stamp_is_left_out_of_the_times():
     recorder = Recorder([POSE], {})
     list(recorder.watch([("/pose", 5, b"\0\1\0\0\1"), ("/pose", 6, b"\0\1\0\0" + bytes(8))]))
     assert recorder.stats()["/pose"].delays_ms.tolist() == [6e-6]
 
 
-def test_the_faults_that_were_put_into_panda_lift_are_found(panda_lift: Path) -> None:
+def test_the_faults_that_were_put_into_panda_lift_are_found(panda_lift):
     with Bag(panda_lift) as bag:
         recorder = Recorder(bag.topics.values(), bag.definitions)
         list(recorder.watch(bag.messages()))

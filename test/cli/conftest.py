@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,10 +22,10 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture
-def robocache(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+def robocache(capfd):
     from robocache_ros.cli import main
 
-    def run(*arguments: object) -> Finished:
+    def run(*arguments):
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         captured = capfd.readouterr()
@@ -36,10 +35,10 @@ def robocache(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
 
 
 @pytest.fixture(scope="session")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def short(tmp_path_factory):
     """2.5 s of the recording, with the gap of its joints: 124 ticks, two episodes."""
 
-    def make(folder: Path) -> Path:
+    def make(folder):
         with Bag(BAG) as complete:
             types = {name: topic.type for name, topic in complete.topics.items()}
             start_ns = complete.start_ns + 3_500_000_000

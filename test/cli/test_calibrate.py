@@ -1,10 +1,7 @@
 """`robocache calibrate`: its table, its patch, its document, and where its spec comes from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,22 +16,20 @@ Command = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
-def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def moving(tmp_path_factory):
     """A recording of 15 s."""
     return record(tmp_path_factory.mktemp("moving") / "bag", Robot(seconds=15, joint_hz=250))
 
 
 @pytest.fixture(scope="module")
-def fusion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fusion(tmp_path_factory):
     """The spec of the recording."""
     path = tmp_path_factory.mktemp("spec") / "robot.yaml"
     path.write_text(yaml.safe_dump(spec().to_dict()))
     return path
 
 
-def test_the_patch_is_printed_and_written_only_if_asked(
-    robocache: Command, moving: Path, fusion: Path, tmp_path: Path
-) -> None:
+def test_the_patch_is_printed_and_written_only_if_asked(robocache, moving, fusion, tmp_path):
     before = fusion.read_bytes()
     shown = robocache("calibrate", moving, "--spec", fusion)
     assert shown.code == 0
@@ -56,7 +51,7 @@ def test_the_patch_is_printed_and_written_only_if_asked(
     assert (again.code, ": exists;" in again.err) == (2, True)
 
 
-def test_without_a_spec_the_streams_are_those_that_info_suggests(robocache: Command, moving: Path) -> None:
+def test_without_a_spec_the_streams_are_those_that_info_suggests(robocache, moving):
     told = json.loads(robocache("calibrate", moving, "--json").out)
 
     assert (told["command"], told["exit_code"], told["wrote"]) == ("calibrate", 0, None)
@@ -67,7 +62,7 @@ def test_without_a_spec_the_streams_are_those_that_info_suggests(robocache: Comm
     assert told["patch"]["streams"] == {"image": {"latency_ms": round(camera["value"], 1)}}
 
 
-def test_the_spec_of_a_run_log_is_that_of_the_run(robocache: Command, moving: Path, tmp_path: Path) -> None:
+def test_the_spec_of_a_run_log_is_that_of_the_run(robocache, moving, tmp_path):
     run = tmp_path / "run.mcap"
     log = RunLog(run, spec(), {}, {"normalized": False})
     with Bag(moving) as bag:
@@ -80,9 +75,7 @@ def test_the_spec_of_a_run_log_is_that_of_the_run(robocache: Command, moving: Pa
     assert told["exit_code"] == 0
 
 
-def test_a_recording_that_determines_nothing_is_refused_with_reasons(
-    robocache: Command, short: Path, tmp_path: Path
-) -> None:
+def test_a_recording_that_determines_nothing_is_refused_with_reasons(robocache, short, tmp_path):
     text = robocache("calibrate", short, "--spec", SPEC, "--write", tmp_path / "patch.yaml")
     told = json.loads(robocache("calibrate", BAG, "--spec", SPEC, "--json").out)
 
@@ -94,7 +87,7 @@ def test_a_recording_that_determines_nothing_is_refused_with_reasons(
     assert all(each["value"] is None and each["refused"] for each in told["measurements"])
 
 
-def test_the_page_with_the_clock_is_written_without_a_recording(robocache: Command, tmp_path: Path) -> None:
+def test_the_page_with_the_clock_is_written_without_a_recording(robocache, tmp_path):
     pytest.importorskip("segno")
     result = robocache("calibrate", "--qr-page", tmp_path / "page.html")
 
@@ -102,7 +95,7 @@ def test_the_page_with_the_clock_is_written_without_a_recording(robocache: Comma
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_a_recording_is_needed(robocache: Command) -> None:
+def test_a_recording_is_needed(robocache):
     result = robocache("calibrate")
 
     assert (result.code, "the recording is missing" in result.err) == (2, True)

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +18,36 @@ from robocache_ros import __version__
 from robocache_ros.bags.write import write_bag
 from robocache_ros.json_values import plain
 from robocache_ros.spec import load_spec
-from test.cli.conftest import BAG, ROOT, SPEC, Finished
+from test.cli.conftest import BAG, ROOT, SPEC
 from test.fuzz.messages import serialize
 
 
-def test_version(robocache: Callable[..., Finished]) -> None:
+def test_version(robocache):
     assert robocache("--version") == (0, f"robocache_ros {__version__}\n", "")
 
 
-def test_python_dash_m_is_the_same_program() -> None:
+def test_python_dash_m_is_the_same_program():
     done = subprocess.run(
         [sys.executable, "-m", "robocache_ros", "--version"], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout == f"robocache_ros {__version__}\n"
 
 
-def test_help_names_every_command_and_states_the_exit_codes(robocache: Callable[..., Finished]) -> None:
+def test_help_names_every_command_and_states_the_exit_codes(robocache):
     out = robocache("--help").out
     for command in ("info", "export", "report", "check", "schema", "env", "self-test", "play", "demo"):
         assert re.search(rf"\b{command}\b", out)
     assert "Exit codes: 0 success" in out
 
 
-def test_play_passes_its_arguments_on(robocache: Callable[..., Finished]) -> None:
+def test_play_passes_its_arguments_on(robocache):
     pytest.importorskip("rclpy", reason="needs the `ros` extra")
     result = robocache("play", BAG, "--rate", "0")
     assert result.code == 2
     assert "rate: 0.0 is not between" in result.err
 
 
-def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Finished]) -> None:
+def test_info_shows_topics_types_rates_and_delays(robocache):
     result = robocache("info", BAG)
     assert result.code == 0
     row = next(line for line in result.out.splitlines() if "4437" in line)
@@ -58,7 +57,7 @@ def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Finis
     assert "320x240 jpeg" in result.out
 
 
-def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_the_first_spec_loads_and_exports_at_once(robocache, tmp_path):
     first = tmp_path / "first.yaml"
     assert robocache("info", BAG, "--write-spec", first).code == 0
     spec = load_spec(first)
@@ -72,7 +71,7 @@ def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Finis
     assert (tmp_path / "out" / "meta" / "info.json").exists()
 
 
-def test_check_shows_each_streams_slot(robocache: Callable[..., Finished]) -> None:
+def test_check_shows_each_streams_slot(robocache):
     result = robocache("check", SPEC)
     assert result.code == 0
     assert "48 columns" in result.out
@@ -80,12 +79,12 @@ def test_check_shows_each_streams_slot(robocache: Callable[..., Finished]) -> No
     assert re.search(r"^ *23 to 29 +action \(action\)", result.out, re.MULTILINE)
 
 
-def test_schema_is_json(robocache: Callable[..., Finished]) -> None:
+def test_schema_is_json(robocache):
     schema = json.loads(robocache("schema").out)
     assert "streams" in schema["properties"]
 
 
-def test_export_prints_its_outcome(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_export_prints_its_outcome(robocache, tmp_path):
     result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "out", "--media", "none", "--task", "lift the cube")
     assert result.code == 0, result.err
     assert "x real time" in result.out
@@ -94,22 +93,20 @@ def test_export_prints_its_outcome(robocache: Callable[..., Finished], tmp_path:
     assert b"lift the cube" in (tmp_path / "out" / "meta" / "tasks.parquet").read_bytes()
 
 
-def test_export_refuses_a_folder_that_is_there(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_export_refuses_a_folder_that_is_there(robocache, tmp_path):
     (tmp_path / "a").touch()
     result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path, "--media", "none")
     assert result.code == 2
     assert "exists; choose another folder" in result.err
 
 
-def test_report_is_written_without_a_dataset(robocache: Callable[..., Finished], short: Path, tmp_path: Path) -> None:
+def test_report_is_written_without_a_dataset(robocache, short, tmp_path):
     out = tmp_path / "deep" / "report.html"
     assert robocache("report", short, "-s", SPEC, "-o", out, "--visibility", "deployed").code == 0
     assert "the samples that the robot would have received 100 ms after each tick" in " ".join(out.read_text().split())
 
 
-def test_a_table_cuts_no_word_whatever_the_width(
-    robocache: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_cuts_no_word_whatever_the_width(robocache, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert "/camera/front/image_raw/compressed" in robocache("info", BAG).out
     out = robocache("check", SPEC).out
@@ -117,9 +114,7 @@ def test_a_table_cuts_no_word_whatever_the_width(
     assert re.search(r"gap 20, age 50 ms *$", out, re.MULTILINE)
 
 
-def test_check_prints_every_error_of_a_spec(
-    robocache: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_prints_every_error_of_a_spec(robocache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong = Path("wrong.yaml")
     text = Path(SPEC).read_text().replace("align: slerp", "align: slurp").replace("robocache: 1\n", "robocache: 2\n")
@@ -134,9 +129,7 @@ def test_check_prints_every_error_of_a_spec(
     assert all(len(line) < 200 for line in result.err.splitlines())
 
 
-def test_a_first_spec_replaces_a_file_only_on_request(
-    robocache: Callable[..., Finished], short: Path, tmp_path: Path
-) -> None:
+def test_a_first_spec_replaces_a_file_only_on_request(robocache, short, tmp_path):
     (tmp_path / "mine.yaml").write_text("mine")
     refused = robocache("info", short, "--write-spec", tmp_path / "mine.yaml")
     assert (refused.code, "exists" in refused.err, "replace it with --overwrite" in refused.err) == (2, True, True)
@@ -149,7 +142,7 @@ def test_a_first_spec_replaces_a_file_only_on_request(
     "arguments",
     [["info", "URL"], ["check", "URL", "URL"], ["report", "URL", "--spec", "URL"], ["fleet", "status", "URL"]],
 )
-def test_a_url_keeps_its_slashes(robocache: Callable[..., Finished], arguments: list[str]) -> None:
+def test_a_url_keeps_its_slashes(robocache, arguments):
     url = "nosuch://bucket/raw"
     result = robocache(*(argument.replace("URL", url) for argument in arguments))
     assert result.code == 2
@@ -157,9 +150,7 @@ def test_a_url_keeps_its_slashes(robocache: Callable[..., Finished], arguments: 
 
 
 @pytest.mark.parametrize("command", [["info"], ["check", SPEC, "--fast"], ["export", "-s", SPEC, "--media", "none"]])
-def test_the_name_of_a_recording_cannot_act_on_the_terminal(
-    robocache: Callable[..., Finished], short: Path, tmp_path: Path, command: list[str]
-) -> None:
+def test_the_name_of_a_recording_cannot_act_on_the_terminal(robocache, short, tmp_path, command):
     bag = tmp_path / "lift\x1b[31m\u202e\n[ERROR] forged"
     bag.symlink_to(short)
     target = ["--out", tmp_path / "set\x1b[2J", "--jobs", "1"] if command[0] == "export" else []
@@ -171,9 +162,7 @@ def test_the_name_of_a_recording_cannot_act_on_the_terminal(
 
 
 @pytest.mark.parametrize("command", [["info"], ["check", SPEC, "--fast"]])
-def test_json_has_the_name_of_a_recording_unchanged_and_no_control_characters(
-    robocache: Callable[..., Finished], short: Path, tmp_path: Path, command: list[str]
-) -> None:
+def test_json_has_the_name_of_a_recording_unchanged_and_no_control_characters(robocache, short, tmp_path, command):
     name = "lift\x1b[31m\u202e\x9b\U000e0001é"
     (tmp_path / name).symlink_to(short)
     result = robocache(*command, tmp_path / name, "--json")
@@ -181,23 +170,21 @@ def test_json_has_the_name_of_a_recording_unchanged_and_no_control_characters(
     assert result.out.replace("\n", "").isprintable()
 
 
-def test_the_next_command_can_be_pasted_into_a_shell(
-    robocache: Callable[..., Finished], short: Path, tmp_path: Path
-) -> None:
+def test_the_next_command_can_be_pasted_into_a_shell(robocache, short, tmp_path):
     bag, spec = tmp_path / "my lift; a", tmp_path / "first spec.yaml"
     bag.symlink_to(short)
     command = robocache("info", bag, "--write-spec", spec).out.rpartition("next: ")[2]
     assert shlex.split(command) == ["robocache", "export", str(bag), "--spec", str(spec), "--out", "DIR"]
 
 
-def document(result: Finished, code: int = 0) -> dict[str, Any]:
+def document(result, code=0):
     """The document of a command; its exit code and its errors are those of the process."""
     found: dict[str, Any] = json.loads(result.out)
     assert (result.code, found["exit_code"], bool(found["errors"])) == (code, code, code != 0)
     return found
 
 
-def test_info_describes_a_recording(robocache: Callable[..., Finished]) -> None:
+def test_info_describes_a_recording(robocache):
     result = robocache("info", BAG, "--json")
     (recording,) = document(result)["recordings"]
     topics = {topic["name"]: topic for topic in recording["topics"]}
@@ -207,7 +194,7 @@ def test_info_describes_a_recording(robocache: Callable[..., Finished]) -> None:
     assert topics["/panda/command"]["delay_ms"] is None
 
 
-def test_info_shows_a_line_for_each_of_several_recordings(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_info_shows_a_line_for_each_of_several_recordings(robocache, tmp_path):
     for name in ("lift_10", "lift_9"):
         shutil.copytree(BAG, tmp_path / name)
     (tmp_path / "cut.mcap").write_bytes(b"\x89MCAP0\r\n")
@@ -219,7 +206,7 @@ def test_info_shows_a_line_for_each_of_several_recordings(robocache: Callable[..
     assert [Path(recording["path"]).name for recording in reported["recordings"]] == ["cut.mcap", "lift_9", "lift_10"]
 
 
-def test_check_states_the_spec_and_the_validity_to_expect(robocache: Callable[..., Finished]) -> None:
+def test_check_states_the_spec_and_the_validity_to_expect(robocache):
     reported = document(robocache("check", SPEC, BAG, "--json"))
     (recording,) = reported["recordings"]
     assert reported["spec"]["rate_hz"] == 50
@@ -229,12 +216,12 @@ def test_check_states_the_spec_and_the_validity_to_expect(robocache: Callable[..
     assert recording["streams"]["joint_position"]["validity"]["invalid"] == pytest.approx(5 / 450)
 
 
-def test_check_that_is_fast_reads_no_ticks(robocache: Callable[..., Finished]) -> None:
+def test_check_that_is_fast_reads_no_ticks(robocache):
     (recording,) = document(robocache("check", SPEC, BAG, "--json", "--fast"))["recordings"]
     assert (recording["matches"], recording["expected"]) == (True, None)
 
 
-def test_check_names_what_does_not_match(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_check_names_what_does_not_match(robocache, tmp_path):
     wrong = tmp_path / "wrong.yaml"
     text = Path(SPEC).read_text(encoding="utf-8")
     wrong.write_text(text.replace("/panda/command", "/panda/comand").replace("panda_joint3", "panda_jiont3"))
@@ -246,7 +233,7 @@ def test_check_names_what_does_not_match(robocache: Callable[..., Finished], tmp
     assert reported["recordings"][0]["streams"]["gripper"]["problems"] == []
 
 
-def test_check_names_a_damaged_file_of_a_folder_once(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_check_names_a_damaged_file_of_a_folder_once(robocache, tmp_path):
     text = serialize("std_msgs/msg/String", {"data": "a" * 100})
     messages = [("/text", 10**18 + k, text) for k in range(200)]
     folder = write_bag(tmp_path / "bag", {"/text": "std_msgs/msg/String"}, messages, storage="sqlite3")
@@ -262,9 +249,7 @@ def test_check_names_a_damaged_file_of_a_folder_once(robocache: Callable[..., Fi
     assert f"sqlite3 {file.name} .recover" in found.err
 
 
-def test_check_of_a_long_recording_has_a_title_of_one_line_and_divides_numbers_alike(
-    robocache: Callable[..., Finished], tmp_path: Path
-) -> None:
+def test_check_of_a_long_recording_has_a_title_of_one_line_and_divides_numbers_alike(robocache, tmp_path):
     one = serialize("std_msgs/msg/Float32", {"data": 1.0})
     times_ns = [k * 20_000_000 for k in range(5000) if not 1000 <= k < 3500]
     messages = [("/x", 10**18 + at_ns, one) for at_ns in times_ns]
@@ -280,14 +265,14 @@ def test_check_of_a_long_recording_has_a_title_of_one_line_and_divides_numbers_a
     assert re.match(r"2,\d{3} of 5,000 ticks left out: 2,\d{3} without a value of x \(2,\d{3} in between", lines[-1])
 
 
-def test_a_warning_of_the_engine_is_marked_as_one() -> None:
+def test_a_warning_of_the_engine_is_marked_as_one():
     code = "import logging\nfrom robocache_ros.cli.program import run\n"
     code += "run(lambda **given: logging.getLogger('robocache_ros.engine').warning('late'), [], 'robocache')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ran.stderr == "robocache: WARNING: late\n"
 
 
-def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished], short: Path, tmp_path: Path) -> None:
+def test_export_and_report_state_what_was_made(robocache, short, tmp_path):
     manifest = tmp_path / "lifts.csv"
     manifest.write_text(f"recording,task,from,to,success\n{short},reach,,0.5,true\n{short},lift,1,2,\n")
     options = ("-s", SPEC, "--media", "none", "--json")
@@ -315,9 +300,7 @@ def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished
         (("info", "/nowhere\n[ERROR] forged\x1b[31m"), r"/nowhere\n[ERROR] forged"),
     ],
 )
-def test_a_mistake_is_one_line_exit_2_and_in_the_document(
-    robocache: Callable[..., Finished], arguments: tuple[str, ...], expected: str
-) -> None:
+def test_a_mistake_is_one_line_exit_2_and_in_the_document(robocache, arguments, expected):
     text, result = robocache(*arguments), robocache(*arguments, "--json")
     assert expected in " ".join(document(result, 2)["errors"])
     assert (text.code, result.err) == (2, "")
@@ -329,7 +312,7 @@ def test_a_mistake_is_one_line_exit_2_and_in_the_document(
             assert (line["event"], expected in line["message"]) == ("error", True)
 
 
-def test_values_are_plain_json() -> None:
+def test_values_are_plain_json():
     values = {"a": np.float64("nan"), "b": np.arange(2), "c": Path("x\udcff"), 1: (True, None)}
     expected = {"a": None, "b": [0, 1], "c": "x\\udcff", "1": [True, None]}
     assert json.loads(json.dumps(plain(values), allow_nan=False)) == expected

@@ -6,9 +6,8 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,28 +24,26 @@ RECORDINGS = os.environ.get("ROBOCACHE_RECORDINGS")
 class Recording:
     """A recording of a second or more, topic by topic."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.types: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
         self.messages: list[tuple[str, int, bytes]] = []
 
-    def add(self, topic: str, kind: str, rate_hz: float, data: Callable[[int], bytes], seconds: float = 4) -> None:
+    def add(self, topic, kind, rate_hz, data, seconds=4):
         self.types[topic] = kind
         times = [START_NS + round(k * 1e9 / rate_hz) for k in range(round(seconds * rate_hz))]
         self.messages += [(topic, time, data(k)) for k, time in enumerate(times)]
 
-    def numbers(self, topic: str, rate_hz: float, values: Callable[[int], Sequence[float]]) -> None:
+    def numbers(self, topic, rate_hz, values):
         """Add a Float64MultiArray."""
 
-        def data(k: int) -> bytes:
+        def data(k):
             row = values(k)
             return b"\0\1\0\0" + struct.pack(f"<III4x{len(row)}d", 0, 0, len(row), *row)
 
         self.add(topic, FLOAT, rate_hz, data)
 
-    def flat(
-        self, topic: str, kind: str, fields: dict[str, tuple[str, Callable[[int], Any]]], rate_hz: float = 50
-    ) -> None:
+    def flat(self, topic, kind, fields, rate_hz=50):
         """Add a type of its own; its fields are numbers of 8 bytes."""
         codes = {"float64": "d", "uint64": "Q", "int64": "q"}
         self.definitions[kind] = "\n".join(f"{name_type} {name}" for name, (name_type, _) in fields.items())
@@ -58,16 +55,16 @@ class Recording:
             lambda k: b"\0\1\0\0" + struct.pack(packed, *(value(k) for _, value in fields.values())),
         )
 
-    def write(self, path: Path) -> Path:
+    def write(self, path):
         messages = sorted(self.messages, key=lambda message: message[1])
         return write_bag(path, self.types, messages, definitions=self.definitions)
 
 
-def joints(names: Sequence[str], stamp_ns: int, positions: Sequence[float]) -> bytes:
+def joints(names, stamp_ns, positions):
     """A JointState in CDR, without velocities and efforts."""
     data = b"\0\1\0\0" + struct.pack("<iII", *divmod(stamp_ns, 10**9), 1) + b"\0"
 
-    def align(size: int) -> None:
+    def align(size):
         nonlocal data
         data += b"\0" * (-(len(data) - 4) % size)
 
@@ -86,10 +83,10 @@ def joints(names: Sequence[str], stamp_ns: int, positions: Sequence[float]) -> b
 
 
 @pytest.fixture
-def first(robocache: Robocache, tmp_path: Path) -> Callable[..., tuple[FusionSpec, str, Finished]]:
+def first(robocache, tmp_path):
     """Write a recording and its first spec; return the spec, its text and what was printed."""
 
-    def run(recording: Recording, *options: str) -> tuple[FusionSpec, str, Finished]:
+    def run(recording, *options):
         path = recording.write(tmp_path / "bag")
         done = robocache("info", path, "--write-spec", tmp_path / "spec.yaml", *options)
         assert done.code == 0, done.err
@@ -100,10 +97,10 @@ def first(robocache: Robocache, tmp_path: Path) -> Callable[..., tuple[FusionSpe
 
 
 @pytest.fixture
-def exported(robocache: Robocache, tmp_path: Path) -> Callable[..., Finished]:
+def exported(robocache, tmp_path):
     """Export the recording of `first` with its spec."""
 
-    def run(*options: str) -> Finished:
+    def run(*options):
         paths = (tmp_path / "bag", "--spec", tmp_path / "spec.yaml", "--out", tmp_path / "dataset")
         return robocache("export", *paths, "--jobs", 1, "--no-report", *options)
 
@@ -114,11 +111,11 @@ First = Callable[..., tuple[FusionSpec, str, Finished]]
 Exported = Callable[..., Finished]
 
 
-def sine(k: int) -> float:
+def sine(k):
     return math.sin(0.05 * k)
 
 
-def test_counters_and_what_is_too_large_are_named_and_not_proposed(first: First, exported: Exported) -> None:
+def test_counters_and_what_is_too_large_are_named_and_not_proposed(first, exported):
     recording = Recording()
     fields = {
         "timestamp": ("uint64", lambda k: 5_000_000_000_000_000 + 20_000 * k),
@@ -138,7 +135,7 @@ def test_counters_and_what_is_too_large_are_named_and_not_proposed(first: First,
     assert exported().code == 0
 
 
-def test_constant_columns_are_named_with_their_value_and_left_out(first: First, exported: Exported) -> None:
+def test_constant_columns_are_named_with_their_value_and_left_out(first, exported):
     recording = Recording()
     pressed = lambda k: float(k == 77)  # noqa: E731 - a button that is pressed once
     recording.numbers("/arm/state", 50, lambda k: [sine(k), 1.5, 0.0, 0.0, 0.0, -sine(k), pressed(k)])
@@ -150,7 +147,7 @@ def test_constant_columns_are_named_with_their_value_and_left_out(first: First, 
     assert exported().code == 0
 
 
-def test_a_recording_in_which_nothing_changes_has_a_spec_with_a_warning(first: First, exported: Exported) -> None:
+def test_a_recording_in_which_nothing_changes_has_a_spec_with_a_warning(first, exported):
     recording = Recording()
     recording.numbers("/arm/state", 50, lambda _: [1.0, 2.0])
     spec, text, done = first(recording)
@@ -161,7 +158,7 @@ def test_a_recording_in_which_nothing_changes_has_a_spec_with_a_warning(first: F
     assert exported().code == 0
 
 
-def test_fields_with_nan_are_named_with_their_number_and_not_proposed(first: First, exported: Exported) -> None:
+def test_fields_with_nan_are_named_with_their_number_and_not_proposed(first, exported):
     recording = Recording()
     recording.numbers(
         "/actuators", 50, lambda k: [sine(k), math.nan if k != 60 else 0.5, math.inf if k == 9 else sine(k)]
@@ -173,9 +170,7 @@ def test_fields_with_nan_are_named_with_their_number_and_not_proposed(first: Fir
     assert "200 " in exported().out
 
 
-def test_an_angle_that_wraps_is_one_in_degrees_or_radians_and_what_lies_beside_it_is_not(
-    first: First, exported: Exported
-) -> None:
+def test_an_angle_that_wraps_is_one_in_degrees_or_radians_and_what_lies_beside_it_is_not(first, exported):
     recording = Recording()
     degrees, radians = (
         (lambda k: (170 + 0.5 * k + 180) % 360 - 180),
@@ -201,7 +196,7 @@ def test_an_angle_that_wraps_is_one_in_degrees_or_radians_and_what_lies_beside_i
     assert exported().code == 0
 
 
-def test_one_slow_topic_does_not_delay_the_others(first: First, exported: Exported) -> None:
+def test_one_slow_topic_does_not_delay_the_others(first, exported):
     recording = Recording()
     for name in ("a", "b", "c"):
         recording.numbers(f"/{name}/joints", 50, lambda k: [sine(k)])
@@ -215,7 +210,7 @@ def test_one_slow_topic_does_not_delay_the_others(first: First, exported: Export
     assert exported().code == 0
 
 
-def test_one_late_topic_is_held_and_named_and_does_not_delay_the_others(first: First) -> None:
+def test_one_late_topic_is_held_and_named_and_does_not_delay_the_others(first):
     recording = Recording()
     for name in ("a", "b", "c"):
         recording.add(f"/{name}/joint_states", JOINTS, 50, lambda k: joints(["j"], START_NS + 20 * k * MS, [sine(k)]))
@@ -227,7 +222,7 @@ def test_one_late_topic_is_held_and_named_and_does_not_delay_the_others(first: F
     assert "late: its values come up to 2000 ms after their time" in text
 
 
-def test_positions_in_ticks_of_a_servo_have_no_unit(first: First) -> None:
+def test_positions_in_ticks_of_a_servo_have_no_unit(first):
     recording = Recording()
     for name, value in (("servo", lambda k: round(2048 + 900 * sine(k))), ("arm", sine)):
         data = lambda k, value=value: joints(["j"], START_NS + 20 * k * MS, [value(k)])  # noqa: E731
@@ -242,7 +237,7 @@ COMMANDS = ["/drone/setpoints", "/arm_controller", "/fmu/actuator_controls", "/a
 STATES = ["/arm/joints", "/arm_controller/state", "/diff_controller/odometry", "/control_mode"]
 
 
-def test_topics_named_as_commands_are_actions_and_the_states_of_controllers_are_not(first: First) -> None:
+def test_topics_named_as_commands_are_actions_and_the_states_of_controllers_are_not(first):
     recording = Recording()
     for topic in (*COMMANDS, *STATES):
         recording.numbers(topic, 50, lambda k: [sine(k)])
@@ -251,7 +246,7 @@ def test_topics_named_as_commands_are_actions_and_the_states_of_controllers_are_
     assert roles == dict.fromkeys(COMMANDS, "action") | dict.fromkeys(STATES, "observation")
 
 
-def test_a_command_that_never_changes_is_not_an_action(first: First, exported: Exported) -> None:
+def test_a_command_that_never_changes_is_not_an_action(first, exported):
     recording = Recording()
     recording.numbers("/arm/joints", 50, lambda k: [sine(k)])
     recording.numbers("/arm/command", 50, lambda _: [0.25])
@@ -262,7 +257,7 @@ def test_a_command_that_never_changes_is_not_an_action(first: First, exported: E
     assert exported("--action", "next-observation").code == 0
 
 
-def test_names_have_the_part_before_a_vague_one_and_differ(first: First) -> None:
+def test_names_have_the_part_before_a_vague_one_and_differ(first):
     names = {
         "/imu/data": "imu",
         "/left/arm/commands": "left_arm_commands",
@@ -276,9 +271,7 @@ def test_names_have_the_part_before_a_vague_one_and_differ(first: First) -> None
     assert {stream.topic: stream.name for stream in first(recording)[0].streams} == names
 
 
-def test_many_short_episodes_are_announced_with_their_cause_and_the_setting_that_helps(
-    first: First, exported: Exported
-) -> None:
+def test_many_short_episodes_are_announced_with_their_cause_and_the_setting_that_helps(first, exported):
     recording = Recording()
     recording.numbers("/arm/joints", 50, lambda k: [sine(k)])
     recording.types["/gripper"] = FLOAT
@@ -294,7 +287,7 @@ def test_many_short_episodes_are_announced_with_their_cause_and_the_setting_that
     assert f"; {found[1]} episodes" in exported().out
 
 
-def test_topics_and_kinds_can_be_chosen(first: First, robocache: Robocache, tmp_path: Path) -> None:
+def test_topics_and_kinds_can_be_chosen(first, robocache, tmp_path):
     recording = Recording()
     for topic in ("/arm/command", "/arm/force", "/leg/force"):
         recording.numbers(topic, 50, lambda k: [sine(k)])
@@ -311,7 +304,7 @@ def test_topics_and_kinds_can_be_chosen(first: First, robocache: Robocache, tmp_
     assert "every stream is an action" in robocache(*again, "--topics", "/arm/command").out
 
 
-def test_a_topic_with_a_name_that_no_spec_takes_is_left_out(first: First, exported: Exported) -> None:
+def test_a_topic_with_a_name_that_no_spec_takes_is_left_out(first, exported):
     recording = Recording()
     recording.numbers("/arm/force", 50, lambda k: [sine(k)])
     recording.numbers("/arm/\x1b[31mforce: #", 50, lambda k: [sine(k)])
@@ -323,9 +316,7 @@ def test_a_topic_with_a_name_that_no_spec_takes_is_left_out(first: First, export
     assert exported().code == 0
 
 
-def test_topics_without_messages_or_a_rate_are_shown(
-    robocache: Robocache, tmp_path: Path, tf_message: Callable[..., bytes]
-) -> None:
+def test_topics_without_messages_or_a_rate_are_shown(robocache, tmp_path, tf_message):
     recording = Recording()
     recording.numbers("/arm/force", 50, lambda k: [sine(k)])
     recording.types |= {"/arm/silent": FLOAT, "/tf_static": "tf2_msgs/msg/TFMessage"}
@@ -341,7 +332,7 @@ def test_topics_without_messages_or_a_rate_are_shown(
     assert "#   /arm/silent (std_msgs/msg/Float64MultiArray): no messages" in (tmp_path / "spec.yaml").read_text()
 
 
-def test_what_is_missing_is_not_cut_from_the_error(first: First, exported: Exported, tmp_path: Path) -> None:
+def test_what_is_missing_is_not_cut_from_the_error(first, exported, tmp_path):
     recording = Recording()
     for n in range(12):
         recording.numbers(f"/robot_with_a_long_name/camera_{n}/exposure", 50, lambda k: [sine(k)])
@@ -364,9 +355,7 @@ NAMES += ["stinger_boat", pytest.param("capstan_surgical", marks=pytest.mark.slo
 
 @pytest.mark.skipif(not RECORDINGS, reason="ROBOCACHE_RECORDINGS names no folder of recordings")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_spec_of_a_real_recording_is_accepted_by_export(
-    name: str, robocache: Robocache, tmp_path: Path
-) -> None:
+def test_the_first_spec_of_a_real_recording_is_accepted_by_export(name, robocache, tmp_path):
     bag, file, out = Path(RECORDINGS or "") / name, tmp_path / "spec.yaml", tmp_path / "dataset"
     done = robocache("info", bag, "--write-spec", file)
     assert done.code == 0

@@ -1,23 +1,18 @@
 """Recordings without definitions of their messages, which `--msg-path` names."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from numpy.typing import NDArray
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
-from test.cli.conftest import Finished
 
 STATE = "std_msgs/Header header\narm_msgs/Joint[2] joints  # of the arm\n"
 JOINT = "float64 MAX=3.0\nfloat64 angle\n"
@@ -33,7 +28,7 @@ streams:
 
 
 @pytest.fixture(scope="session")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(tmp_path_factory):
     """A recording of ROS 2 Humble: a .db3 file without definitions."""
     path = tmp_path_factory.mktemp("old") / "arm"
     store = get_typestore(Stores.LATEST)
@@ -42,7 +37,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state, joint = store.types["arm_msgs/msg/State"], store.types["arm_msgs/msg/Joint"]
     header, time = store.types["std_msgs/msg/Header"], store.types["builtin_interfaces/msg/Time"]
 
-    def message(number: int) -> bytes:
+    def message(number):
         stamp = time(sec=100 + number // 50, nanosec=number % 50 * 20_000_000)
         joints = np.array([joint(angle=0.0), joint(angle=number / 50)])
         return bytes(store.serialize_cdr(state(header(stamp, "arm"), joints), "arm_msgs/msg/State"))
@@ -55,7 +50,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def packages(folder: Path, place: str) -> Path:
+def packages(folder, place):
     """A folder with the definitions, somewhere in it or, for the last place, in the package itself."""
     (folder / place).mkdir(parents=True)
     for name, text in TEXTS.items():
@@ -64,11 +59,11 @@ def packages(folder: Path, place: str) -> Path:
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(tmp_path):
     return written_spec(tmp_path / "arm.yaml", "/state", "arm_msgs/msg/State", "joints[1].angle", "linear")
 
 
-def written_spec(path: Path, *values: str) -> Path:
+def written_spec(path, *values):
     text = SPEC
     for name, value in zip(("TOPIC", "TYPE", "FIELD", "ALIGN"), values, strict=True):
         text = text.replace(name, value)
@@ -76,24 +71,20 @@ def written_spec(path: Path, *values: str) -> Path:
     return path
 
 
-def exported(out: Path) -> NDArray[np.float32]:
+def exported(out):
     """(T,) the values of the only stream."""
     (file,) = (out / "data").rglob("*.parquet")
     return np.array(pq.read_table(file)["observation.state"].to_pylist(), np.float32).reshape(-1)
 
 
-def test_the_error_for_a_type_without_definition_names_the_option(
-    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
-) -> None:
+def test_the_error_for_a_type_without_definition_names_the_option(robocache, recording, spec, tmp_path):
     for command in (["check", spec, recording], ["export", recording, "-s", spec, "--out", tmp_path / "out"]):
         reported = robocache(*command)
         assert reported.code == 2 - (command[0] == "check")
         assert "no definition of arm_msgs/msg/State; give its .msg file with --msg-path DIR" in reported.err
 
 
-def test_definitions_from_a_folder_give_a_first_spec_and_a_dataset(
-    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
-) -> None:
+def test_definitions_from_a_folder_give_a_first_spec_and_a_dataset(robocache, recording, spec, tmp_path):
     first = tmp_path / "first.yaml"
     for number, place in enumerate(("src/arm/arm_msgs/msg", "install/arm_msgs/share/arm_msgs/msg", "arm_msgs/msg")):
         found = packages(tmp_path / str(number), place)
@@ -113,9 +104,7 @@ def test_definitions_from_a_folder_give_a_first_spec_and_a_dataset(
     assert any("State.msg" in note for note in used["notes"])
 
 
-def test_a_piece_of_another_definition_is_not_used_again(
-    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
-) -> None:
+def test_a_piece_of_another_definition_is_not_used_again(robocache, recording, spec, tmp_path):
     folder = tmp_path / "src" / "arm_msgs" / "msg"
     folder.mkdir(parents=True)
     rows = []
@@ -128,18 +117,14 @@ def test_a_piece_of_another_definition_is_not_used_again(
     assert rows[0] < 10 < rows[1]
 
 
-def test_a_msg_path_that_is_no_folder_is_one_line(
-    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
-) -> None:
+def test_a_msg_path_that_is_no_folder_is_one_line(robocache, recording, spec, tmp_path):
     for command in (["info", recording], ["check", spec, recording], ["export", recording, "-s", spec, "--out", "x"]):
         reported = robocache(*command, "--msg-path", tmp_path / "missing")
         assert (reported.code, len(reported.err.splitlines())) == (2, 1)
         assert "missing is not a folder; give one with ROS packages, <package>/msg/<Type>.msg" in reported.err
 
 
-def test_the_log_of_a_real_recording_is_exported_with_its_definition(
-    robocache: Callable[..., Finished], tmp_path: Path
-) -> None:
+def test_the_log_of_a_real_recording_is_exported_with_its_definition(robocache, tmp_path):
     recordings = os.environ.get("ROBOCACHE_RECORDINGS")
     if not recordings:
         pytest.skip("ROBOCACHE_RECORDINGS is not set")

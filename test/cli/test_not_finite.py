@@ -1,12 +1,7 @@
 """NaN and infinity in numeric streams: no values, from `info` to the loaders of an export."""
 
-from __future__ import annotations
-
 import json
 import struct
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +10,6 @@ import yaml
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import open_dataset
 from robocache_ros.engine import Ingest
-from test.cli.conftest import Finished
 
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -24,7 +18,7 @@ JOINTS = {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a
 BAD = (10, 11, 12, 40)  # numbers of the messages in which joint b has no effort
 
 
-def joint_state(stamp_ns: int, effort_b: float, effort_c: float) -> bytes:
+def joint_state(stamp_ns, effort_b, effort_c):
     """A JointState of a, b and c in CDR; the positions and the effort of a are finite."""
     names = b"".join(struct.pack("<I", 2) + name + b"\0" + bytes(2) for name in (b"a", b"b", b"c"))
     seconds, nanoseconds = divmod(stamp_ns, 10**9)
@@ -38,7 +32,7 @@ def joint_state(stamp_ns: int, effort_b: float, effort_c: float) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bag(tmp_path_factory):
     """Two seconds at 50 Hz: joint c never has an effort, and b has none in `BAD`, once infinite."""
     stamps = [START_NS + 20 * k * MS for k in range(100)]
     efforts = [(np.inf if k == 40 else np.nan) if k in BAD else float(k) for k in range(100)]
@@ -49,10 +43,10 @@ def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[..., Path]:
+def written(tmp_path):
     """Writes a spec of a position and of an effort with the given keys."""
 
-    def write(**keys: Any) -> Path:
+    def write(**keys):
         streams = {"position": {**JOINTS, **POSITION}, "effort": {**JOINTS, **EFFORT, **keys}}
         path = tmp_path / "spec.yaml"
         path.write_text(yaml.safe_dump({"robocache": 1, "actions": "none", "streams": streams}, sort_keys=False))
@@ -61,7 +55,7 @@ def written(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def numbers_of(folder: Path, name: str) -> Iterator[np.ndarray]:
+def numbers_of(folder, name):
     dataset = open_dataset(name, folder)
     for index in range(len(dataset)):
         sample = dataset[index]
@@ -79,9 +73,7 @@ def numbers_of(folder: Path, name: str) -> Iterator[np.ndarray]:
     ],
     ids=lambda keys: keys["align"],
 )
-def test_a_sample_with_a_nan_is_no_value_whatever_the_alignment(
-    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path, keys: dict[str, Any]
-) -> None:
+def test_a_sample_with_a_nan_is_no_value_whatever_the_alignment(robocache, bag, written, tmp_path, keys):
     done = robocache("export", bag, "--spec", written(**keys), "--out", tmp_path / "out", "--format", "lerobot")
 
     assert "effort: 4 of 100 messages dropped (4 not_finite)" in done.out
@@ -93,9 +85,7 @@ def test_a_sample_with_a_nan_is_no_value_whatever_the_alignment(
     assert robocache("validate", tmp_path / "out").code == 0
 
 
-def test_a_nan_in_a_joint_that_the_spec_does_not_name_drops_nothing(
-    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_nan_in_a_joint_that_the_spec_does_not_name_drops_nothing(robocache, bag, written, tmp_path):
     spec = written(names=["a"], align="hold")
 
     done = robocache("export", bag, "--spec", spec, "--out", tmp_path / "out", "--format", "lerobot", "--json")
@@ -106,9 +96,7 @@ def test_a_nan_in_a_joint_that_the_spec_does_not_name_drops_nothing(
 
 
 @pytest.mark.parametrize("name", ["lerobot", "mcap", "robomimic"])
-def test_a_fill_keeps_the_sample_in_every_format(
-    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path, name: str
-) -> None:
+def test_a_fill_keeps_the_sample_in_every_format(robocache, bag, written, tmp_path, name):
     spec = written(align="hold", fill=[0, -1])
 
     done = robocache("export", bag, "--spec", spec, "--out", tmp_path / "out", "--format", name)
@@ -119,9 +107,7 @@ def test_a_fill_keeps_the_sample_in_every_format(
     assert rows[:, 2].tolist() == pytest.approx([0.04 * k for k in range(1, 100)])
 
 
-def test_samples_that_are_dropped_are_in_the_report(
-    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_samples_that_are_dropped_are_in_the_report(robocache, bag, written, tmp_path):
     robocache("report", bag, "--spec", written(align="hold"), "--out", tmp_path / "report.html")
 
     assert "effort: 4 messages dropped (4 not_finite)." in (tmp_path / "report.html").read_text()
@@ -129,7 +115,7 @@ def test_samples_that_are_dropped_are_in_the_report(
     assert reported["recordings"][0]["streams"]["effort"]["messages"]["dropped:not_finite"] == 4
 
 
-def test_info_names_the_fields_with_nan(robocache: Callable[..., Finished], bag: Path) -> None:
+def test_info_names_the_fields_with_nan(robocache, bag):
     text, reported = robocache("info", bag), json.loads(robocache("info", bag, "--json").out)
 
     assert "/joints: NaN or infinite in effort of 8 of 8 messages" in " ".join(text.out.split())
@@ -137,9 +123,7 @@ def test_info_names_the_fields_with_nan(robocache: Callable[..., Finished], bag:
 
 
 @pytest.mark.parametrize("keys", [{"align": "linear"}, {"align": "window", "samples": 3, "reduce": "mean"}])
-def test_a_fill_that_would_be_blended_is_refused(
-    robocache: Callable[..., Finished], written: Callable[..., Path], keys: dict[str, Any]
-) -> None:
+def test_a_fill_that_would_be_blended_is_refused(robocache, written, keys):
     done = robocache("check", written(**keys, fill=0))
 
     assert done.code == 2
@@ -148,15 +132,11 @@ def test_a_fill_that_would_be_blended_is_refused(
 
 
 def test_a_nan_in_an_mcap_export_of_an_earlier_version_is_refused_and_not_read_as_zero(
-    robocache: Callable[..., Finished],
-    bag: Path,
-    written: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    robocache, bag, written, tmp_path, monkeypatch
+):
     pushed = Ingest._push_value
 
-    def with_nan(self: Ingest, stream: str, sample: Any, arrival_ns: int) -> Any:
+    def with_nan(self, stream, sample, arrival_ns):
         value = np.where(sample.value == -1, np.float32(np.nan), sample.value)
         return pushed(self, stream, sample._replace(value=value), arrival_ns)
 
@@ -170,9 +150,7 @@ def test_a_nan_in_an_mcap_export_of_an_earlier_version_is_refused_and_not_read_a
         open_dataset("mcap", tmp_path / "out")[0]
 
 
-def test_an_export_without_values_names_the_nan(
-    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_an_export_without_values_names_the_nan(robocache, bag, written, tmp_path):
     spec = written(names=["c"], align="hold")
 
     done = robocache("export", bag, "--spec", spec, "--out", tmp_path / "out")

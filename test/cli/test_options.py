@@ -52,7 +52,7 @@ VALUES: dict[str, tuple[Any, str]] = {  # of the fields whose type is not a numb
 }
 
 
-def value_of(name: str) -> tuple[Any, Any]:
+def value_of(name):
     """Return a value of an option that is not its default, and how a command line gives it."""
     field, schema = keys_of(ExportOptions)[name], keys_of(ExportOptions)[name].metadata["type"].schema
     if name in VALUES:
@@ -65,7 +65,7 @@ def value_of(name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", flags(ExportOptions))
-def test_an_option_is_the_same_as_flag_and_keyword_and_in_the_spec(name: str) -> None:
+def test_an_option_is_the_same_as_flag_and_keyword_and_in_the_spec(name):
     value, text = value_of(name)
     made = replace(ExportOptions(), **read_values(ExportOptions, {name: text}, flags=True))
     assert made == ExportOptions(**{name: value})
@@ -76,13 +76,13 @@ def test_an_option_is_the_same_as_flag_and_keyword_and_in_the_spec(name: str) ->
         assert load_spec(load_spec(raw).to_dict()) == load_spec(raw)
 
 
-def test_no_two_options_are_alike_and_each_field_has_one() -> None:
+def test_no_two_options_are_alike_and_each_field_has_one():
     names = [flag for field in flags(ExportOptions).values() for flag in flags_of(field)]
     assert len(set(names)) == len(names)
     assert {field.name for field in fields(ExportOptions)} == {*flags(ExportOptions), "rate_hz"}  # has several values
 
 
-def test_each_wrong_option_is_a_line(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_each_wrong_option_is_a_line(robocache, tmp_path):
     wrong = ["--media", "imag", "--crf", "x", "--jobs", "0", "--pieces", "s3:/bucket"]
     result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "out", *wrong)
     assert result.code == 2
@@ -94,7 +94,7 @@ def test_each_wrong_option_is_a_line(robocache: Callable[..., Finished], tmp_pat
     }
 
 
-def test_a_wrong_option_in_the_spec_is_shown_where_it_stands(tmp_path: Path) -> None:
+def test_a_wrong_option_in_the_spec_is_shown_where_it_stands(tmp_path):
     path = tmp_path / "robot.yaml"
     path.write_text(Path(SPEC).read_text() + "dataset:\n  media: imag\n  msg_path: [.]\n  rate_hz: 10\n")
     with pytest.raises(RoboCacheError) as error:
@@ -105,9 +105,7 @@ def test_a_wrong_option_in_the_spec_is_shown_where_it_stands(tmp_path: Path) -> 
     assert "dataset.rate_hz: no such key" in str(error.value)
 
 
-def test_flags_the_section_and_keywords_make_the_same_dataset(
-    robocache: Callable[..., Finished], short: Path, tmp_path: Path
-) -> None:
+def test_flags_the_section_and_keywords_make_the_same_dataset(robocache, short, tmp_path):
     spec = tmp_path / "robot.yaml"
     spec.write_text(Path(SPEC).read_text() + SECTION)
     keep = ("--pieces", tmp_path / "pieces", "--jobs", 1, "--json")
@@ -131,7 +129,7 @@ def test_flags_the_section_and_keywords_make_the_same_dataset(
     assert len(counted["episodes"]) == 3
 
 
-def test_the_function_has_the_options_as_keywords(tmp_path: Path) -> None:
+def test_the_function_has_the_options_as_keywords(tmp_path):
     names = set(inspect.signature(robocache_ros.export).parameters)
     assert names == {"recordings", "spec", "out", "progress", *(field.name for field in fields(ExportOptions))}
     for wrong, line in (
@@ -145,9 +143,7 @@ def test_the_function_has_the_options_as_keywords(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_section_that_info_writes_is_one_once_its_comment_signs_are_removed(
-    robocache: Callable[..., Finished], tmp_path: Path
-) -> None:
+def test_the_section_that_info_writes_is_one_once_its_comment_signs_are_removed(robocache, tmp_path):
     path = tmp_path / "robot.yaml"
     assert robocache("info", BAG, "--write-spec", path).code == 0
     text = path.read_text()
@@ -156,7 +152,7 @@ def test_the_section_that_info_writes_is_one_once_its_comment_signs_are_removed(
     assert load_spec(path).dataset == DatasetOptions()
 
 
-def test_help_of_export_is_a_screen_and_a_half_in_panels() -> None:
+def test_help_of_export_is_a_screen_and_a_half_in_panels():
     for field in flags(ExportOptions).values():
         assert len(help_line(field)) <= 64, field.name
     if tuple(map(int, typer.__version__.split(".")[:2])) < (0, 12):
@@ -174,12 +170,12 @@ def test_help_of_export_is_a_screen_and_a_half_in_panels() -> None:
     assert len(done.stdout.splitlines()) <= 76
 
 
-def test_help_of_export_names_the_formats() -> None:
+def test_help_of_export_names_the_formats():
     (named,) = re.findall(r"Formats: (.+?)\.", " ".join((export_command.__doc__ or "").split()))
     assert set(named.split(", ")) == set(WRITERS)
 
 
-def test_the_commands_load_no_library_before_one_runs_and_info_does_without_torch() -> None:
+def test_the_commands_load_no_library_before_one_runs_and_info_does_without_torch():
     code = "import sys, robocache_ros.cli.commands as cli; print(*(n for n in sys.argv[1:] if n in sys.modules))"
     code += f"; cli.app(['info', {BAG!r}], standalone_mode=False); assert 'torch' not in sys.modules"
     libraries = ["numpy", "torch", "yaml", "fsspec", "pyarrow", "h5py", "av", "rclpy", "robocache_ros.engine"]
@@ -189,7 +185,7 @@ def test_the_commands_load_no_library_before_one_runs_and_info_does_without_torc
     assert done.stdout.splitlines()[0] == ""
 
 
-def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_options_of_episodes_and_actions_reach_the_dataset(robocache, tmp_path):
     rate = ["--rate-hz", 20, "--split", 2, "--trim-idle", 30, "--no-episode-file"]
     action = ["--action", "delta", "--action-from", "joint_position", "--action-offset", "100ms"]
 
@@ -215,17 +211,13 @@ def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[.
         (["--task-topic", "/what"], "task_topic: "),
     ],
 )
-def test_a_mistake_in_an_option_is_one_line(
-    robocache: Callable[..., Finished], tmp_path: Path, options: list[str], message: str
-) -> None:
+def test_a_mistake_in_an_option_is_one_line(robocache, tmp_path, options, message):
     result = robocache("export", BAG, "--spec", SPEC, "--out", tmp_path / "out", "--media", "none", *options)
     assert result.code == 2
     assert result.err.splitlines()[0].startswith(f"robocache: {message}")
 
 
-def test_a_recording_below_the_quality_in_the_spec_is_reported_all_the_same(
-    robocache: Callable[..., Finished], short: Path, tmp_path: Path
-) -> None:
+def test_a_recording_below_the_quality_in_the_spec_is_reported_all_the_same(robocache, short, tmp_path):
     spec = tmp_path / "strict.yaml"
     spec.write_text(Path(SPEC).read_text() + "quality: {max_invalid: 0, min_frames: 10000}\n")
     export = robocache("export", short, "--spec", spec, "--out", tmp_path / "out", "--media", "none")
@@ -238,9 +230,7 @@ MS = 1_000_000
 
 
 @pytest.mark.parametrize(("low", "rate_hz"), [(0, 50), (-180, 50), (0, 200)], ids=["0 to 360", "-180 to 180", "faster"])
-def test_a_yaw_in_degrees_crosses_the_wrap_and_not_the_whole_range(
-    robocache: Callable[..., Finished], tmp_path: Path, low: float, rate_hz: int
-) -> None:
+def test_a_yaw_in_degrees_crosses_the_wrap_and_not_the_whole_range(robocache, tmp_path, low, rate_hz):
     """A turn of 60 deg a second, sampled at 20 Hz from 10 deg before the wrap."""
     truth = lambda seconds: (low + 350 + 60 * seconds - low) % 360 + low  # noqa: E731
     messages = [
@@ -268,7 +258,7 @@ Run = Callable[..., Finished]
 
 
 @pytest.fixture
-def arm(tmp_path: Path) -> Path:
+def arm(tmp_path):
     """A spec of one observation and the action."""
     file = tmp_path / "arm.yaml"
     text = Path(SPEC).read_text(encoding="utf-8")
@@ -278,14 +268,14 @@ def arm(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def export(robocache: Run, short: Path, tmp_path: Path) -> Run:
-    def run(*more: object) -> Finished:
+def export(robocache, short, tmp_path):
+    def run(*more):
         return robocache("export", short, "--spec", SPEC, "--out", tmp_path / "sets", "--media", "none", *more)
 
     return run
 
 
-def test_each_spec_at_each_rate_is_a_dataset(export: Run, robocache: Run, arm: Path, tmp_path: Path) -> None:
+def test_each_spec_at_each_rate_is_a_dataset(export, robocache, arm, tmp_path):
     reported = json.loads(export("--spec", arm, "--rate-hz", 20, "--rate-hz", 10, "--json").out)
     names = ["panda_lift-20hz", "panda_lift-10hz", "arm-20hz", "arm-10hz"]
     assert [dataset["dataset"] for dataset in reported["datasets"]] == names
@@ -294,7 +284,7 @@ def test_each_spec_at_each_rate_is_a_dataset(export: Run, robocache: Run, arm: P
     assert reported["exit_code"] == robocache("validate", tmp_path / "sets").code == 0
 
 
-def test_the_output_of_an_export_and_of_a_dry_run_shows_each_dataset(export: Run, arm: Path, tmp_path: Path) -> None:
+def test_the_output_of_an_export_and_of_a_dry_run_shows_each_dataset(export, arm, tmp_path):
     done = export("--spec", arm, "--dry-run")
     assert done.code == 0
     for text in ("panda_lift-50hz:", "arm-50hz:", "2 datasets: about "):
@@ -307,7 +297,7 @@ def test_the_output_of_an_export_and_of_a_dry_run_shows_each_dataset(export: Run
         assert f"wrote {tmp_path / 'sets' / name}" in out.replace("\n", "")
 
 
-def test_one_spec_given_twice_is_one_line(export: Run) -> None:
+def test_one_spec_given_twice_is_one_line(export):
     done = export("--spec", SPEC)
     assert done.code == 2
     assert done.err == (
@@ -316,7 +306,7 @@ def test_one_spec_given_twice_is_one_line(export: Run) -> None:
     )
 
 
-def test_an_error_names_the_dataset(export: Run, arm: Path) -> None:
+def test_an_error_names_the_dataset(export, arm):
     arm.write_text(arm.read_text(encoding="utf-8").replace("/panda/joint_states", "/panda/joints"), encoding="utf-8")
     done = export("--spec", arm)
     assert done.code == 2

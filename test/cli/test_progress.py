@@ -11,7 +11,7 @@ import pytest
 
 from robocache_ros.cli.progress import EVERY_S, JsonLog, Lines, Tally, duration
 from robocache_ros.exporter.planned_recording import PlannedRecording
-from robocache_ros.exporter.progress import Advanced, Converted, Ended, Event, Failed, Merging, Started
+from robocache_ros.exporter.progress import Advanced, Converted, Ended, Failed, Merging, Started
 from test.cli.conftest import BAG, SPEC, Finished
 
 A, B, C = (PlannedRecording(Path(name)) for name in "abc")
@@ -22,11 +22,11 @@ class Clock:
 
     seconds = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.seconds
 
 
-def events() -> list[Event]:
+def events():
     return [
         Started((A, B, C), (3_000_000, 1_000_000, 6_000_000), 2),
         Advanced(A, 0.5, 100),
@@ -39,7 +39,7 @@ def events() -> list[Event]:
     ]
 
 
-def test_rates_and_the_time_left_are_those_of_the_recordings_that_are_converted() -> None:
+def test_rates_and_the_time_left_are_those_of_the_recordings_that_are_converted():
     clock = Clock()
     tally = Tally(clock)
     tally.add(events()[0])
@@ -53,7 +53,7 @@ def test_rates_and_the_time_left_are_those_of_the_recordings_that_are_converted(
     assert tally.text() == "2 of 3 recordings, 1 failed, 50 frames/s, 0.8 MB/s, 2 s left"
 
 
-def test_a_fast_export_prints_no_line_and_a_slow_one_few() -> None:
+def test_a_fast_export_prints_no_line_and_a_slow_one_few():
     clock = Clock()
     lines: list[str] = []
     shown = Lines(lines.append, clock)
@@ -69,7 +69,7 @@ def test_a_fast_export_prints_no_line_and_a_slow_one_few() -> None:
     assert lines[-1].endswith("; merging them into lerobot")
 
 
-def test_the_log_has_an_object_for_each_event() -> None:
+def test_the_log_has_an_object_for_each_event():
     lines: list[tuple[str, dict[str, Any]]] = []
     log = JsonLog(lambda event, **content: lines.append((event, content)), Clock())
     for event in events():
@@ -83,7 +83,7 @@ def test_the_log_has_an_object_for_each_event() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (700, "12 min"), (11_100, "3 h 5 min")])
-def test_durations_are_short(seconds: float, text: str) -> None:
+def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
 
 
@@ -91,20 +91,20 @@ Run = Callable[..., Finished]
 
 
 @pytest.fixture
-def shard(robocache: Run, short: Path, tmp_path: Path) -> Run:
+def shard(robocache, short, tmp_path):
     """Runs a shard of two recordings."""
     manifest = tmp_path / "lifts.csv"
     (tmp_path / "other").symlink_to(short)
     manifest.write_text(f"recording,from,to\n{short},0,1\nother,1,2\n")
 
-    def run(which: str, *more: object) -> Finished:
+    def run(which, *more):
         reported = ("--manifest", manifest, "-s", SPEC, "-o", tmp_path / "set", "--media", "none", "--jobs", 1)
         return robocache("export", *reported, "--pieces", tmp_path / "pieces", "--shard", which, *more)
 
     return run
 
 
-def test_shards_say_how_far_the_export_is(shard: Run, tmp_path: Path) -> None:
+def test_shards_say_how_far_the_export_is(shard, tmp_path):
     reported = shard("0/2")
     assert (reported.code, reported.out) == (0, "1 of 2 recordings are converted; the last shard writes the dataset\n")
     reported = shard("1/2")
@@ -116,14 +116,14 @@ def test_shards_say_how_far_the_export_is(shard: Run, tmp_path: Path) -> None:
     assert reported.out.endswith("set is complete\n")
 
 
-def test_a_shard_prints_one_document(shard: Run) -> None:
+def test_a_shard_prints_one_document(shard):
     reported = json.loads(shard("0/2", "--json").out)
     expected = {"exit_code": 0, "shard": "0/2", "own": 1, "converted": 1, "failed": 0, "total": 2, "written": "waiting"}
     assert expected.items() <= reported.items()
     assert json.loads(shard("1/2", "--json").out)["episodes"] >= 2
 
 
-def test_a_shard_that_leaves_out_a_recording_ends_with_1(shard: Run, tmp_path: Path) -> None:
+def test_a_shard_that_leaves_out_a_recording_ends_with_1(shard, tmp_path):
     with (tmp_path / "lifts.csv").open("a") as manifest:
         manifest.write("damaged.mcap,,\n")
     (tmp_path / "damaged.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(100))
@@ -134,7 +134,7 @@ def test_a_shard_that_leaves_out_a_recording_ends_with_1(shard: Run, tmp_path: P
     assert "not in the dataset: " in reported[2].out
 
 
-def test_a_shard_that_cannot_be_is_one_line(shard: Run, robocache: Run, tmp_path: Path) -> None:
+def test_a_shard_that_cannot_be_is_one_line(shard, robocache, tmp_path):
     for which, more, reason in (
         ("2/2", (), "shard: 2/2 does not exist; the shards of 2 are 0/2 to 1/2"),
         ("0/2", ("--dry-run",), "--shard: not with --dry-run"),
@@ -147,7 +147,7 @@ def test_a_shard_that_cannot_be_is_one_line(shard: Run, robocache: Run, tmp_path
     assert "add --pieces DIR" in reported.err
 
 
-def test_a_shard_says_that_recordings_of_others_failed(shard: Run, short: Path, tmp_path: Path) -> None:
+def test_a_shard_says_that_recordings_of_others_failed(shard, short, tmp_path):
     (tmp_path / "lifts.csv").write_text(f"recording\n{short}\ndamaged.mcap\n")
     (tmp_path / "damaged.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(100))
     reported = shard("1/2")

@@ -1,7 +1,5 @@
 """`ros2 robocache`, run by ros2cli where it is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,7 +7,6 @@ import shutil
 import subprocess
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.main
@@ -20,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
-def test_setup_has_a_verb_for_each_command() -> None:
+def test_setup_has_a_verb_for_each_command():
     verbs = re.search(r"VERBS = \((.*?)\)", (ROOT / "setup.py").read_text(encoding="utf-8"), re.DOTALL)
 
     assert verbs
@@ -28,7 +25,7 @@ def test_setup_has_a_verb_for_each_command() -> None:
 
 
 @pytest.fixture
-def ros2() -> Any:
+def ros2():
     """The main function of `ros2`."""
     cli = pytest.importorskip("ros2cli.cli", reason="ros2cli is a package of ROS")
     if len(entry_points(group="robocache_ros.verb")) < len(COMMANDS):
@@ -36,7 +33,7 @@ def ros2() -> Any:
     return lambda *words: cli.main(argv=["robocache", *words])
 
 
-def test_help_lists_the_commands(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands(ros2, capsys):
     with pytest.raises(SystemExit) as end:
         ros2("--help")
 
@@ -46,7 +43,7 @@ def test_help_lists_the_commands(ros2: Any, capsys: pytest.CaptureFixture[str]) 
     assert shown.err == ""
 
 
-def test_help_of_a_verb_is_that_of_the_command(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_verb_is_that_of_the_command(ros2, capsys):
     with pytest.raises(SystemExit) as end:
         ros2("export", "--help")
 
@@ -54,7 +51,7 @@ def test_help_of_a_verb_is_that_of_the_command(ros2: Any, capsys: pytest.Capture
     assert "Usage: ros2 robocache export [OPTIONS] [BAG]..." in capsys.readouterr().out
 
 
-def test_options_reach_the_command_and_its_exit_code_comes_back(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_reach_the_command_and_its_exit_code_comes_back(ros2, capsys):
     with pytest.raises(SystemExit) as end:
         ros2("info", "--json", "/nowhere")
 
@@ -62,7 +59,7 @@ def test_options_reach_the_command_and_its_exit_code_comes_back(ros2: Any, capsy
     assert json.loads(capsys.readouterr().out)["command"] == "info"
 
 
-def test_a_mistake_is_one_line(ros2: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(ros2, capsys):
     with pytest.raises(SystemExit) as end:
         ros2("check", "/nowhere.yaml")
 
@@ -79,7 +76,7 @@ def test_a_mistake_is_one_line(ros2: Any, capsys: pytest.CaptureFixture[str]) ->
         ("bench l", ["live "]),
     ],
 )
-def test_words_are_completed(ros2: Any, tmp_path: Path, line: str, expected: list[str]) -> None:
+def test_words_are_completed(ros2, tmp_path, line, expected):
     pytest.importorskip("argcomplete")
     program = shutil.which("ros2")
     if program is None:

@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ from test.cli.conftest import BAG, ROOT, SPEC
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
+def handlers():
     """The handlers of the tests, afterwards."""
     hook = sys.unraisablehook
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -29,7 +27,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_the_next_call_ends_the_command_if_the_exception_was_ignored(number: int, error: type[BaseException]) -> None:
+def test_the_next_call_ends_the_command_if_the_exception_was_ignored(number, error):
     seen: list[int] = []
     call = StopSignals().checked(seen.append)
     call(1)
@@ -40,7 +38,7 @@ def test_the_next_call_ends_the_command_if_the_exception_was_ignored(number: int
     assert seen == [1]
 
 
-def test_an_exception_that_python_ignores_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_that_python_ignores_is_not_printed(capfd):
     class Held:
         pass
 
@@ -52,7 +50,7 @@ def test_an_exception_that_python_ignores_is_not_printed(capfd: pytest.CaptureFi
     assert capfd.readouterr().err == ""
 
 
-def test_ctrl_c_stays_ignored_in_the_background() -> None:
+def test_ctrl_c_stays_ignored_in_the_background():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     call = StopSignals().checked(lambda _value: None)
     signal.raise_signal(signal.SIGINT)
@@ -63,7 +61,7 @@ PROGRAM = ROOT / "test" / "export" / "interrupted_export.py"
 
 
 @pytest.mark.parametrize(("event", "kept"), [("Advanced", 0), ("Converted", 1)])
-def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path: Path, event: str, kept: int) -> None:
+def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, event, kept):
     manifest, out = tmp_path / "lifts.csv", tmp_path / "set"
     manifest.write_text(f"recording,from,to\n{BAG},0,8.5\n{BAG},8.5,\n")
     program = [sys.executable, str(PROGRAM), event, str(signal.SIGINT.value)]

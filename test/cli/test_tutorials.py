@@ -17,13 +17,11 @@ TUTORIAL = ROOT / "docs" / "tutorial" / "bag_to_dataset.md"
 BLOCKS = re.compile(r"```(bash|text)\n(.*?)```", re.DOTALL)
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return text.split()
 
 
-def test_the_tutorial_from_a_bag_to_a_dataset_runs_as_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tutorial_from_a_bag_to_a_dataset_runs_as_shown(tmp_path, monkeypatch, capfd):
     from robocache_ros.cli import main
 
     shutil.copytree(ROOT / "test" / "data" / "panda_lift", tmp_path / "my_recording")
@@ -48,7 +46,7 @@ def test_the_tutorial_from_a_bag_to_a_dataset_runs_as_shown(
     assert (tmp_path / "dataset" / "meta" / "info.json").is_file()
 
 
-def test_the_refusals_that_the_tutorial_lists_are_those_of_the_commands() -> None:
+def test_the_refusals_that_the_tutorial_lists_are_those_of_the_commands():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "bags").rglob("*.py"))
     table = TUTORIAL.read_text(encoding="utf-8").partition("## If a command fails")[2]
     refusals = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
@@ -67,7 +65,7 @@ FEWER = {
 class Terminal:
     """A command of the tutorial that runs beside others; `say` presses its keys."""
 
-    def __init__(self, command: str, folder: Path) -> None:
+    def __init__(self, command, folder):
         number = len(list(folder.glob("log*")))
         for long, short in FEWER.items():
             command = re.sub(long, short, command)
@@ -86,13 +84,13 @@ class Terminal:
                 stderr=subprocess.STDOUT,
             )
 
-    def say(self, line: str) -> None:
+    def say(self, line):
         assert self.process.stdin
         assert self.process.poll() is None, self.log.read_text()
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
-    def end(self, *codes: int) -> None:
+    def end(self, *codes):
         try:
             assert self.process.wait(300) in (codes or (0,)), self.log.read_text()
         finally:
@@ -101,7 +99,7 @@ class Terminal:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Path) -> None:
+def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path):
     for module in ("rclpy", "mujoco", "pyarrow"):
         pytest.importorskip(module)
     import pyarrow.parquet as pq
@@ -115,15 +113,15 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Pa
     _, (record, expert), (export,), (train,), (run, drive), (late,), (again, exports), (logged, replay) = blocks
     left = []
 
-    def terminal(command: str) -> Terminal:
+    def terminal(command):
         left.append(Terminal(command.strip(), tmp_path))
         return left[-1]
 
-    def start(recording: Terminal, folder: str) -> None:
+    def start(recording, folder):
         starting = repeating(lambda: recording.say("start"), lambda: list((tmp_path / folder).glob("*.part")), 0.5)
         until(starting, "the recording", 120)
 
-    def recorder(command: str) -> Terminal:
+    def recorder(command):
         started = terminal(command)
         until(lambda: "actions are lines of stdin" in started.log.read_text(), "the recorder", 120)
         return started
@@ -165,7 +163,7 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Pa
             each.process.kill()
             each.process.communicate()
 
-    def rows(dataset: str) -> list[bool]:
+    def rows(dataset):
         found: list[bool] = pq.read_table(next((tmp_path / dataset).rglob("data/*/*.parquet")))[
             "intervention"
         ].to_pylist()
@@ -177,7 +175,7 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path: Pa
     assert (tmp_path / "run" / "checkpoint.pt").is_file()
 
 
-def test_the_extras_that_the_tutorials_install_exist() -> None:
+def test_the_extras_that_the_tutorials_install_exist():
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     for page in (TUTORIAL, SIMULATION):
         for extras in re.findall(r"pip install '\.\[([a-z,]+)\]'", page.read_text(encoding="utf-8")):

@@ -1,7 +1,5 @@
 """Video topics: every message gives its picture, in order, and damage costs the pictures that depend on it."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A recording fused in pieces: the same frames as in one piece, in memory that does not grow."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

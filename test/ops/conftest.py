@@ -10,15 +10,15 @@ import torch
 class Nvrtc:
     """The functions of `cupy.cuda.nvrtc` that the compiler uses, over the pip package's library."""
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library):
         self._nvrtc = ctypes.CDLL(str(library))
 
-    def _check(self, status: int) -> None:
+    def _check(self, status):
         if status:
             self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
             raise RuntimeError(self._nvrtc.nvrtcGetErrorString(status).decode())
 
-    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+    def _text(self, program, what):
         size = ctypes.c_size_t()
         self._check(getattr(self._nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
         text = ctypes.create_string_buffer(size.value)

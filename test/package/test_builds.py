@@ -1,7 +1,5 @@
 """The package as colcon builds it and as pip installs it: its files are found, its commands run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -37,7 +35,7 @@ print(json.dumps(dict(files=files, **{{k: str(v) for k, v in folders.items()}}))
 """
 
 
-def start(*command: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def start(*command, cwd, **env):
     """Run a command in a clean environment."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "AMENT_PREFIX_PATH", "COLCON_PREFIX_PATH")}
     kept["PATH"] = f"{BIN}{os.pathsep}{kept.get('PATH', '')}"
@@ -46,7 +44,7 @@ def start(*command: str | Path, cwd: Path, **env: str) -> subprocess.CompletedPr
     )
 
 
-def run(*command: str | Path, cwd: Path, **env: str) -> str:
+def run(*command, cwd, **env):
     """Run a command in a clean environment and return its output; all of it where it fails."""
     done = start(*command, cwd=cwd, **env)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -60,14 +58,14 @@ ROSDEP_KEYS = {
 }
 
 
-def test_package_xml_names_rosdep_keys_that_exist() -> None:
+def test_package_xml_names_rosdep_keys_that_exist():
     declared = ElementTree.parse(SOURCE / "package.xml").getroot()
     keys = {e.text for e in declared if e.tag.endswith("_depend") and str(e.text).startswith("python3-")}
 
     assert keys == ROSDEP_KEYS
 
 
-def test_package_xml_and_setup_py_name_one_address() -> None:
+def test_package_xml_and_setup_py_name_one_address():
     declared = ElementTree.parse(SOURCE / "package.xml").getroot()
     urls = {e.get("type"): e.text for e in declared.iter("url")}
 
@@ -77,14 +75,14 @@ def test_package_xml_and_setup_py_name_one_address() -> None:
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tree(tmp_path_factory):
     """A copy of the sources with nothing built in it."""
     copy = tmp_path_factory.mktemp("source") / "robocache_ros"
     built = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "*build", "install", "log", "out", "*.png")
     return Path(shutil.copytree(SOURCE, copy, ignore=built))
 
 
-def sources(tree: Path) -> dict[str, list[str]]:
+def sources(tree):
     """The files that each folder has in the sources."""
     return {
         name: sorted(
@@ -94,7 +92,7 @@ def sources(tree: Path) -> dict[str, list[str]]:
     }
 
 
-def pip_install(tree: Path, home: Path, *options: str) -> Path:
+def pip_install(tree, home, *options):
     """Install a source tree or a wheel into an environment that sees this one's packages, and give its bin folder."""
     run(sys.executable, "-m", "venv", "--without-pip", home, cwd=tree.parent)
     site = Path(
@@ -109,7 +107,7 @@ def pip_install(tree: Path, home: Path, *options: str) -> Path:
     return home / "bin"
 
 
-def test_pip_install_finds_the_files_in_the_environment(tree: Path, tmp_path: Path) -> None:
+def test_pip_install_finds_the_files_in_the_environment(tree, tmp_path):
     bin_ = pip_install(tree, tmp_path / "env")
 
     found = json.loads(run(bin_ / "python", "-c", REPORT, cwd=tmp_path))
@@ -123,7 +121,7 @@ def test_pip_install_finds_the_files_in_the_environment(tree: Path, tmp_path: Pa
     assert all(Path(file).is_relative_to(tmp_path / "env") for file in recording)
 
 
-def test_editable_install_finds_the_files_in_the_sources(tree: Path, tmp_path: Path) -> None:
+def test_editable_install_finds_the_files_in_the_sources(tree, tmp_path):
     bin_ = pip_install(tree, tmp_path / "env", "--editable")
 
     found = json.loads(run(bin_ / "python", "-c", REPORT, cwd=tmp_path))
@@ -133,7 +131,7 @@ def test_editable_install_finds_the_files_in_the_sources(tree: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("options", [(), ("--editable",)], ids=["install", "editable"])
-def test_pip_puts_robocache_on_the_path(tree: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_pip_puts_robocache_on_the_path(tree, tmp_path, options):
     pytest.importorskip("typer")
     bin_ = pip_install(tree, tmp_path / "env", *options)
 
@@ -141,7 +139,7 @@ def test_pip_puts_robocache_on_the_path(tree: Path, tmp_path: Path, options: tup
 
 
 @pytest.fixture(scope="module")
-def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tree, tmp_path_factory):
     """The wheel that `make dist` builds from the sdist."""
     pytest.importorskip("build", reason="needs the `dev` extra")
     pytest.importorskip("twine", reason="needs the `dev` extra")
@@ -151,7 +149,7 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(dist.glob("*-py3-none-any.whl"))
 
 
-def test_the_wheel_has_every_file_of_the_package_and_its_types(wheel: Path, tree: Path) -> None:
+def test_the_wheel_has_every_file_of_the_package_and_its_types(wheel, tree):
     names = zipfile.ZipFile(wheel).namelist()
 
     assert "robocache_ros/py.typed" in names
@@ -159,7 +157,7 @@ def test_the_wheel_has_every_file_of_the_package_and_its_types(wheel: Path, tree
         assert [file for file in files if not any(name.endswith(f"{folder}/{file}") for name in names)] == []
 
 
-def test_links_of_the_description_on_pypi_are_complete(wheel: Path) -> None:
+def test_links_of_the_description_on_pypi_are_complete(wheel):
     package = zipfile.ZipFile(wheel)
     metadata = package.read(next(name for name in package.namelist() if name.endswith("/METADATA"))).decode()
     links = re.findall(r"\]\(([^)]+)\)", metadata)
@@ -182,7 +180,7 @@ sys.meta_path.insert(0, WithoutExtras())
 
 
 @pytest.fixture(scope="module")
-def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bare(wheel, tmp_path_factory):
     """The bin folder of an environment that has the wheel, torch and the extra `cli`."""
     home = tmp_path_factory.mktemp("bare")
     bin_ = pip_install(wheel, home)
@@ -221,7 +219,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(("command", "extra"), COMMANDS.items(), ids=[c.split("{")[0].strip() for c in COMMANDS])
-def test_a_command_of_the_wheel_works_or_names_its_extra(bare: Path, tmp_path: Path, command: str, extra: str) -> None:
+def test_a_command_of_the_wheel_works_or_names_its_extra(bare, tmp_path, command, extra):
     pytest.importorskip("typer")
     program, *arguments = command.format(share=bare.parent / "share" / "robocache_ros").split()
 
@@ -235,7 +233,7 @@ def test_a_command_of_the_wheel_works_or_names_its_extra(bare: Path, tmp_path: P
     assert done.stderr.count("\n") == 1
 
 
-def test_the_wheel_exports_its_recording_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_exports_its_recording_without_the_checkout(wheel, tmp_path):
     for module in ("typer", "rosbags", "pyarrow"):
         pytest.importorskip(module)
     bin_ = pip_install(wheel, tmp_path / "env")
@@ -247,7 +245,7 @@ def test_the_wheel_exports_its_recording_without_the_checkout(wheel: Path, tmp_p
     assert (tmp_path / "lift" / "meta" / "info.json").is_file()
 
 
-def colcon(tree: Path, ws: Path, verb: str, *options: str) -> str:
+def colcon(tree, ws, verb, *options):
     """Run colcon in `ws` on `tree`."""
     assert COLCON
     bases = ["--build-base", "build", "--install-base", "install"]
@@ -255,13 +253,13 @@ def colcon(tree: Path, ws: Path, verb: str, *options: str) -> str:
     return run(COLCON, "--log-base", "log", verb, *where, *options, cwd=ws)
 
 
-def sourced(ws: Path, code: str) -> str:
+def sourced(ws, code):
     """Run Python code with the workspace `ws` sourced."""
     return run("bash", "-c", 'source install/setup.bash && python -c "$CODE"', cwd=ws, CODE=code)
 
 
 @needs_colcon
-def test_colcon_build_finds_the_files_in_the_workspace(tree: Path, tmp_path: Path) -> None:
+def test_colcon_build_finds_the_files_in_the_workspace(tree, tmp_path):
     colcon(tree, tmp_path, "build")
 
     found = json.loads(sourced(tmp_path, REPORT))
@@ -274,7 +272,7 @@ def test_colcon_build_finds_the_files_in_the_workspace(tree: Path, tmp_path: Pat
 
 
 @needs_colcon
-def test_colcon_symlink_install_finds_the_files_in_the_sources(tree: Path, tmp_path: Path) -> None:
+def test_colcon_symlink_install_finds_the_files_in_the_sources(tree, tmp_path):
     colcon(tree, tmp_path, "build", "--symlink-install")
 
     found = json.loads(sourced(tmp_path, REPORT))
@@ -288,7 +286,7 @@ def test_colcon_symlink_install_finds_the_files_in_the_sources(tree: Path, tmp_p
 
 
 @needs_colcon
-def test_colcon_test_runs_the_tests(tree: Path, tmp_path: Path) -> None:
+def test_colcon_test_runs_the_tests(tree, tmp_path):
     colcon(tree, tmp_path, "build")
     colcon(tree, tmp_path, "test", "--pytest-args", "test/package/test_imports.py", "test/spec")
 

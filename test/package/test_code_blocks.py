@@ -15,7 +15,7 @@ import re
 import runpy
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -56,7 +56,7 @@ class Block(NamedTuple):
     code: str
 
 
-def blocks(page: Path) -> Iterator[Block]:
+def blocks(page):
     text = page.read_text(encoding="utf-8")
     for found in FENCE.finditer(text):
         code = "".join(line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True))
@@ -66,12 +66,12 @@ def blocks(page: Path) -> Iterator[Block]:
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
-def of(*languages: str) -> Any:
+def of(*languages):
     chosen = [block for block in BLOCKS if block.language in languages]
     return pytest.mark.parametrize("block", chosen, ids=[f"{block.page}:{block.line}" for block in chosen])
 
 
-def test_every_block_has_a_language_that_a_test_checks() -> None:
+def test_every_block_has_a_language_that_a_test_checks():
     known = {"bash", "python", "yaml", "json", "toml", "xml", "sql", "text"}  # text: output, and names of files
 
     assert [f"{block.page}:{block.line}" for block in BLOCKS if block.language not in known] == []
@@ -80,7 +80,7 @@ def test_every_block_has_a_language_that_a_test_checks() -> None:
 # Commands.
 
 
-def commands(code: str) -> Iterator[list[str]]:
+def commands(code):
     for line in code.replace("\\\n", " ").splitlines():
         words = shlex.shlex(re.sub(r"\$\([^)]*\)", "DIR", line), posix=True, punctuation_chars="|&;")
         words.whitespace_split = True
@@ -94,7 +94,7 @@ def commands(code: str) -> Iterator[list[str]]:
                 command.append(word)
 
 
-def check_robocache(words: list[str]) -> None:
+def check_robocache(words):
     typer_main = pytest.importorskip("typer").main
     from robocache_ros.cli import commands as cli
 
@@ -122,7 +122,7 @@ FORWARDED = {
 }
 
 
-def check_ros2(words: list[str]) -> None:
+def check_ros2(words):
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     nodes = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "nodes").rglob("*.py"))
     if words[0] == "robocache" or words[:3] == ["run", "robocache_ros", "robocache"]:
@@ -137,13 +137,13 @@ def check_ros2(words: list[str]) -> None:
         assert words[2].rpartition("/")[2] in nodes
 
 
-def check_parameters(words: list[str]) -> None:
+def check_parameters(words):
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "nodes").rglob("*.py"))
     for name in re.findall(r"-p (\w+):=", " ".join(words)):
         assert name in ("autostart", "use_sim_time") or f'"{name}"' in sources, name
 
 
-def check_python(words: list[str]) -> None:
+def check_python(words):
     """Options of a program in this repository occur in its source."""
     script = next((word for word in words if word.startswith("examples/")), None)
     if script is not None:
@@ -164,13 +164,13 @@ def check_python(words: list[str]) -> None:
             assert name in source or f"{name[2:].replace('-', '_')}:" in fields, f"no option {name}"
 
 
-def check_make(words: list[str]) -> None:
+def check_make(words):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for word in words:
         assert "=" in word or re.search(rf"^{word}:|^\.PHONY:.* {word}\b", makefile, re.MULTILINE), f"no target {word}"
 
 
-def check_pip(words: list[str]) -> None:
+def check_pip(words):
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     for word in words:
         if found := re.fullmatch(r"(?:\.|robocache_ros)\[([\w,]+)\]", word):
@@ -190,7 +190,7 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
 
 
 @of("bash")
-def test_commands_and_options_exist(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_and_options_exist(block, monkeypatch):
     monkeypatch.chdir(ROOT)
     for program, *words in commands(block.code):
         if program in PROGRAMS:
@@ -208,10 +208,10 @@ def test_commands_and_options_exist(block: Block, monkeypatch: pytest.MonkeyPatc
 class Calls(ast.NodeVisitor):
     """Binds the calls of names that this package exports to their signatures."""
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
+    def __init__(self, names):
         self.names = names
 
-    def visit_Call(self, call: ast.Call) -> None:
+    def visit_Call(self, call):
         self.generic_visit(call)
         called = self.value(call.func)
         starred = any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords)
@@ -220,7 +220,7 @@ class Calls(ast.NodeVisitor):
         keywords = {str(keyword.arg): None for keyword in call.keywords}
         inspect.signature(called).bind(*[None] * len(call.args), **keywords)
 
-    def value(self, node: ast.expr) -> Any:
+    def value(self, node):
         if isinstance(node, ast.Name):
             return self.names.get(node.id)
         if isinstance(node, ast.Attribute) and (owner := self.value(node.value)) is not None:
@@ -228,7 +228,7 @@ class Calls(ast.NodeVisitor):
         return None
 
 
-def imported(tree: ast.Module) -> dict[str, Any]:
+def imported(tree):
     """The names that a block imports from this package; other imports are of installed or of foreign modules."""
     names = {}
     for node in ast.walk(tree):
@@ -250,7 +250,7 @@ def imported(tree: ast.Module) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.language == "python"}))
-def test_python_blocks_import_and_call_what_exists(page: str) -> None:
+def test_python_blocks_import_and_call_what_exists(page):
     """The blocks of a page are one program: later ones use names of earlier ones."""
     names: dict[str, Any] = {}
     defined = {*dir(builtins), *GIVEN}
@@ -280,14 +280,14 @@ RUN = ("docs/reference/operations.md", "docs/tutorial/recording_to_policy.md")
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_blocks_run(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     code = [block.code for block in BLOCKS if block.page == page and block.language == "python"]
 
     exec(compile("\n".join(each for each in code if "FusedSubscriber" not in each), page, "exec"), {})
 
 
-def test_a_dataset_of_ones_own_runs(tmp_path: Path) -> None:
+def test_a_dataset_of_ones_own_runs(tmp_path):
     [code] = [block.code for block in BLOCKS if block.language == "python" and "class OneEpisode" in block.code]
     names: dict[str, Any] = {}
 
@@ -299,13 +299,13 @@ def test_a_dataset_of_ones_own_runs(tmp_path: Path) -> None:
 # Other languages.
 
 
-def merged(base: Any, over: Any) -> Any:
+def merged(base, over):
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}
     return over
 
 
-def whole_spec(part: Mapping[str, Any]) -> dict[str, Any]:
+def whole_spec(part):
     """The spec of the demo with a part of another, whose streams with a topic take the place of those of that name."""
     base: dict[str, Any] = yaml.safe_load((ROOT / "config" / "panda_lift.yaml").read_text(encoding="utf-8"))
     if not part.keys() <= keys_of(FusionSpec, in_files=True).keys():
@@ -329,7 +329,7 @@ def whole_spec(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @of("yaml")
-def test_specs_layouts_and_manifests_are_valid(block: Block, tmp_path: Path) -> None:
+def test_specs_layouts_and_manifests_are_valid(block, tmp_path):
     contents = yaml.safe_load(block.code)
     path = tmp_path / "block.yaml"
     path.write_text(block.code, encoding="utf-8")
@@ -354,17 +354,17 @@ def test_specs_layouts_and_manifests_are_valid(block: Block, tmp_path: Path) -> 
 
 
 @of("json")
-def test_json_is_valid(block: Block) -> None:
+def test_json_is_valid(block):
     json.loads(block.code)
 
 
 @of("xml")
-def test_xml_is_valid(block: Block) -> None:
+def test_xml_is_valid(block):
     ElementTree.fromstring(block.code)
 
 
 @of("toml")
-def test_entry_points_have_the_names_of_groups_that_are_read(block: Block) -> None:
+def test_entry_points_have_the_names_of_groups_that_are_read(block):
     if sys.version_info < (3, 11):
         pytest.skip("Python 3.10 reads no TOML")
     import tomllib
@@ -374,7 +374,7 @@ def test_entry_points_have_the_names_of_groups_that_are_read(block: Block) -> No
         assert f'"{group}"' in sources
 
 
-def test_the_links_of_the_site_are_checked(tmp_path: Path) -> None:
+def test_the_links_of_the_site_are_checked(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.html").write_text('<h1 id="top"></h1><a href="sub/b.html#here"></a><a href="#top"></a>')
     (tmp_path / "sub" / "b.html").write_text('<a href="../a.html#gone"></a><img src="no.png"><a href="https://x.y/z">')

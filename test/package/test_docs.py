@@ -1,7 +1,5 @@
 """The documentation says what the code does, in plain words."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from functools import cache, reduce
@@ -23,13 +21,13 @@ PAGES = {
 NAMED = re.compile(r"`([a-z_.]+):([A-Za-z_.]+)`")
 
 
-def test_the_generated_pages_are_current() -> None:
+def test_the_generated_pages_are_current():
     pytest.importorskip("typer")
     for name, page in runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]().items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == page, "run: make docs"
 
 
-def test_links_inside_the_repository_lead_somewhere() -> None:
+def test_links_inside_the_repository_lead_somewhere():
     link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
     assert [
@@ -38,21 +36,21 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
 
 
 @cache
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """What GitHub and the site call the headings of a page."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def test_links_to_headings_lead_to_headings() -> None:
+def test_links_to_headings_lead_to_headings():
     link = re.compile(r"\]\(([^)#:\s]*\.md)?#([^)]+)\)")
     links = [(page, *found) for page, text in PAGES.items() for found in link.findall(text)]
 
     assert [each for each in links if each[2] not in anchors(each[0].parent / each[1] if each[1] else each[0])] == []
 
 
-def test_lines_of_prose_have_at_most_120_characters() -> None:
+def test_lines_of_prose_have_at_most_120_characters():
     without_code = {page: re.sub(r"```.*?```", "", text, flags=re.DOTALL) for page, text in PAGES.items()}
     lines = [(page, line) for page, text in without_code.items() for line in text.splitlines()]
     prose = [each for each in lines if not each[1].lstrip().startswith(("|", "!", "#"))]
@@ -61,7 +59,7 @@ def test_lines_of_prose_have_at_most_120_characters() -> None:
     assert [each for each in prose if len(each[1]) > 120 and not re.fullmatch(r"\s*`[^`]*`\.?", each[1])] == []
 
 
-def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whole_recording() -> None:
+def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whole_recording():
     steps = (ROOT / "docs" / "tutorial" / "recording_to_policy.md").read_text(encoding="utf-8").split("## 4.")[1]
     specs = re.findall(r"load_spec\(\"(.+?)\"|--spec (\S+)|spec:=\$PWD/(\S+)", steps)
 
@@ -74,7 +72,7 @@ def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whol
     assert {each["topic_metadata"]["name"] for each in recorded} == used
 
 
-def test_functions_that_the_design_names_exist_and_are_named_once() -> None:
+def test_functions_that_the_design_names_exist_and_are_named_once():
     names = NAMED.findall(PAGES[ROOT / "docs" / "design.md"])
 
     assert len(names) == len(set(names)) > 30
@@ -98,7 +96,7 @@ WORDS = {
 }
 
 
-def test_sentences_are_plain() -> None:
+def test_sentences_are_plain():
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if file.suffix in SUFFIXES]
     found = [
         f"{file.relative_to(ROOT)}: {phrase}; better: {better}"

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -55,16 +54,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 @cache
-def tree_of(module: Path) -> ast.Module:
+def tree_of(module):
     return ast.parse(module.read_text(encoding="utf-8"))
 
 
-def part(module: Path) -> str:
+def part(module):
     """The part of the package that a file belongs to, such as `ops`."""
     return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def name_of(module: Path) -> str:
+def name_of(module):
     """The name by which a file is imported."""
     return ".".join(module.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
@@ -73,7 +72,7 @@ NAMES = {name_of(module) for module in MODULES}
 
 
 @cache
-def imports(module: Path) -> tuple[str, ...]:
+def imports(module):
     """Every module that a file imports, by its absolute name, also inside functions and through `need("module", …)`.
 
     A name that is taken from a package's `__init__` is an import of the package; a module that is taken from it is not.
@@ -82,7 +81,7 @@ def imports(module: Path) -> tuple[str, ...]:
     return tuple(_imports(module))
 
 
-def _imports(module: Path) -> Iterator[str]:
+def _imports(module):
     here = ("robocache_ros", *module.relative_to(PACKAGE).with_suffix("").parts)
     tree = tree_of(module)
     typing_only = {
@@ -107,18 +106,18 @@ def _imports(module: Path) -> Iterator[str]:
             yield from (a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str))
 
 
-def own_parts(module: Path) -> set[str]:
+def own_parts(module):
     """The parts of this package that a file imports."""
     names = (name.split(".") for name in imports(module))
     return {name[1] for name in names if name[0] == "robocache_ros" and len(name) > 1}
 
 
-def roots(module: Path) -> set[str]:
+def roots(module):
     """The top-level packages that a file imports."""
     return {name.split(".")[0] for name in imports(module)}
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_point_one_way():
     # A new part gets its place in ORDER.
     above = {
         f"{module.relative_to(PACKAGE)} imports {name}"
@@ -134,7 +133,7 @@ def test_imports_point_one_way() -> None:
 CIRCLES: dict[frozenset[str], str] = {}
 
 
-def test_no_modules_of_a_package_import_each_other() -> None:
+def test_no_modules_of_a_package_import_each_other():
     # Also not through others. A folder counts as one module of its package, and is a package itself.
     found = set()
     for package in {name_of(file.parent) for file in MODULES}:
@@ -148,12 +147,12 @@ def test_no_modules_of_a_package_import_each_other() -> None:
     assert found == CIRCLES.keys()
 
 
-def child(name: str, package: str) -> str:
+def child(name, package):
     """The module or folder of a package that a module is, or is in."""
     return ".".join(name.split(".")[: package.count(".") + 2])
 
 
-def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+def circles(graph):
     """The largest sets of nodes each of which is reached from all others."""
     reached = {node: others - {node} for node, others in graph.items()}
     for middle in graph:
@@ -164,19 +163,19 @@ def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     return {group for group in groups if len(group) > 1}
 
 
-def test_ros_is_imported_in_nodes_and_their_bench_only() -> None:
+def test_ros_is_imported_in_nodes_and_their_bench_only():
     outside = [module for module in MODULES if part(module) not in ("nodes", "bench") and roots(module) & ROS]
 
     assert outside == []
 
 
-def test_cupy_is_imported_in_ops_and_their_bench_only() -> None:
+def test_cupy_is_imported_in_ops_and_their_bench_only():
     outside = [module for module in MODULES if "ops" not in module.relative_to(PACKAGE).parts[:2]]
 
     assert [module for module in outside if "cupy" in roots(module)] == []
 
 
-def test_import_needs_torch_numpy_and_yaml_only() -> None:
+def test_import_needs_torch_numpy_and_yaml_only():
     # The public names are loaded when first used: each is, but the client, which is for machines with ROS.
     code = """
 import sys
@@ -194,7 +193,7 @@ print(*sorted(new - set(sys.stdlib_module_names) - {"robocache_ros"}))
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
-def test_filters_without_message_filters_say_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_without_message_filters_say_where_it_comes_from(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("robocache_ros.filters")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "message_filters", None)
@@ -209,7 +208,7 @@ WRITERS = {
 }
 
 
-def test_readers_and_validators_open_files_of_datasets_in_one_module_only() -> None:
+def test_readers_and_validators_open_files_of_datasets_in_one_module_only():
     # `untrusted_files` knows which files these are. Paths for pyarrow come from it too, as the type DatasetFile.
     opens = re.compile(
         r"""\bneed\('av'.*\.open|^av\.open|\.File$|\.(read_bytes|read_text)$|np\.load|\.open$|^open$|memmap$"""
@@ -235,7 +234,7 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_only() -> N
 @example("a\n[ERROR] b\x1b[31m", 100)
 @example("a" * 100 + "b" * 10**6, 21)
 @example("a" * 101, 100)
-def test_text_from_outside_is_printable_and_bounded(text: str, limit: int) -> None:
+def test_text_from_outside_is_printable_and_bounded(text, limit):
     shown = printable(text, limit)
 
     known = {"/camera/front größe": "/camera/front größe", "a\n[ERROR] b\x1b[31m": "a\\n[ERROR] b\\x1b[31m"}
@@ -263,7 +262,7 @@ KNOWN = {
 }
 
 
-def calls(names: set[str]) -> Iterator[tuple[str, str, ast.Call]]:
+def calls(names):
     for module in MODULES:
         for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.Call):
@@ -276,7 +275,7 @@ def calls(names: set[str]) -> Iterator[tuple[str, str, ast.Call]]:
                     yield str(module.relative_to(PACKAGE)), name, node
 
 
-def test_nothing_runs_code_by_a_name_that_is_not_a_constant() -> None:
+def test_nothing_runs_code_by_a_name_that_is_not_a_constant():
     found = {
         (file, name)
         for file, name, call in calls(RUNS_CODE)
@@ -285,14 +284,14 @@ def test_nothing_runs_code_by_a_name_that_is_not_a_constant() -> None:
     assert found <= KNOWN.keys()
 
 
-def test_libraries_are_requested_by_constants() -> None:
+def test_libraries_are_requested_by_constants():
     names = [ast.unparse(call.args[0]) for file, _, call in calls({"need"}) if file != "extras.py"]
     assert names
     assert {name for name in names if not name.startswith(("'", '"'))} <= {"library"}
 
 
 @pytest.mark.parametrize("name", ["evil", "evil:Writer", "os:system", "", "../lerobot"])
-def test_a_format_that_is_not_in_the_table_is_refused(name: str) -> None:
+def test_a_format_that_is_not_in_the_table_is_refused(name):
     with pytest.raises(RoboCacheError, match=r"^formats: "):
         load_format(name)
 
@@ -305,7 +304,7 @@ IMPORT = (
 
 
 @pytest.mark.ros
-def test_message_types_of_a_recording_do_not_import_what_is_next_to_it(tmp_path: Path) -> None:
+def test_message_types_of_a_recording_do_not_import_what_is_next_to_it(tmp_path):
     (tmp_path / "evil.py").write_text(EVIL)
     (tmp_path / "evil_msgs").mkdir()
     (tmp_path / "evil_msgs" / "__init__.py").write_text(EVIL)

@@ -1,7 +1,5 @@
 """The installed programs: a missing extra is one line that names it, no traceback at an interrupt or a closed pipe."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -29,7 +27,7 @@ sys.exit(getattr(programs, sys.argv[1])())
 """
 
 
-def start(program: str, *arguments: str, blocked: str = "") -> subprocess.CompletedProcess[str]:
+def start(program, *arguments, blocked=""):
     """Run a program to its end."""
     code = START.replace("sys.argv[1])())", "sys.argv.pop(1))())")
     return subprocess.run(
@@ -57,9 +55,7 @@ def start(program: str, *arguments: str, blocked: str = "") -> subprocess.Comple
         ("bag_player", [BAG], "rosgraph_msgs", "rosgraph_msgs", "ros"),
     ],
 )
-def test_a_missing_extra_is_one_line_that_names_it(
-    program: str, arguments: list[str], blocked: str, module: str, extra: str
-) -> None:
+def test_a_missing_extra_is_one_line_that_names_it(program, arguments, blocked, module, extra):
     if module == "rosgraph_msgs":
         pytest.importorskip("rclpy", reason="needs the `ros` extra")
     done = start(program, *arguments, blocked=blocked)
@@ -70,15 +66,15 @@ def test_a_missing_extra_is_one_line_that_names_it(
     assert done.stderr.count("\n") == 1
 
 
-def test_mistake_of_the_user_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    def mistaken() -> int:
+def test_mistake_of_the_user_is_one_line_and_exit_code_2(capsys):
+    def mistaken():
         raise RoboCacheError("rate: 0 is not between 0.001 and 1000")
 
     assert run("bag_player", mistaken) == 2
     assert capsys.readouterr().err == "bag_player: rate: 0 is not between 0.001 and 1000\n"
 
 
-def test_help_of_a_command_that_needs_ros_needs_none() -> None:
+def test_help_of_a_command_that_needs_ros_needs_none():
     pytest.importorskip("typer")
     done = start("robocache", "demo", "--help", blocked="rclpy rosgraph_msgs")
 
@@ -86,7 +82,7 @@ def test_help_of_a_command_that_needs_ros_needs_none() -> None:
     assert "--rate" in done.stdout
 
 
-def test_a_typer_that_is_too_old_is_one_line(tmp_path: Path) -> None:
+def test_a_typer_that_is_too_old_is_one_line(tmp_path):
     (tmp_path / "typer.py").write_text("__version__ = '0.7.0'")
     done = subprocess.run(
         [sys.executable, "-m", "robocache_ros", "--version"],
@@ -101,7 +97,7 @@ def test_a_typer_that_is_too_old_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_module_that_no_extra_installs_keeps_its_traceback() -> None:
+def test_a_module_that_no_extra_installs_keeps_its_traceback():
     pytest.importorskip("typer")
     done = start("robocache", "--version", blocked="enum_of_nobody robocache_ros.cli")
     assert done.returncode == 0  # nothing of that name is imported
@@ -110,14 +106,14 @@ def test_a_module_that_no_extra_installs_keeps_its_traceback() -> None:
     assert "ModuleNotFoundError: No module named 'yaml'" in done.stderr
 
 
-def test_a_closed_pipe_is_silent() -> None:
+def test_a_closed_pipe_is_silent():
     pytest.importorskip("typer")
     command = f"{sys.executable} -m robocache_ros schema | head -n 1"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("{\n", "")
 
 
-def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path):
     (tmp_path / "typer.py").write_text(
         "import sys, time\nsys.stdout.write('loading')\nsys.stdout.flush()\ntime.sleep(60)"
     )

@@ -13,21 +13,21 @@ import robocache_ros
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_the_version_is_the_same_everywhere():
     version = re.findall(r"<version>(.+)</version>", (ROOT / "package.xml").read_text(encoding="utf-8"))
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
 
     assert version == [robocache_ros.__version__] == [recipe["context"]["version"]]
 
 
-def test_the_changelog_begins_with_this_version_or_with_what_comes_after_it() -> None:
+def test_the_changelog_begins_with_this_version_or_with_what_comes_after_it():
     titles = re.findall(r"^(.+)\n-{3,}$", (ROOT / "CHANGELOG.rst").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert titles[0].split(" ")[0] in (robocache_ros.__version__, "Forthcoming")
     assert robocache_ros.__version__ in {title.split(" ")[0] for title in titles}
 
 
-def test_package_xml_is_valid_for_bloom() -> None:
+def test_package_xml_is_valid_for_bloom():
     catkin_pkg = pytest.importorskip("catkin_pkg.package", reason="needs the `dev` extra")
     warnings: list[str] = []
 
@@ -40,7 +40,7 @@ def test_package_xml_is_valid_for_bloom() -> None:
     assert (ROOT / package.licenses[0].file).is_file()
 
 
-def test_the_recipe_needs_the_packages_that_package_xml_needs() -> None:
+def test_the_recipe_needs_the_packages_that_package_xml_needs():
     declared = re.findall(r"<exec_depend>(\w+)</exec_depend>", (ROOT / "package.xml").read_text(encoding="utf-8"))
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
     ros = {need.rpartition("}}-")[2].replace("-", "_") for need in recipe["requirements"]["run"] if "distro" in need}
@@ -51,14 +51,14 @@ def test_the_recipe_needs_the_packages_that_package_xml_needs() -> None:
     )
 
 
-def test_every_public_name_of_the_package_is_on_the_page_of_the_api() -> None:
+def test_every_public_name_of_the_package_is_on_the_page_of_the_api():
     page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
 
     assert {*robocache_ros.__all__} - named == {"__version__"}
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     docs = ROOT / "docs"
     pages = {str(page.relative_to(docs)) for page in docs.glob("*/*.md") if page.parent.name not in ("api", "_build")}
@@ -66,13 +66,13 @@ def test_every_page_is_in_the_index() -> None:
     assert {page for page in pages if f"]({page})" not in index} == set()
 
 
-def test_every_example_is_on_the_page_of_examples() -> None:
+def test_every_example_is_on_the_page_of_examples():
     page = (ROOT / "docs" / "tutorial" / "examples.md").read_text(encoding="utf-8")
 
     assert [file.name for file in (ROOT / "examples").glob("*.py") if file.name not in page] == []
 
 
-def test_workflows_call_targets_and_extras_that_exist() -> None:
+def test_workflows_call_targets_and_extras_that_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):

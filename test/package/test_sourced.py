@@ -1,7 +1,5 @@
 """Where ROS wheels and a sourced ROS meet, the sourced one wins."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,14 +17,14 @@ print(os.environ["LD_LIBRARY_PATH"])
 
 
 @pytest.fixture
-def ros(tmp_path: Path) -> Path:
+def ros(tmp_path):
     """What sourcing a ROS workspace amounts to here: an rclpy on PYTHONPATH."""
     (tmp_path / "rclpy").mkdir()
     (tmp_path / "rclpy" / "__init__.py").touch()
     return tmp_path
 
 
-def start(program: str, python_path: Path | str) -> subprocess.CompletedProcess[str]:
+def start(program, python_path):
     """Start Python as `program`, as it is after the wheels' hook has run."""
     env = os.environ | {
         "PROGRAM": program,
@@ -37,11 +35,11 @@ def start(program: str, python_path: Path | str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=False)
 
 
-def test_own_command_starts_over_with_the_sourced_libraries(ros: Path) -> None:
+def test_own_command_starts_over_with_the_sourced_libraries(ros):
     assert start("/ws/lib/robocache_ros/fusion_node", ros).stdout.strip() == "/opt/first:/opt/second"
 
 
-def test_other_process_gets_how_to_start(ros: Path) -> None:
+def test_other_process_gets_how_to_start(ros):
     done = start("policy.py", ros)
 
     assert done.returncode == 1
@@ -49,7 +47,7 @@ def test_other_process_gets_how_to_start(ros: Path) -> None:
     assert "export _ROS_WHEELS_BOOTSTRAP_COMPLETE=1" in done.stderr
 
 
-def test_wheels_only_are_left_as_they_are() -> None:
+def test_wheels_only_are_left_as_they_are():
     pytest.importorskip("rclpy")
 
     assert start("fusion_node", "").stdout.strip() == os.pathsep.join(("/opt/first", WHEELS, "/opt/second"))

@@ -1,7 +1,5 @@
 """A resolved spec is written and read back the same, whatever it declares."""
 
-from __future__ import annotations
-
 import json
 
 import yaml

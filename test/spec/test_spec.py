@@ -1,7 +1,5 @@
 """The fusion spec: what it accepts, what it refuses, and in which words."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

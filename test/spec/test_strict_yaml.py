@@ -1,7 +1,5 @@
 """The YAML that a spec is written in: the core schema of YAML 1.2, within limits."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -43,7 +41,7 @@ from robocache_ros.spec.strict_yaml import YamlError, load
         ("a: 1 # comment", {"a": 1}),
     ],
 )
-def test_scalars_mean_what_the_core_schema_says(text: str, value: object) -> None:
+def test_scalars_mean_what_the_core_schema_says(text, value):
     assert load(text).value == value
     assert type(load(text).value) is type(value)
 
@@ -72,7 +70,7 @@ def test_scalars_mean_what_the_core_schema_says(text: str, value: object) -> Non
         ("%YAML 1." + "1" * 5000 + "\n---\na: 1", 1, 1, "not valid YAML: "),
     ],
 )
-def test_what_is_refused_is_named_with_its_line_and_column(text: str, line: int, column: int, message: str) -> None:
+def test_what_is_refused_is_named_with_its_line_and_column(text, line, column, message):
     with pytest.raises(YamlError) as refused:
         load(text)
     assert str(refused.value).startswith(message)
@@ -82,14 +80,14 @@ def test_what_is_refused_is_named_with_its_line_and_column(text: str, line: int,
         assert refused.value.column == column
 
 
-def test_aliases_that_multiply_are_refused() -> None:
+def test_aliases_that_multiply_are_refused():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 30)]
     with pytest.raises(YamlError, match="more than 20000 values, aliases counted in full; write less"):
         load("\n".join(lines))
 
 
-def test_a_node_knows_where_its_key_is() -> None:
+def test_a_node_knows_where_its_key_is():
     root = load("a:\n  b: [1, {c: 2}]\n")
     assert (root.at(("a", "b")).line, root.at(("a", "b")).column) == (2, 3)
     assert root.at(("a", "b", 1, "c")).column == 11
@@ -109,5 +107,5 @@ plain = st.recursive(
 
 
 @given(plain)
-def test_json_is_read_as_what_it_is(value: object) -> None:
+def test_json_is_read_as_what_it_is(value):
     assert load(json.dumps(value)).value == value

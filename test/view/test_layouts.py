@@ -1,13 +1,9 @@
 """Layouts of Foxglove, PlotJuggler and RViz, which name topics and columns that a fusion node publishes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,10 +12,10 @@ import yaml
 from robocache_ros.bags.reader import Bag
 from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.view.layouts import foxglove, plotjuggler
-from test.cli.conftest import BAG, SPEC, Finished
+from test.cli.conftest import BAG, SPEC
 from test.cli.conftest import robocache as robocache
 
 CONFIG = Path(SPEC).parent
@@ -33,11 +29,11 @@ TYPES = {  # kinds of panels, by their names in foxglove-sdk
 
 
 @pytest.fixture(scope="module")
-def spec() -> FusionSpec:
+def spec():
     return load_spec(SPEC)
 
 
-def panels(layout: Any) -> Iterator[str]:
+def panels(layout):
     """Yield the panels in the tree of a layout."""
     if isinstance(layout, str):
         yield layout
@@ -49,13 +45,13 @@ def panels(layout: Any) -> Iterator[str]:
         yield from panels(layout["second"])
 
 
-def test_every_panel_is_in_the_layout_once(spec: FusionSpec) -> None:
+def test_every_panel_is_in_the_layout_once(spec):
     layout = foxglove(spec)
     assert sorted(panels(layout["layout"])) == sorted(layout["configById"])
     assert {name.partition("!")[0] for name in layout["configById"]} == set(TYPES)
 
 
-def test_without_cameras_and_poses_the_plots_are_the_whole_layout(tmp_path: Path) -> None:
+def test_without_cameras_and_poses_the_plots_are_the_whole_layout(tmp_path):
     path = tmp_path / "robot.yaml"
     path.write_text("robocache: 1\nstreams: {q: {topic: /q, type: std_msgs/msg/Float64MultiArray, dim: 2}}")
     layout = foxglove(load_spec(path))
@@ -64,7 +60,7 @@ def test_without_cameras_and_poses_the_plots_are_the_whole_layout(tmp_path: Path
     assert layout["layout"]["first"] == "Plot!q"
 
 
-def test_a_plot_has_the_columns_of_its_stream_with_their_names(spec: FusionSpec) -> None:
+def test_a_plot_has_the_columns_of_its_stream_with_their_names(spec):
     names = [each.name for each in Layout(spec).plotted]
     paths = foxglove(spec)["configById"]["Plot!gripper"]["paths"]
 
@@ -74,7 +70,7 @@ def test_a_plot_has_the_columns_of_its_stream_with_their_names(spec: FusionSpec)
     assert [path["label"] for path in paths] == ["panda_finger_joint1", "panda_finger_joint2"]
 
 
-def test_topics_of_the_panels_are_those_of_the_spec_and_the_node(spec: FusionSpec) -> None:
+def test_topics_of_the_panels_are_those_of_the_spec_and_the_node(spec):
     found = foxglove(spec)["configById"]
     assert found["Image!front"]["imageMode"]["imageTopic"] == "/camera/front/image_raw/compressed"
     assert set(found["3D!scene"]["topics"]) == {
@@ -82,7 +78,7 @@ def test_topics_of_the_panels_are_those_of_the_spec_and_the_node(spec: FusionSpe
     }
 
 
-def test_foxglove_knows_the_settings_of_the_panels(spec: FusionSpec) -> None:
+def test_foxglove_knows_the_settings_of_the_panels(spec):
     layouts = pytest.importorskip("foxglove.layouts")
     for name, config in foxglove(spec)["configById"].items():
         kind = TYPES[name.partition("!")[0]]
@@ -94,14 +90,12 @@ def test_foxglove_knows_the_settings_of_the_panels(spec: FusionSpec) -> None:
             assert set(path) <= {_camel(each) for each in inspect.signature(series).parameters}
 
 
-def _camel(name: str) -> str:
+def _camel(name):
     first, *rest = name.split("_")
     return first + "".join(each.title() for each in rest)
 
 
-def test_the_command_writes_a_layout_without_a_viewer(
-    robocache: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_writes_a_layout_without_a_viewer(robocache, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rerun", None)
     done = robocache("view", BAG, "--spec", SPEC, "--foxglove", tmp_path / "layout.json")
     assert (done.code, done.err) == (0, "")
@@ -111,21 +105,19 @@ def test_the_command_writes_a_layout_without_a_viewer(
     assert (again.code, "exists; choose another file" in again.err) == (2, True)
 
 
-def test_without_rerun_the_command_names_its_extra(
-    robocache: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rerun_the_command_names_its_extra(robocache, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rerun", None)
     done = robocache("view", BAG, "--save", tmp_path / "x.rrd")
     assert done.code == 2
     assert "pip install 'robocache_ros[view]'" in done.err
 
 
-def test_two_outputs_are_refused(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_two_outputs_are_refused(robocache, tmp_path):
     done = robocache("view", BAG, "--web", "--save", tmp_path / "x.rrd")
     assert (done.code, "exclude each other" in done.err) == (2, True)
 
 
-def test_the_layout_of_plotjuggler_in_config_is_current_and_names_what_is_published(spec: FusionSpec) -> None:
+def test_the_layout_of_plotjuggler_in_config_is_current_and_names_what_is_published(spec):
     text = (CONFIG / "plotjuggler_panda.xml").read_text()
     assert text == plotjuggler(spec), "robocache view BAG --spec config/panda_lift.yaml --plotjuggler FILE writes it"
 
@@ -133,7 +125,7 @@ def test_the_layout_of_plotjuggler_in_config_is_current_and_names_what_is_publis
     assert curves == [f"/fusion_node/plot/{each.name}/position" for each in Layout(spec).plotted]
 
 
-def test_rviz_shows_topics_of_the_node_and_of_the_recording(spec: FusionSpec) -> None:
+def test_rviz_shows_topics_of_the_node_and_of_the_recording(spec):
     rviz = yaml.safe_load((CONFIG / "robocache.rviz").read_text())["Visualization Manager"]
     topics = {d["Topic"]["Value"]: d for d in rviz["Displays"] if "Topic" in d}
     published = {f"/fusion_node/{stream.name}/aligned" for stream in spec.media}

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,19 @@ COLORS = {"aligned": (0x2F, 0x9E, 0x8F), "held": (0xE5, 0xA9, 0x3D), "invalid": 
 STARTS_S = 600  # of a viewer, which draws without a GPU
 
 
-def pixels(path: Path) -> NDArray[np.int64]:
+def pixels(path):
     """The (H, W, 3) pixels of a picture."""
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"), np.int64)
 
 
-def of_color(picture: NDArray[np.int64], color: tuple[int, ...], tolerance: int) -> NDArray[Any]:
+def of_color(picture, color, tolerance):
     """Whether each pixel has a color: (H, W) bool."""
     found: NDArray[Any] = (np.abs(picture - color) <= tolerance).all(axis=-1)
     return found
 
 
-def screenshot(page: Path, height: int) -> NDArray[np.int64]:
+def screenshot(page, height):
     """The upper part of a page, 1:1."""
     assert CHROMIUM
     out = page.with_suffix(".png")
@@ -48,7 +47,7 @@ def screenshot(page: Path, height: int) -> NDArray[np.int64]:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_the_report_shows_a_gap_of_one_tick_in_half_an_hour(tmp_path: Path) -> None:
+def test_the_report_shows_a_gap_of_one_tick_in_half_an_hour(tmp_path):
     page = tmp_path / "report.html"
     write_report([summarize(BAG, load_spec(SPEC))], page)
     states = np.ones(30 * 60 * 50, np.uint8)
@@ -57,7 +56,7 @@ def test_the_report_shows_a_gap_of_one_tick_in_half_an_hour(tmp_path: Path) -> N
     text = page.read_text(encoding="utf-8")
     first = text[text.index('<svg class="bar"') :].partition("</svg>")[0] + "</svg>"
 
-    def marked(bar: str) -> NDArray[Any]:
+    def marked(bar):
         page.write_text(text.replace(first, bar, 1), encoding="utf-8")
         return of_color(screenshot(page, 2000), COLORS["invalid"], 0)
 
@@ -68,7 +67,7 @@ def test_the_report_shows_a_gap_of_one_tick_in_half_an_hour(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(find_spec("rerun") is None or not shutil.which("xvfb-run"), reason="needs rerun-sdk and xvfb-run")
-def test_the_viewer_shows_the_strips_of_validity(tmp_path: Path) -> None:
+def test_the_viewer_shows_the_strips_of_validity(tmp_path):
     recording, out = tmp_path / "seen.rrd", tmp_path / "seen.png"
     view = ["view", str(BAG), "--spec", str(SPEC), "--from", "3.6", "--to", "4.6", "--save", str(recording)]
     subprocess.run([sys.executable, "-m", "robocache_ros", *view], check=True, timeout=STARTS_S)

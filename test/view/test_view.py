@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 pytest.importorskip("rerun")
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.decode import make_decoder
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from robocache_ros.units import NS_PER_S
-from test.cli.conftest import BAG, SPEC, Finished
+from test.cli.conftest import BAG, SPEC
 from test.cli.conftest import robocache as robocache
 from test.fuzz.datasets import write_rlds
 from test.fuzz.messages import serialize
@@ -30,7 +27,7 @@ FIRST_S, LAST_S = 3.7, 4.5  # around the gap of the joints
 class Seen:
     """What a recording of Rerun has, by entity: times in ns, and the column of a component."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         from rerun.chunk import RrdReader
 
         self.reader = RrdReader(path)
@@ -39,40 +36,40 @@ class Seen:
             self._batches[chunk.entity_path].append(chunk.to_record_batch())
 
     @property
-    def entities(self) -> set[str]:
+    def entities(self):
         return set(self._batches)
 
-    def column(self, entity: str, component: str) -> list[Any]:
+    def column(self, entity, component):
         return [value for batch in self._with(entity, component) for value in batch.column(component).to_pylist()]
 
-    def times_ns(self, entity: str, component: str, timeline: str = "time") -> NDArray[np.int64]:
+    def times_ns(self, entity, component, timeline="time"):
         parts = [batch.column(timeline).cast("int64").to_numpy() for batch in self._with(entity, component)]
         return np.concatenate(parts)
 
-    def scalars(self, entity: str) -> NDArray[np.float64]:
+    def scalars(self, entity):
         return np.array(self.column(entity, "Scalars:scalars"))
 
-    def layout(self, component: str) -> list[Any]:
+    def layout(self, component):
         """The values of a component in the blueprint."""
         (blueprint,) = self.reader.blueprints()
         batches = [chunk.to_record_batch() for chunk in self.reader.stream(store=blueprint)]
         columns = [batch.column(component) for batch in batches if component in batch.schema.names]
         return [value for column in columns for each in column.to_pylist() for value in each or ()]
 
-    def _with(self, entity: str, component: str) -> list[Any]:
+    def _with(self, entity, component):
         return [batch for batch in self._batches[entity] if component in batch.schema.names]
 
 
 @pytest.fixture(scope="module")
-def spec() -> FusionSpec:
+def spec():
     return load_spec(SPEC)
 
 
 @pytest.fixture(scope="module")
-def view(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Seen]:
+def view(tmp_path_factory):
     """Run the command in this process; return what it wrote."""
 
-    def run(*arguments: Any) -> Seen:
+    def run(*arguments):
         from typer.testing import CliRunner
 
         from robocache_ros.cli.commands import app
@@ -86,12 +83,12 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Seen]:
 
 
 @pytest.fixture(scope="module")
-def seen(view: Callable[..., Seen]) -> Seen:
+def seen(view):
     return view(BAG, "--spec", SPEC, "--from", FIRST_S, "--to", LAST_S)
 
 
 @pytest.fixture(scope="module")
-def frames(spec: FusionSpec) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def frames(spec):
     """The ticks, and their rows, that the engine computes for the same part."""
     with Bag(BAG) as bag:
         first, last = (bag.start_ns + round(s * NS_PER_S) for s in (FIRST_S, LAST_S))
@@ -100,9 +97,7 @@ def frames(spec: FusionSpec) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     return np.concatenate([ticks for ticks, _ in parts]), np.concatenate([rows for _, rows in parts])
 
 
-def test_the_fused_values_are_those_of_the_engine_and_missing_where_they_are_invalid(
-    seen: Seen, frames: tuple[NDArray[np.int64], NDArray[np.float32]], spec: FusionSpec
-) -> None:
+def test_the_fused_values_are_those_of_the_engine_and_missing_where_they_are_invalid(seen, frames, spec):
     ticks, rows = frames
     valid = rows[:, sum(s.width for s in spec.vectors)]
     shown = seen.scalars("/streams/joint_position/fused")
@@ -112,7 +107,7 @@ def test_the_fused_values_are_those_of_the_engine_and_missing_where_they_are_inv
     assert 0 < np.isnan(shown).any(axis=1).sum() < 10
 
 
-def test_raw_samples_have_their_own_stamps(seen: Seen, spec: FusionSpec) -> None:
+def test_raw_samples_have_their_own_stamps(seen, spec):
     gripper = spec.stream("gripper")
     with Bag(BAG) as bag:
         decoder = make_decoder(gripper, bag.definitions)
@@ -125,13 +120,13 @@ def test_raw_samples_have_their_own_stamps(seen: Seen, spec: FusionSpec) -> None
     np.testing.assert_array_equal(seen.scalars("/streams/gripper/samples")[0], first)
 
 
-def test_the_strip_of_validity_has_the_gap(seen: Seen) -> None:
+def test_the_strip_of_validity_has_the_gap(seen):
     states = [state[0] for state in seen.column("/validity/joint_position", "StateChange:state")]
     assert states == ["aligned", "held", "invalid", "aligned"]
     assert [each[0] for each in seen.column("/validity/front", "StateChange:state")] == ["aligned"]
 
 
-def test_a_jpeg_is_shown_as_it_was_recorded(seen: Seen, spec: FusionSpec) -> None:
+def test_a_jpeg_is_shown_as_it_was_recorded(seen, spec):
     with Bag(BAG) as bag:
         decoder = make_decoder(spec.stream("front"), bag.definitions)
         files = {bytes(decoder.decode_cdr(m.data).value.data) for m in bag.messages([spec.stream("front").topic])}  # type: ignore[union-attr]
@@ -141,7 +136,7 @@ def test_a_jpeg_is_shown_as_it_was_recorded(seen: Seen, spec: FusionSpec) -> Non
     assert set(shown) <= files
 
 
-def test_a_raw_image_becomes_a_small_jpeg(seen: Seen) -> None:
+def test_a_raw_image_becomes_a_small_jpeg(seen):
     import io
 
     from PIL import Image
@@ -151,7 +146,7 @@ def test_a_raw_image_becomes_a_small_jpeg(seen: Seen) -> None:
     assert (picture.format, picture.size) == ("JPEG", (160, 120))
 
 
-def test_poses_clouds_and_voxels_are_in_space(seen: Seen, spec: FusionSpec) -> None:
+def test_poses_clouds_and_voxels_are_in_space(seen, spec):
     centres = np.array(seen.column("/world/voxels/voxels", "Boxes3D:centers")[0])
     grid = spec.stream("voxels").voxels
     assert grid is not None
@@ -165,12 +160,12 @@ def test_poses_clouds_and_voxels_are_in_space(seen: Seen, spec: FusionSpec) -> N
     assert "/world/paths/panda_ee_pose_pose" in seen.entities
 
 
-def test_the_layout_of_the_views_is_in_the_file(seen: Seen) -> None:
+def test_the_layout_of_the_views_is_in_the_file(seen):
     names = seen.layout("ViewBlueprint:display_name")
     assert {"front", "wrist", "joint_position", "validity", "age (ms)", "sensor of voxels"} <= set(names)
 
 
-def test_the_eye_looks_at_the_middle_of_the_path_from_outside(seen: Seen) -> None:
+def test_the_eye_looks_at_the_middle_of_the_path_from_outside(seen):
     path = np.array([each[0] for each in seen.column("/world/poses/panda_ee_pose_pose", "Transform3D:translation")])
     (target,), (eye,) = (np.array(seen.layout(f"EyeControls3D:{name}")) for name in ("look_target", "position"))
     low, high = path.min(axis=0), path.max(axis=0)
@@ -179,12 +174,12 @@ def test_the_eye_looks_at_the_middle_of_the_path_from_outside(seen: Seen) -> Non
     assert np.linalg.norm(eye - target) > 1.5 * (high - low).max()
 
 
-def test_a_spec_is_suggested_if_none_is_given(view: Callable[..., Seen]) -> None:
+def test_a_spec_is_suggested_if_none_is_given(view):
     found = view(BAG, "--to", "0.5").entities
     assert {"/streams/ee_position/fused", "/streams/panda_command/fused", "/cameras/wrist"} <= found
 
 
-def test_packets_of_video_are_shown_as_they_were_recorded(view: Callable[..., Seen], tmp_path: Path) -> None:
+def test_packets_of_video_are_shown_as_they_were_recorded(view, tmp_path):
     pytest.importorskip("av")
     from test.decode.video_messages import COMPRESSED_VIDEO, compressed_video, packets, pictures
 
@@ -203,7 +198,7 @@ def test_packets_of_video_are_shown_as_they_were_recorded(view: Callable[..., Se
     assert shown.times_ns("/cameras/camera", "VideoStream:sample").tolist() == stamps
 
 
-def test_rows_of_a_run_are_those_that_the_node_computed(view: Callable[..., Seen], tmp_path: Path) -> None:
+def test_rows_of_a_run_are_those_that_the_node_computed(view, tmp_path):
     from robocache_ros.recorder.run_log import CALLS, RunReader
     from test.recorder.test_run_log import JOINTS, joint_messages, run
 
@@ -222,11 +217,11 @@ def test_rows_of_a_run_are_those_that_the_node_computed(view: Callable[..., Seen
     assert len(shown.scalars("/streams/joints/samples")) > 100
 
 
-def test_executed_rows_and_chunks_of_a_policy_are_over_their_action(view: Callable[..., Seen], tmp_path: Path) -> None:
+def test_executed_rows_and_chunks_of_a_policy_are_over_their_action(view, tmp_path):
     array, text = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/String"
     start_ns, period_ns = 10**18, 20_000_000
 
-    def labelled(tick_ns: int, rows: list[list[float]]) -> bytes:
+    def labelled(tick_ns, rows):
         dims = [("tick_ns=" + str(tick_ns), len(rows)), ("column", len(rows[0]))]
         dim = [{"label": label, "size": size, "stride": 1} for label, size in dims]
         return serialize(array, {"layout": {"dim": dim, "data_offset": 0}, "data": [v for row in rows for v in row]})
@@ -260,7 +255,7 @@ def test_executed_rows_and_chunks_of_a_policy_are_over_their_action(view: Callab
     assert np.diff(shown.times_ns(lane, "Scalars:scalars"))[:2].tolist() == [period_ns] * 2
 
 
-def test_a_run_of_a_policy_shows_what_it_planned_and_sent(view: Callable[..., Seen], tmp_path: Path) -> None:
+def test_a_run_of_a_policy_shows_what_it_planned_and_sent(view, tmp_path):
     from robocache_ros.engine import tick_grid
     from robocache_ros.recorder.run_log import RunReader
     from test.policy.test_replay import CODE, outputs_of, play
@@ -288,7 +283,7 @@ def test_a_run_of_a_policy_shows_what_it_planned_and_sent(view: Callable[..., Se
     assert states[-1] == steps[last].facts["state"]
 
 
-def test_episodes_of_a_dataset_follow_each_other(view: Callable[..., Seen], tmp_path: Path) -> None:
+def test_episodes_of_a_dataset_follow_each_other(view, tmp_path):
     import robocache_ros
 
     raw = load_spec(SPEC).to_dict()
@@ -312,9 +307,7 @@ def test_episodes_of_a_dataset_follow_each_other(view: Callable[..., Seen], tmp_
     ]
 
 
-def test_a_split_of_a_dataset_without_train_is_chosen(
-    view: Callable[..., Seen], robocache: Callable[..., Finished], tmp_path: Path
-) -> None:
+def test_a_split_of_a_dataset_without_train_is_chosen(view, robocache, tmp_path):
     write_rlds(tmp_path / "arm")
     info = tmp_path / "arm" / "dataset_info.json"
     info.write_text(info.read_text().replace('"train"', '"val"'))
@@ -326,22 +319,20 @@ def test_a_split_of_a_dataset_without_train_is_chosen(
     assert view(tmp_path / "arm", "--split", "val").column("/events/states/episode", "StateChange:state")
 
 
-def test_a_file_that_cannot_be_written_is_one_line(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_one_line(robocache, tmp_path):
     done = robocache("view", BAG, "--spec", SPEC, "--save", tmp_path / "missing" / "x.rrd")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "cannot be written; choose another folder" in done.err
 
 
-def test_a_part_that_the_recording_does_not_have_is_refused(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+def test_a_part_that_the_recording_does_not_have_is_refused(robocache, tmp_path):
     done = robocache("view", BAG, "--spec", SPEC, "--from", 100, "--save", tmp_path / "x.rrd")
     assert done.code == 2
     assert "nothing from 100 s to its end; it has 9.0 s" in done.err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_datasets_is_refused_with_the_name_of_one(
-    robocache: Callable[..., Finished], tmp_path: Path
-) -> None:
+def test_a_folder_of_datasets_is_refused_with_the_name_of_one(robocache, tmp_path):
     out = tmp_path / "lift"
     done = robocache("export", BAG, "--spec", SPEC, "--out", out, "-f", "webdataset", "-f", "mcap", "--media", "none")
     assert done.code == 0, done.err

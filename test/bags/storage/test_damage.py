@@ -1,14 +1,10 @@
 """Damaged and cut files: each is read or refused in one line, and what is lost is stated in the notes."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import struct
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +24,7 @@ KINDS = {"mcap": ("mcap", "none"), "mcap-zstd": ("mcap", "storage"), "sqlite3": 
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("complete")
     messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(20)]
     messages += [("/arm/command", START_NS + 400 * MS + k, numbers(k)) for k in range(5)]
@@ -42,9 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=160, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(share=st.floats(0, 1, exclude_max=True), how=st.none() | st.integers(0, 255) | st.binary(max_size=200))
-def test_a_cut_a_byte_altered_and_noise_after_a_cut_anywhere(
-    files: dict[str, Path], tmp_path: Path, kind: str, share: float, how: int | bytes | None
-) -> None:
+def test_a_cut_a_byte_altered_and_noise_after_a_cut_anywhere(files, tmp_path, kind, share, how):
     """What is left is read or refused; test/fuzz also compares it, on a sample."""
     data = bytearray(files[kind].read_bytes())
     at = int(share * len(data))
@@ -59,7 +53,7 @@ def test_a_cut_a_byte_altered_and_noise_after_a_cut_anywhere(
         assert (how is None) <= count <= 25
 
 
-def test_without_metadata_the_files_are_read_and_it_says_so(make_bag: Callable[..., Path]) -> None:
+def test_without_metadata_the_files_are_read_and_it_says_so(make_bag):
     folder = make_bag()
     (folder / "metadata.yaml").unlink()
     with Bag(folder) as bag:
@@ -67,7 +61,7 @@ def test_without_metadata_the_files_are_read_and_it_says_so(make_bag: Callable[.
         assert "no metadata.yaml" in bag.notes[0]
 
 
-def test_a_cut_mcap_is_read_up_to_its_cut_and_it_says_so(panda_lift: Path, tmp_path: Path) -> None:
+def test_a_cut_mcap_is_read_up_to_its_cut_and_it_says_so(panda_lift, tmp_path):
     whole = next(panda_lift.glob("*.mcap")).read_bytes()
     with Bag(panda_lift) as bag:
         complete, types = list(bag.messages()), {t.name: t.type for t in bag.topics.values()}
@@ -98,9 +92,7 @@ def test_a_cut_mcap_is_read_up_to_its_cut_and_it_says_so(panda_lift: Path, tmp_p
 
 
 @pytest.mark.parametrize("left", [50, 9000, -1, -4092, -4095, -4096])
-def test_a_cut_sqlite_recording_is_refused_and_not_read_as_empty(
-    make_bag: Callable[..., Path], tmp_path: Path, left: int
-) -> None:
+def test_a_cut_sqlite_recording_is_refused_and_not_read_as_empty(make_bag, tmp_path, left):
     data = next(make_bag(storage="sqlite3").glob("*.db3")).read_bytes()
     (tmp_path / "cut.db3").write_bytes(data[:left])
     cut = rf"truncated to [\d,]+ of {len(data):,} bytes; .* \.recover"
@@ -113,7 +105,7 @@ TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Floa
 MESSAGES = [("/a" if k % 3 else "/b", START_NS + 10 * k * MS, numbers(k, k)) for k in range(200)]
 
 
-def read(path: Path, data: bytes | bytearray | None = None) -> tuple[list[RawMessage], list[str]]:
+def read(path, data=None):
     if data is not None:
         path.write_bytes(data)
     with Bag(path) as bag:
@@ -121,7 +113,7 @@ def read(path: Path, data: bytes | bytearray | None = None) -> tuple[list[RawMes
         return found, bag.notes
 
 
-def places(data: bytes | bytearray, op: int) -> list[tuple[int, int]]:
+def places(data, op):
     """Start and stop of the content of each record of a kind."""
     return [(start, stop) for kind, start, stop in mcap.records(bytes(data), len(mcap.MCAP_MAGIC)) if kind == op]
 
@@ -139,7 +131,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_complete_file_is_read_without_a_note(tmp_path: Path, layout: McapLayout) -> None:
+def test_a_complete_file_is_read_without_a_note(tmp_path, layout):
     found, notes = read(tmp_path / "a.mcap", write_mcap(TYPES, MESSAGES, layout))
     assert found == MESSAGES
     assert notes == []
@@ -149,7 +141,7 @@ DAMAGED = "a.mcap: 1 of 10 chunks are damaged; 20 of 200 messages could not be r
 
 
 @pytest.mark.parametrize("summary", [True, False])
-def test_a_chunk_that_is_damaged_is_counted(tmp_path: Path, summary: bool) -> None:
+def test_a_chunk_that_is_damaged_is_counted(tmp_path, summary):
     intact = write_mcap(TYPES, MESSAGES, McapLayout(summary=summary))
     data, chunks = bytearray(intact), places(intact, mcap.CHUNK)
     data[sum(chunks[3]) // 2] ^= 1  # which its checksum does not match
@@ -168,7 +160,7 @@ def test_a_chunk_that_is_damaged_is_counted(tmp_path: Path, summary: bool) -> No
         assert notes[0].startswith(f"a.mcap: is damaged at byte {start - 9:,}; 80 messages were recovered")
 
 
-def test_a_summary_that_does_not_match_its_checksum_is_not_believed(tmp_path: Path) -> None:
+def test_a_summary_that_does_not_match_its_checksum_is_not_believed(tmp_path):
     data = bytearray(write_mcap(TYPES, MESSAGES))
     start, _ = places(data, mcap.CHUNK_INDEX)[0]
     struct.pack_into("<Q", data, start, 0)
@@ -177,7 +169,7 @@ def test_a_summary_that_does_not_match_its_checksum_is_not_believed(tmp_path: Pa
     assert notes == ["a.mcap: its summary is damaged, so its records were read one by one"]
 
 
-def test_an_index_that_leaves_chunks_out_or_repeats_one_does_not_hide_any(tmp_path: Path) -> None:
+def test_an_index_that_leaves_chunks_out_or_repeats_one_does_not_hide_any(tmp_path):
     data = write_mcap(TYPES, MESSAGES, McapLayout(checksums=False))
     (start, stop), (second, _), *_ = places(data, mcap.CHUNK_INDEX)
     assert read(tmp_path / "a.mcap", data[: start - 9] + data[stop:])[0] == MESSAGES
@@ -185,7 +177,7 @@ def test_an_index_that_leaves_chunks_out_or_repeats_one_does_not_hide_any(tmp_pa
     assert read(tmp_path / "a.mcap", repeated)[0] == MESSAGES
 
 
-def test_damage_between_chunks_is_stated(tmp_path: Path) -> None:
+def test_damage_between_chunks_is_stated(tmp_path):
     data = bytearray(write_mcap(TYPES, MESSAGES, LAYOUTS["half outside of chunks"]))
     start, _ = places(data, mcap.MESSAGE)[7]
     data[start - 8 : start] = b"\xff" * 8
@@ -194,7 +186,7 @@ def test_damage_between_chunks_is_stated(tmp_path: Path) -> None:
     assert any("bytes between its chunks are damaged and were not read" in note for note in notes)
 
 
-def test_each_page_of_an_sqlite_recording_that_is_damaged_is_refused(tmp_path: Path) -> None:
+def test_each_page_of_an_sqlite_recording_that_is_damaged_is_refused(tmp_path):
     messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(400)]
     data = next(write_bag(tmp_path / "bag", ARM, messages, storage="sqlite3").glob("*.db3")).read_bytes()
     pages = range(4096, len(data), 4096)
@@ -209,7 +201,7 @@ def test_each_page_of_an_sqlite_recording_that_is_damaged_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("where", ["no chunks", "half outside of chunks"])
-def test_an_altered_message_outside_of_chunks_is_stated(tmp_path: Path, where: str) -> None:
+def test_an_altered_message_outside_of_chunks_is_stated(tmp_path, where):
     data = bytearray(write_mcap(TYPES, MESSAGES, LAYOUTS[where]))
     _, stop = places(data, mcap.MESSAGE)[7]
     data[stop - 1] ^= 1
@@ -217,7 +209,7 @@ def test_an_altered_message_outside_of_chunks_is_stated(tmp_path: Path, where: s
     assert notes == ["a.mcap: the checksum of its data does not match; some messages may be altered"]
 
 
-def test_statistics_that_promise_more_are_stated(tmp_path: Path) -> None:
+def test_statistics_that_promise_more_are_stated(tmp_path):
     data = bytearray(write_mcap(TYPES, MESSAGES, McapLayout(checksums=False)))
     start, stop = places(data, mcap.STATISTICS)[0]
     struct.pack_into("<Q", data, start, 210)
@@ -227,7 +219,7 @@ def test_statistics_that_promise_more_are_stated(tmp_path: Path) -> None:
     assert notes == ["a.mcap: 200 of 210 messages of the selected topics were found"]
 
 
-def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path: Path) -> None:
+def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path):
     data = write_mcap(TYPES, [(t, ns, numbers(*range(4000))) for t, ns, _ in MESSAGES])
     (tmp_path / "a.mcap").write_bytes(data)
     with Bag(tmp_path / "a.mcap") as bag:
@@ -240,7 +232,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path: Path)
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
-def test_a_compressed_file_of_which_nothing_is_left_is_refused(make_bag: Callable[..., Path], storage: str) -> None:
+def test_a_compressed_file_of_which_nothing_is_left_is_refused(make_bag, storage):
     folder = make_bag(storage=storage, compression="file")
     (file,) = folder.glob("*.zstd")
     file.write_bytes(zstd.compress(zstd.decompress(file.read_bytes()))[:-20])
@@ -248,13 +240,13 @@ def test_a_compressed_file_of_which_nothing_is_left_is_refused(make_bag: Callabl
         Bag(folder)
 
 
-def changed(file: Path, statement: str) -> None:
+def changed(file, statement):
     with sqlite3.connect(file) as database:
         database.execute(statement)
     database.close()
 
 
-def test_rows_that_are_missing_and_those_of_no_topic_are_stated(make_bag: Callable[..., Path]) -> None:
+def test_rows_that_are_missing_and_those_of_no_topic_are_stated(make_bag):
     folder = make_bag(storage="sqlite3")
     (file,) = folder.glob("*.db3")
     changed(file, "DELETE FROM messages WHERE id % 10 = 0")
@@ -269,7 +261,7 @@ def test_rows_that_are_missing_and_those_of_no_topic_are_stated(make_bag: Callab
     assert f"messages in {file.name}-wal were not read" in read(file)[1][0]
 
 
-def test_a_view_in_place_of_a_table_is_refused(tmp_path: Path) -> None:
+def test_a_view_in_place_of_a_table_is_refused(tmp_path):
     with sqlite3.connect(tmp_path / "a.db3") as database:
         database.execute("CREATE TABLE topics (id, name, type, serialization_format)")
         endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
@@ -279,7 +271,7 @@ def test_a_view_in_place_of_a_table_is_refused(tmp_path: Path) -> None:
         Bag(tmp_path / "a.db3")
 
 
-def bomb(declared: int, content: bytes, compression: str = "zstd") -> bytes:
+def bomb(declared, content, compression="zstd"):
     """A file with one chunk whose head declares a size."""
     head = struct.pack("<QQQI", START_NS, START_NS, declared, zlib.crc32(b"")) + struct.pack("<I", len(compression))
     chunk = head + compression.encode() + struct.pack("<Q", len(content)) + content
@@ -289,13 +281,13 @@ def bomb(declared: int, content: bytes, compression: str = "zstd") -> bytes:
 
 
 @pytest.mark.parametrize("declared", [1000, 1 << 40])
-def test_a_chunk_that_inflates_beyond_what_it_declares_is_damaged(tmp_path: Path, declared: int) -> None:
+def test_a_chunk_that_inflates_beyond_what_it_declares_is_damaged(tmp_path, declared):
     (tmp_path / "a.mcap").write_bytes(bomb(declared, zstd.compress(bytes(100 << 20))))
     with pytest.raises(RoboCacheError, match="1 of 1 chunks are damaged"):
         Bag(tmp_path / "a.mcap")
 
 
-def test_no_code_runs_from_the_name_of_a_compression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_code_runs_from_the_name_of_a_compression(tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text("raise SystemExit('the module ran')")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "a.mcap").write_bytes(bomb(4, b"abcd", "evil"))
@@ -304,9 +296,7 @@ def test_no_code_runs_from_the_name_of_a_compression(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("compression", ["none", "storage"])
-def test_a_recording_with_checksums_has_the_same_messages_and_detects_one_that_is_altered(
-    make_bag: Callable[..., Path], compression: str
-) -> None:
+def test_a_recording_with_checksums_has_the_same_messages_and_detects_one_that_is_altered(make_bag, compression):
     file = next(make_bag(compression=compression).glob("*.mcap"))
     with Bag(file) as bag:
         assert bag.integrity == UNCHECKED
@@ -324,9 +314,7 @@ def test_a_recording_with_checksums_has_the_same_messages_and_detects_one_that_i
 
 @pytest.mark.parametrize("count", [30, 3000])  # of messages in the chunk: few are read in another way than many
 @pytest.mark.parametrize("altered", ["index", "message"])
-def test_a_chunk_without_checksum_is_damaged_if_a_message_differs_from_its_index(
-    tmp_path: Path, count: int, altered: str
-) -> None:
+def test_a_chunk_without_checksum_is_damaged_if_a_message_differs_from_its_index(tmp_path, count, altered):
     messages = [("/text", 10**9 + k, b"\0\1\0\0" + b"\5\0\0\0" + b"abcd\0") for k in range(count)]
     path = write_bag(tmp_path / "bag", {"/text": "std_msgs/msg/String"}, messages)
     file, wanted = path / "bag.mcap", struct.pack("<Q", 10**9 + count // 2)

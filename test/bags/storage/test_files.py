@@ -1,12 +1,8 @@
 """Which files make a recording, in which order they are read, and what is refused with the reason."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -25,11 +21,11 @@ TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Floa
 SPEC = {"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1}}}
 
 
-def messages(start: int, stop: int, topic: str = "/a") -> list[tuple[str, int, bytes]]:
+def messages(start, stop, topic="/a"):
     return [(topic, START_NS + 10 * k * MS, numbers(k)) for k in range(start, stop)]
 
 
-def listed(folder: Path, *names: str) -> Path:
+def listed(folder, *names):
     counts = [{"topic_metadata": {"name": "/a", "type": TYPES["/a"][0]}, "message_count": 100}]
     info = {"relative_file_paths": list(names), "topics_with_message_count": counts}
     (folder / "metadata.yaml").write_text(yaml.safe_dump({"rosbag2_bagfile_information": info}))
@@ -38,7 +34,7 @@ def listed(folder: Path, *names: str) -> Path:
 
 @pytest.mark.parametrize("names", [("z.mcap", "a.mcap"), ("a.mcap", "z.mcap")])
 @pytest.mark.parametrize("metadata", [True, False])
-def test_files_are_read_in_the_order_of_their_times(tmp_path: Path, names: tuple[str, str], metadata: bool) -> None:
+def test_files_are_read_in_the_order_of_their_times(tmp_path, names, metadata):
     (tmp_path / names[0]).write_bytes(write_mcap(TYPES, messages(0, 50)))
     (tmp_path / names[1]).write_bytes(write_mcap(TYPES, messages(50, 100)))
     if metadata:
@@ -47,7 +43,7 @@ def test_files_are_read_in_the_order_of_their_times(tmp_path: Path, names: tuple
         assert list(bag.messages()) == messages(0, 100)
 
 
-def test_topics_in_files_of_their_own_are_merged_by_time(tmp_path: Path) -> None:
+def test_topics_in_files_of_their_own_are_merged_by_time(tmp_path):
     (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
     (tmp_path / "b.mcap").write_bytes(write_mcap(TYPES, messages(30, 130, "/b")))
     with Bag(tmp_path) as bag:
@@ -57,7 +53,7 @@ def test_topics_in_files_of_their_own_are_merged_by_time(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("metadata", [True, False])
-def test_files_next_to_a_recording_do_not_matter(tmp_path: Path, metadata: bool) -> None:
+def test_files_next_to_a_recording_do_not_matter(tmp_path, metadata):
     (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
     for stray in ("a.mcap.sha256", "a.mcap.bak", "._a.mcap", ".a.mcap.swp", "a.db3-journal", "a.mcap.txt", "old.db3~"):
         (tmp_path / stray).write_bytes(b"something else")
@@ -69,7 +65,7 @@ def test_files_next_to_a_recording_do_not_matter(tmp_path: Path, metadata: bool)
 
 
 @pytest.mark.parametrize("name", ["../secret/a.mcap", "/etc/a.mcap", "sub/a.mcap"])
-def test_metadata_does_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_metadata_does_not_lead_out_of_the_folder(tmp_path, name):
     for folder in ("bag", "secret", "bag/sub"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100 if folder == "bag" else 5)))
@@ -83,17 +79,15 @@ ENDLESS = f"x0: &x0 [a]\n{LEVELS}\nrosbag2_bagfile_information:\n  relative_file
 
 
 @pytest.mark.parametrize("text", [ENDLESS, "[" * 100_000, "rosbag2_bagfile_information: ["])
-def test_metadata_that_is_broken_nested_deeply_or_multiplies_itself_does_not_hide_the_messages(
-    tmp_path: Path, text: str
-) -> None:
+def test_metadata_that_is_broken_nested_deeply_or_multiplies_itself_does_not_hide_the_messages(tmp_path, text):
     (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
     (tmp_path / "metadata.yaml").write_text(text)
     with Bag(tmp_path) as bag:
         assert list(bag.messages()) == messages(0, 100)
 
 
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    def refused(path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
+    def refused(path):
         with pytest.raises(RoboCacheError, match="not a regular file"):
             Bag(path)
 
@@ -110,9 +104,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -
         refused(listed(tmp_path / "folder", name))
 
 
-def test_all_recordings_are_looked_at_before_the_first_one_is_used(
-    tmp_path: Path, make_bag: Callable[..., Path]
-) -> None:
+def test_all_recordings_are_looked_at_before_the_first_one_is_used(tmp_path, make_bag):
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "a.mcap").write_bytes(write_mcap(TYPES, messages(0, 100)))
     spec = load_spec(SPEC)
@@ -130,7 +122,7 @@ NO_DEFINITIONS = {topic: (kind, "") for topic, kind in recordings.TYPES.items()}
 
 @pytest.mark.parametrize("name", ["x.mcap", "x.db3", "x.bag"])
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
-def test_a_file_is_read_by_its_first_bytes_whatever_its_name(tmp_path: Path, name: str, storage: str) -> None:
+def test_a_file_is_read_by_its_first_bytes_whatever_its_name(tmp_path, name, storage):
     folder = write_bag(tmp_path / "bag", recordings.TYPES, recordings.messages(), storage=storage)
     (file,) = (file for file in folder.iterdir() if file.suffix != ".yaml")
     file.rename(tmp_path / name)
@@ -138,7 +130,7 @@ def test_a_file_is_read_by_its_first_bytes_whatever_its_name(tmp_path: Path, nam
         assert list(bag.messages()) == recordings.messages()
 
 
-def test_rows_that_are_not_messages_are_counted_and_not_read(tmp_path: Path) -> None:
+def test_rows_that_are_not_messages_are_counted_and_not_read(tmp_path):
     folder = write_bag(tmp_path / "bag", recordings.TYPES, recordings.messages(), storage="sqlite3")
     (file,) = folder.glob("*.db3")
     with sqlite3.connect(file) as database:  # without the NOT NULL that rosbag2 declares
@@ -155,7 +147,7 @@ def test_rows_that_are_not_messages_are_counted_and_not_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("encoding", ["json", "protobuf", ""])
-def test_messages_that_are_not_of_ros_are_refused_by_name(tmp_path: Path, encoding: str) -> None:
+def test_messages_that_are_not_of_ros_are_refused_by_name(tmp_path, encoding):
     file = tmp_path / "x.mcap"
     file.write_bytes(write_mcap(NO_DEFINITIONS, recordings.messages(), McapLayout(encoding=encoding)))
     why = rf"140 messages are not ROS messages \(cdr, ros1\) but '{encoding}', and were not read; give one with ROS "
@@ -163,7 +155,7 @@ def test_messages_that_are_not_of_ros_are_refused_by_name(tmp_path: Path, encodi
         Bag(file)
 
 
-def test_a_folder_of_recordings_is_refused_with_one_of_them(tmp_path: Path) -> None:
+def test_a_folder_of_recordings_is_refused_with_one_of_them(tmp_path):
     for name in ("lift_2", "lift_1"):
         write_bag(tmp_path / name, recordings.TYPES, recordings.messages())
     with pytest.raises(RoboCacheError, match=r"not a recording.*; give a folder in it, such as lift_1"):
@@ -171,7 +163,7 @@ def test_a_folder_of_recordings_is_refused_with_one_of_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("definitions", ["", "ros2msg", "ros2idl", "jsonschema", "unknown"])
-def test_known_types_are_read_whatever_their_definitions_are_and_idl_is_read(tmp_path: Path, definitions: str) -> None:
+def test_known_types_are_read_whatever_their_definitions_are_and_idl_is_read(tmp_path, definitions):
     file, layout = tmp_path / "x.mcap", McapLayout(definitions=definitions)
     file.write_bytes(write_mcap(NO_DEFINITIONS, recordings.messages(), layout))
     assert "topic: /arm/pose" in suggest_spec(describe(file))

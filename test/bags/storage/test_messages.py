@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import lz4.frame
 import numpy as np
@@ -23,17 +21,17 @@ COUNT = 60  # more messages than there are blocks to read them into
 TYPE = "sensor_msgs/msg/Image"
 
 
-def large(number: int) -> bytes:
+def large(number):
     return bytes([0, 1, 0, 0]) + bytes([number]) * 200_000
 
 
 @pytest.fixture(params=["none", "storage"])
-def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def recording(request, tmp_path):
     messages = [("/image", START_NS + k * MS, large(k)) for k in range(COUNT)]
     return write_bag(tmp_path / "bag", {"/image": TYPE}, messages, compression=request.param)
 
 
-def test_views_have_the_bytes_of_the_messages_and_keep_them_while_they_are_held(recording: Path) -> None:
+def test_views_have_the_bytes_of_the_messages_and_keep_them_while_they_are_held(recording):
     expected = [large(k) for k in range(COUNT)]
     with Bag(recording) as bag:
         messages = [message.data for message in bag.messages()]
@@ -44,7 +42,7 @@ def test_views_have_the_bytes_of_the_messages_and_keep_them_while_they_are_held(
     assert ({type(data) for data in messages}, {type(data) for data in held}) == ({bytes}, {memoryview})
 
 
-def test_a_block_beyond_the_end_of_the_file_is_short(tmp_path: Path) -> None:
+def test_a_block_beyond_the_end_of_the_file_is_short(tmp_path):
     (tmp_path / "file").write_bytes(bytes(100_000))
     file = StoredFile(tmp_path / "file")
     assert len(file.block(10_000, 200_000)) == 90_000
@@ -53,9 +51,7 @@ def test_a_block_beyond_the_end_of_the_file_is_short(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("arrow", [True, False])
-def test_data_of_the_declared_size_only_is_decompressed(
-    codec: str, arrow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_of_the_declared_size_only_is_decompressed(codec, arrow, monkeypatch):
     monkeypatch.setattr(codecs, "_arrow", codecs._arrow if arrow else lambda: None)
     data = np.random.default_rng(0).integers(0, 4, 300_000, dtype=np.uint8).tobytes()
     packed = {"lz4": lz4.frame.compress, "zstd": zstd.compress}[codec](data)
@@ -66,7 +62,7 @@ def test_data_of_the_declared_size_only_is_decompressed(
             codecs.decompress(codec, wrong, declared)
 
 
-def test_messages_are_found_with_and_without_indexes() -> None:
+def test_messages_are_found_with_and_without_indexes():
     records = [bytes([5]) + struct.pack("<QHIQQ", 22 + k, k % 3, k, 100 + k, 0) + bytes(k) for k in range(9)]
     records.insert(4, bytes([4]) + struct.pack("<Q", 6) + b"schema")
     places = np.cumsum([0, *map(len, records)]).tolist()[:-1]
@@ -105,15 +101,13 @@ DAMAGE = {
 }
 
 
-def read(folder: Path) -> tuple[list[tuple[str, int, bytes]], list[str]]:
+def read(folder):
     with Bag(folder) as bag:
         return [(message.topic, message.log_ns, bytes(message.data)) for message in bag.messages()], bag.notes
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_message_among_small_ones_is_the_only_one_that_is_lost(
-    make_bag: Callable[..., Path], damage: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_message_among_small_ones_is_the_only_one_that_is_lost(make_bag, damage):
     intact, _ = read(make_bag("intact"))
     folder = make_bag("packed", storage="sqlite3", compression="message")
     assert read(folder) == (intact, [])
@@ -128,9 +122,7 @@ def test_a_damaged_message_among_small_ones_is_the_only_one_that_is_lost(
     assert notes[0].endswith(": 1 messages cannot be decompressed and were not read")
 
 
-def test_small_messages_share_calls_of_the_decompressor(
-    make_bag: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_messages_share_calls_of_the_decompressor(make_bag, monkeypatch):
     pytest.importorskip("pyarrow", minversion=str(codecs._ARROW))
     singly: list[object] = []
     decompress = codecs.decompress

@@ -1,17 +1,12 @@
 """ROS 1: bags of format 2.0 and messages in MCAP files, complete and damaged, are read as recordings of ROS 2."""
 
-from __future__ import annotations
-
 import struct
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from rosbags.typesys import Stores, get_typestore
 
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage.ros1 import ROS1_MAGIC, ToCdr, ros2_definition, ros2_type
 from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
@@ -21,25 +16,25 @@ from test.fuzz.recordings import TYPES, messages
 from test.ros1_bags import write_ros1_bag
 
 
-def bag(path: Path, **options: Any) -> Path:
+def bag(path, **options):
     return write_ros1_bag(path / "lift.bag", TYPES, messages(), chunk_bytes=2000, **options)
 
 
-def read(path: Path) -> tuple[list[RawMessage], list[str]]:
+def read(path):
     with Bag(path) as opened:
         found = list(opened.messages())
         return found, opened.notes
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "bz2"])
-def test_a_bag_gives_the_messages_of_the_same_recording_of_ros_2(tmp_path: Path, compression: str) -> None:
+def test_a_bag_gives_the_messages_of_the_same_recording_of_ros_2(tmp_path, compression):
     expected = read(write_bag(tmp_path / "ros2", TYPES, messages()))
     found = read(bag(tmp_path, compression=compression))
     assert found == expected
     assert found[1] == []
 
 
-def test_topics_have_the_names_types_and_counts_of_ros_2(tmp_path: Path) -> None:
+def test_topics_have_the_names_types_and_counts_of_ros_2(tmp_path):
     with Bag(bag(tmp_path, latched=("/arm/command",))) as opened:
         assert {t.name: (t.type, t.count, t.latched) for t in opened.topics.values()} == {
             "/arm/pose": ("geometry_msgs/msg/PoseStamped", 100, False),
@@ -48,14 +43,14 @@ def test_topics_have_the_names_types_and_counts_of_ros_2(tmp_path: Path) -> None
         assert "seq" not in opened.definitions["geometry_msgs/msg/PoseStamped"]
 
 
-def test_a_topic_without_its_leading_slash_gets_one(tmp_path: Path) -> None:
+def test_a_topic_without_its_leading_slash_gets_one(tmp_path):
     types = {"arm//pose": TYPES["/arm/pose"]}
     given = [("arm//pose", log_ns, data) for topic, log_ns, data in messages() if topic == "/arm/pose"]
     with Bag(write_ros1_bag(tmp_path / "x.bag", types, given)) as opened:
         assert list(opened.topics) == ["/arm/pose"]
 
 
-def test_messages_of_unsorted_chunks_and_of_splits_come_in_log_order(tmp_path: Path) -> None:
+def test_messages_of_unsorted_chunks_and_of_splits_come_in_log_order(tmp_path):
     given = messages()
     (tmp_path / "splits").mkdir()
     write_ros1_bag(tmp_path / "x.bag", TYPES, given[70:] + given[:70], chunk_bytes=1000)
@@ -64,21 +59,21 @@ def test_messages_of_unsorted_chunks_and_of_splits_come_in_log_order(tmp_path: P
     assert read(tmp_path / "x.bag") == read(tmp_path / "splits") == (given, [])
 
 
-def test_bags_that_are_not_splits_are_refused_as_one_recording(tmp_path: Path) -> None:
+def test_bags_that_are_not_splits_are_refused_as_one_recording(tmp_path):
     for name in ("lift.bag", "drop.bag"):
         write_ros1_bag(tmp_path / name, TYPES, messages())
     with pytest.raises(RoboCacheError, match=r"2 ROS 1 bags that are not splits of one recording"):
         Bag(tmp_path)
 
 
-def test_a_folder_of_ros_2_that_is_named_as_a_bag_or_has_one_is_a_recording_of_ros_2(tmp_path: Path) -> None:
+def test_a_folder_of_ros_2_that_is_named_as_a_bag_or_has_one_is_a_recording_of_ros_2(tmp_path):
     folder = write_bag(tmp_path / "lift.bag", TYPES, messages())
     assert read(folder) == (messages(), [])
     write_ros1_bag(folder / "lift.bag", TYPES, messages()[:3])
     assert read(folder)[0] == messages()
 
 
-def without_index(data: bytes) -> bytes:
+def without_index(data):
     """A bag as a crashed recorder leaves it: no place of the index in the header, and no index."""
     at = data.index(b"index_pos=") + len(b"index_pos=")
     (index_at,) = struct.unpack_from("<Q", data, at)
@@ -86,7 +81,7 @@ def without_index(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["lift.bag", "lift.bag.active"])
-def test_a_bag_without_index_is_read_and_that_is_noted(tmp_path: Path, name: str) -> None:
+def test_a_bag_without_index_is_read_and_that_is_noted(tmp_path, name):
     data = bag(tmp_path).read_bytes()
     (tmp_path / "crash").mkdir()
     (tmp_path / "crash" / name).write_bytes(without_index(data))
@@ -95,7 +90,7 @@ def test_a_bag_without_index_is_read_and_that_is_noted(tmp_path: Path, name: str
     assert notes == [f"{name}: has no index, as after a crash of the recorder; its records were read one by one"]
 
 
-def test_the_unfinished_last_chunk_of_a_crashed_recorder_is_read(tmp_path: Path) -> None:
+def test_the_unfinished_last_chunk_of_a_crashed_recorder_is_read(tmp_path):
     path = write_ros1_bag(tmp_path / "x.bag", TYPES, messages())  # one chunk
     data = bytearray(without_index(path.read_bytes()))
     size_at = data.index(b"size=") + len(b"size=")
@@ -111,7 +106,7 @@ def test_the_unfinished_last_chunk_of_a_crashed_recorder_is_read(tmp_path: Path)
     assert notes[-1] == "x.bag: 1 chunks are incomplete; 139 messages were recovered"
 
 
-def test_a_cut_bag_is_read_up_to_the_cut(tmp_path: Path) -> None:
+def test_a_cut_bag_is_read_up_to_the_cut(tmp_path):
     path = bag(tmp_path)
     path.write_bytes(path.read_bytes()[:20_000])
     found, notes = read(path)
@@ -121,7 +116,7 @@ def test_a_cut_bag_is_read_up_to_the_cut(tmp_path: Path) -> None:
     assert any("damaged or incomplete and were not read" in note for note in notes)
 
 
-def test_messages_of_a_damaged_chunk_are_counted(tmp_path: Path) -> None:
+def test_messages_of_a_damaged_chunk_are_counted(tmp_path):
     path = bag(tmp_path, compression="bz2")
     data = bytearray(path.read_bytes())
     at = data.index(b"BZh9", data.index(b"BZh9") + 1) + 60
@@ -133,7 +128,7 @@ def test_messages_of_a_damaged_chunk_are_counted(tmp_path: Path) -> None:
     assert f"; {len(messages()) - len(found)} messages could not be read" in note
 
 
-def test_a_damaged_chunk_of_a_bag_without_index_is_noted(tmp_path: Path) -> None:
+def test_a_damaged_chunk_of_a_bag_without_index_is_noted(tmp_path):
     path = bag(tmp_path, compression="lz4")
     data = bytearray(without_index(path.read_bytes()))
     index = data.index(b"op=\x04") - 8
@@ -144,9 +139,7 @@ def test_a_damaged_chunk_of_a_bag_without_index_is_noted(tmp_path: Path) -> None
         Bag(path)
 
 
-def test_a_chunk_of_more_messages_than_any_recorder_writes_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_of_more_messages_than_any_recorder_writes_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("robocache_ros.bags.storage.ros1.MAX_MESSAGES", 20)
     path = write_ros1_bag(tmp_path / "x.bag", TYPES, messages())
     found, notes = read(path)
@@ -163,7 +156,7 @@ def test_a_chunk_of_more_messages_than_any_recorder_writes_is_not_read(
         (ROS1_MAGIC, "has no messages|its header is damaged"),
     ],
 )
-def test_what_is_no_bag_of_format_2_0_is_refused_in_one_line(tmp_path: Path, data: bytes, why: str) -> None:
+def test_what_is_no_bag_of_format_2_0_is_refused_in_one_line(tmp_path, data, why):
     path = tmp_path / "x.bag"
     path.write_bytes(data)
     with pytest.raises(RoboCacheError, match=why) as refused:
@@ -177,17 +170,17 @@ TF = "geometry_msgs/TransformStamped[] transforms\n===\nMSG: geometry_msgs/Trans
 TF = TF.format(ROS1.generate_msgdef("geometry_msgs/msg/TransformStamped")[0])
 
 
-def ros1_bytes(kind: str, /, **fields: Any) -> tuple[bytes, bytes]:
+def ros1_bytes(kind, /, **fields):
     """A message in the serialization of ROS 1, and in CDR by rosbags."""
     cdr = bytes(ROS2.serialize_cdr(ROS2.types[kind](**fields), kind))
     return bytes(ROS2.cdr_to_ros1(cdr, kind)), cdr
 
 
-def header() -> Any:
+def header():
     return ROS2.types["std_msgs/msg/Header"](ROS2.types["builtin_interfaces/msg/Time"](5, 6), "base")
 
 
-def samples() -> dict[str, dict[str, Any]]:
+def samples():
     t = ROS2.types
     transform = t["geometry_msgs/msg/Transform"](
         t["geometry_msgs/msg/Vector3"](1.0, 2.0, 3.0), t["geometry_msgs/msg/Quaternion"](0.0, 0.0, 0.0, 1.0)
@@ -220,7 +213,7 @@ def samples() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", samples())
-def test_a_message_becomes_the_same_cdr_as_with_rosbags(name: str) -> None:
+def test_a_message_becomes_the_same_cdr_as_with_rosbags(name):
     raw, cdr = ros1_bytes(name, **samples()[name])
     text = TF if name == "tf2_msgs/msg/TFMessage" else ROS1.generate_msgdef(name)[0]
     convert = ToCdr(message_type(name, {name: ros2_definition(name, text)}))
@@ -233,7 +226,7 @@ def test_a_message_becomes_the_same_cdr_as_with_rosbags(name: str) -> None:
                 convert(raw[: len(raw) - cut])
 
 
-def test_types_of_ros_1_get_their_names_in_ros_2() -> None:
+def test_types_of_ros_1_get_their_names_in_ros_2():
     assert ros2_type("sensor_msgs/JointState") == "sensor_msgs/msg/JointState"
     assert ros2_type("tf/tfMessage") == "tf2_msgs/msg/TFMessage"
     text = "byte a\nchar b\ntime t\nduration[2] d\nint32 ONE=1\nstring S=a # b\nHeader header # c\nVec[] v\n"
@@ -243,12 +236,12 @@ def test_types_of_ros_1_get_their_names_in_ros_2() -> None:
     assert (getattr(fields["a"], "name", ""), getattr(fields["b"], "name", "")) == ("int8", "uint8")
 
 
-def mcap_of(path: Path, types: dict[str, tuple[str, str]], given: list[tuple[str, int, bytes]]) -> Path:
+def mcap_of(path, types, given):
     path.write_bytes(write_mcap(types, given, McapLayout(encoding="ros1", definitions="ros1msg")))
     return path
 
 
-def test_messages_that_do_not_fit_their_definition_are_left_out_and_noted(tmp_path: Path) -> None:
+def test_messages_that_do_not_fit_their_definition_are_left_out_and_noted(tmp_path):
     raw, _ = ros1_bytes("std_msgs/msg/String", data="text")
     given = [("/a", 10, raw), ("/a", 20, raw[:-1]), ("/a", 30, raw + b"more")]
     found, notes = read(mcap_of(tmp_path / "x.mcap", {"/a": ("std_msgs/String", "string data")}, given))
@@ -260,13 +253,13 @@ def test_messages_that_do_not_fit_their_definition_are_left_out_and_noted(tmp_pa
     ]
 
 
-def test_an_mcap_file_of_ros_1_gives_the_messages_of_ros_2(tmp_path: Path) -> None:
+def test_an_mcap_file_of_ros_1_gives_the_messages_of_ros_2(tmp_path):
     types = {topic: (kind.replace("/msg/", "/"), ROS1.generate_msgdef(kind)[0]) for topic, kind in TYPES.items()}
     given = [(topic, log_ns, bytes(ROS2.cdr_to_ros1(data, TYPES[topic]))) for topic, log_ns, data in messages()]
     assert read(mcap_of(tmp_path / "x.mcap", types, given)) == (messages(), [])
 
 
-def test_a_type_without_a_readable_definition_is_noted(tmp_path: Path) -> None:
+def test_a_type_without_a_readable_definition_is_noted(tmp_path):
     types = {"/a": ("my_msgs/Thing", "no definition?"), "/b": ("std_msgs/String", "string data")}
     raw, _ = ros1_bytes("std_msgs/msg/String", data="text")
     found, notes = read(mcap_of(tmp_path / "x.mcap", types, [("/a", 10, raw), ("/b", 20, raw)]))

@@ -1,20 +1,15 @@
 """First specs: what they contain, what a policy needs, and recordings with the traits of those that strangers made."""
 
-from __future__ import annotations
-
 import struct
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from robocache_ros.bags.describe import BagInfo, describe
+from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Topic
@@ -26,7 +21,7 @@ from robocache_ros.bags.suggest.spec_text import SuggestedStream, with_common_si
 from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from test.bags.conftest import MS, START_NS, numbers, pose
 from test.ros1_bags import write_ros1_bag
 
@@ -36,26 +31,26 @@ POSE, ARRAY = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray"
 Messages = list[tuple[str, int, bytes]]
 
 
-def every(ms: float, count: int, topic: str, data: Callable[[int, int], bytes]) -> Messages:
+def every(ms, count, topic, data):
     """Messages of a topic, at even log times; `data` makes one of its time in ns and its number."""
     times = [START_NS + round(ms * k * MS) for k in range(count)]
     return [(topic, time, data(time, k)) for k, time in enumerate(times)]
 
 
-def bag_of(path: Path, types: dict[str, str], *topics: Messages) -> Path:
+def bag_of(path, types, *topics):
     return write_bag(path, types, sorted(chain(*topics), key=lambda message: message[1]))
 
 
-def suggested(bag: Path) -> FusionSpec:
+def suggested(bag):
     return load_spec(yaml.safe_load(suggest_spec(describe(bag))))
 
 
 @pytest.fixture(scope="module")
-def panda(panda_lift: Path) -> BagInfo:
+def panda(panda_lift):
     return describe(panda_lift)
 
 
-def test_poses_commands_and_rates_of_the_panda(panda: BagInfo) -> None:
+def test_poses_commands_and_rates_of_the_panda(panda):
     spec = load_spec(yaml.safe_load(suggest_spec(panda)))
     assert [(s.name, s.field, s.align) for s in spec.streams if s.topic == "/panda/ee_pose"] == [
         ("ee_position", "pose.position", "linear"),
@@ -72,15 +67,13 @@ def test_poses_commands_and_rates_of_the_panda(panda: BagInfo) -> None:
     }
 
 
-def test_the_suggested_spec_fits_its_recording_and_its_delay_covers_the_longest_and_the_neighbour(
-    make_bag: Callable[..., Path],
-) -> None:
+def test_the_suggested_spec_fits_its_recording_and_its_delay_covers_the_longest_and_the_neighbour(make_bag):
     spec, ticks = exported(make_bag())
     assert ticks > 80
     assert spec.delay_ms == 30  # logged 5 ms late, and the next sample comes 20 ms later
 
 
-def test_the_grid_holds_the_cloud(panda: BagInfo) -> None:
+def test_the_grid_holds_the_cloud(panda):
     # The slow cloud is in comments.
     text = suggest_spec(panda).replace("  # front_voxels:", "  front_voxels:").replace("  #   ", "    ")
     voxels = load_spec(yaml.safe_load(text)).stream("front_voxels").voxels
@@ -92,7 +85,7 @@ def test_the_grid_holds_the_cloud(panda: BagInfo) -> None:
     assert max(voxels.shape) == 64
 
 
-def test_names_of_like_topics_are_made_different_and_a_missing_command_is_stated(tmp_path: Path) -> None:
+def test_names_of_like_topics_are_made_different_and_a_missing_command_is_stated(tmp_path):
     types = dict.fromkeys(("/left/tool/pose", "/right/tool/pose", "/left/tool_pose"), POSE)
     info = describe(bag_of(tmp_path / "bag", types, *(every(20, 50, topic, pose) for topic in types)))
     text = suggest_spec(info)
@@ -101,7 +94,7 @@ def test_names_of_like_topics_are_made_different_and_a_missing_command_is_stated
     assert "No topic looks like a command" in text
 
 
-def test_what_cannot_be_fused_is_listed_with_its_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_fused_is_listed_with_its_reason(tmp_path):
     types = {"/arm/pose": POSE, "/log": "std_msgs/msg/String", "/once": ARRAY}
     log = every(100, 10, "/log", lambda *_: b"\0\1\0\0\x02\0\0\0a\0")
     once = [("/once", START_NS, numbers(1.0))]
@@ -112,14 +105,14 @@ def test_what_cannot_be_fused_is_listed_with_its_reason(tmp_path: Path) -> None:
         suggest_spec(describe(bag_of(tmp_path / "log", {"/log": types["/log"]}, log)))
 
 
-def test_damaged_messages_do_not_stop_the_description(tmp_path: Path) -> None:
+def test_damaged_messages_do_not_stop_the_description(tmp_path):
     messages = every(20, 20, "/arm/pose", lambda time, k: pose(time)[: 5 + k])
     info = describe(bag_of(tmp_path / "bag", {"/arm/pose": POSE}, messages))
     assert info.topics["/arm/pose"].stats.count == 20
     assert info.topics["/arm/pose"].messages == ()
 
 
-def test_a_topic_that_one_wrong_stamp_makes_endless_has_a_rate_that_a_spec_takes(make_bag: Callable[..., Path]) -> None:
+def test_a_topic_that_one_wrong_stamp_makes_endless_has_a_rate_that_a_spec_takes(make_bag):
     topic = describe(make_bag()).topics["/arm/pose"]
     endless = replace(topic, stats=replace(topic.stats, stop_ns=topic.stats.start_ns + 10**18))
     assert _nominal_hz(topic) == 50
@@ -134,9 +127,7 @@ def test_a_topic_that_one_wrong_stamp_makes_endless_has_a_rate_that_a_spec_takes
         ((240, 320, "16UC1"), {"size": [240, 320]}),
     ],
 )
-def test_cameras_get_the_size_of_the_smallest_and_its_aspect_ratio(
-    first: tuple[int, int, str], expected: dict[str, Any]
-) -> None:
+def test_cameras_get_the_size_of_the_smallest_and_its_aspect_ratio(first, expected):
     topics = {
         f"/camera_{n}": SimpleNamespace(messages=[SimpleNamespace(height=height, width=width, encoding=encoding)])
         for n, (height, width, encoding) in enumerate((first, (120, 160, "bgr8")))
@@ -150,7 +141,7 @@ def test_cameras_get_the_size_of_the_smallest_and_its_aspect_ratio(
     assert [stream.keys["image"] for stream in found] == [expected, {"size": [120, 160]}]
 
 
-def test_a_cloud_that_is_slower_than_the_rest_is_commented_out_with_the_reason(panda: BagInfo) -> None:
+def test_a_cloud_that_is_slower_than_the_rest_is_commented_out_with_the_reason(panda):
     text, topic = suggest_spec(panda), "/camera/front/points"
     assert "  # left out, because it is slow: it needs delay_ms 80, and the other streams 60\n" in text
     assert f"  # front_voxels:\n  #   topic: {topic}\n" in text
@@ -165,7 +156,7 @@ def test_a_cloud_that_is_slower_than_the_rest_is_commented_out_with_the_reason(p
 S = 1000 * MS
 
 
-def recorded(path: Path, offsets_ns: Sequence[int], *, unset: bool = False) -> Path:
+def recorded(path, offsets_ns, *, unset=False):
     """50 Hz poses, on a topic for each difference between log time and stamp."""
     topics = [
         every(20, 100, f"/pose_{n}", lambda time, k, offset=offset: pose(0 if unset else time - offset, k))
@@ -174,7 +165,7 @@ def recorded(path: Path, offsets_ns: Sequence[int], *, unset: bool = False) -> P
     return bag_of(path, {f"/pose_{n}": POSE for n in range(len(offsets_ns))}, *topics)
 
 
-def exported(path: Path) -> tuple[FusionSpec, int]:
+def exported(path):
     """The suggested spec, and the ticks at which every stream has a value."""
     spec = suggested(path)
     with Bag(path) as bag:
@@ -183,7 +174,7 @@ def exported(path: Path) -> tuple[FusionSpec, int]:
 
 
 @pytest.mark.parametrize("offset_ns", [START_NS - 7 * S, 6 * S, -300 * 86400 * S, -5 * MS])
-def test_stamps_on_another_clock_are_the_timeline(offset_ns: int, tmp_path: Path) -> None:
+def test_stamps_on_another_clock_are_the_timeline(offset_ns, tmp_path):
     path = recorded(tmp_path / "bag", [offset_ns])
     spec, ticks = exported(path)
 
@@ -194,7 +185,7 @@ def test_stamps_on_another_clock_are_the_timeline(offset_ns: int, tmp_path: Path
     assert told == ([] if offset_ns == -5 * MS else [True])  # slightly ahead: on the clock of the log
 
 
-def test_stamps_of_different_clocks_are_distinguished_in_the_notes(tmp_path: Path) -> None:
+def test_stamps_of_different_clocks_are_distinguished_in_the_notes(tmp_path):
     path = recorded(tmp_path / "bag", [0, 0, 3 * 86400 * S, 3 * 86400 * S, -400 * S])
     info = describe(path)
 
@@ -210,7 +201,7 @@ def test_stamps_of_different_clocks_are_distinguished_in_the_notes(tmp_path: Pat
     assert "`stamp: device` translates" in suggest_spec(info)
 
 
-def test_stamps_that_are_not_set_give_a_spec_by_arrival(tmp_path: Path) -> None:
+def test_stamps_that_are_not_set_give_a_spec_by_arrival(tmp_path):
     path = recorded(tmp_path / "bag", [0], unset=True)
     info = describe(path)
 
@@ -219,7 +210,7 @@ def test_stamps_that_are_not_set_give_a_spec_by_arrival(tmp_path: Path) -> None:
     assert exported(path)[1] > 90
 
 
-def test_a_few_stamps_far_off_do_not_make_the_delay_endless(tmp_path: Path) -> None:
+def test_a_few_stamps_far_off_do_not_make_the_delay_endless(tmp_path):
     messages = every(20, 100, "/pose", lambda time, k: pose(time - (90 * S if k == 50 else 0)))
     spec, ticks = exported(bag_of(tmp_path / "bag", {"/pose": POSE}, messages))
 
@@ -228,12 +219,12 @@ def test_a_few_stamps_far_off_do_not_make_the_delay_endless(tmp_path: Path) -> N
     assert ticks > 80
 
 
-def test_a_stream_by_arrival_does_not_need_a_valid_stamp(tmp_path: Path) -> None:
+def test_a_stream_by_arrival_does_not_need_a_valid_stamp(tmp_path):
     data = b"\0\1\0\0" + struct.pack("<iII4x7d", 0, 2**31, 1, *[0.0] * 6, 1.0)  # nanoseconds beyond a second
     assert exported(bag_of(tmp_path / "bag", {"/pose": POSE}, every(20, 50, "/pose", lambda *_: data)))[1] > 40
 
 
-def test_short_type_names_are_read_as_full_ones_and_refused_in_specs() -> None:
+def test_short_type_names_are_read_as_full_ones_and_refused_in_specs():
     source = SimpleNamespace(topics=(Topic("/a", "sensor_msgs/Image", 1), Topic("/b", "x_msgs/srv/Y_Event", 1)))
 
     assert [t.type for t in merged_topics([source]).values()] == ["sensor_msgs/msg/Image", "x_msgs/srv/Y_Event"]  # type: ignore[list-item]
@@ -241,7 +232,7 @@ def test_short_type_names_are_read_as_full_ones_and_refused_in_specs() -> None:
         load_spec({"robocache": 1, "streams": {"front": {"topic": "/front", "type": "sensor_msgs/Image"}}})
 
 
-def test_a_renamed_storage_file_is_read_and_noted_and_several_are_not(tmp_path: Path) -> None:
+def test_a_renamed_storage_file_is_read_and_noted_and_several_are_not(tmp_path):
     path = recorded(tmp_path / "bag", [0])
     next(path.glob("*.mcap")).rename(path / "other.mcap")
     info = describe(path)
@@ -253,7 +244,7 @@ def test_a_renamed_storage_file_is_read_and_noted_and_several_are_not(tmp_path: 
         describe(path)
 
 
-def test_numeric_fields_of_a_custom_type_are_proposed() -> None:
+def test_numeric_fields_of_a_custom_type_are_proposed():
     text = "std_msgs/Header header\nuint32 rows\nfloat32[] data\nfloat64[9] covariance\nstring name\n"
     text += "float32[] ragged\ngeometry_msgs/Quaternion q\nfloat64 speed\nuint8[] blob\nTail[] tails\n"
     text += "=" * 80 + "\nMSG: my_msgs/Tail\nfloat32 a\nfloat32 b\n"
@@ -273,8 +264,8 @@ def test_numeric_fields_of_a_custom_type_are_proposed() -> None:
     assert others == ["covariance (not a measurement)", "ragged (0 to 2 elements)", "blob (100 elements)"]
 
 
-def test_fields_of_a_type_without_a_rule_become_streams(tmp_path: Path) -> None:
-    def field(time: int, k: int) -> bytes:
+def test_fields_of_a_type_without_a_rule_become_streams(tmp_path):
+    def field(time, k):
         return b"\0\1\0\0" + struct.pack("<iII4x3d", *divmod(time, S), 1, k, -k, 0.5)
 
     types = {"/field": "geometry_msgs/msg/Vector3Stamped"}
@@ -286,7 +277,7 @@ def test_fields_of_a_type_without_a_rule_become_streams(tmp_path: Path) -> None:
     assert ticks > 40
 
 
-def test_one_message_a_topic_is_refused_in_a_complete_sentence(tmp_path: Path) -> None:
+def test_one_message_a_topic_is_refused_in_a_complete_sentence(tmp_path):
     types = {f"/p{n}": POSE for n in range(4)}
     with pytest.raises(RoboCacheError) as caught:
         suggest_spec(describe(bag_of(tmp_path / "bag", types, *(every(1, 1, topic, pose) for topic in types))))
@@ -295,7 +286,7 @@ def test_one_message_a_topic_is_refused_in_a_complete_sentence(tmp_path: Path) -
     )
 
 
-def test_the_spec_suggested_for_a_bag_of_ros_1_is_that_of_the_same_recording_of_ros_2(tmp_path: Path) -> None:
+def test_the_spec_suggested_for_a_bag_of_ros_1_is_that_of_the_same_recording_of_ros_2(tmp_path):
     messages = every(20, 100, "/pose", pose)
     file = tmp_path / "ros1" / "ros2.bag"
     file.parent.mkdir()
@@ -305,7 +296,7 @@ def test_the_spec_suggested_for_a_bag_of_ros_1_is_that_of_the_same_recording_of_
         assert suggest_spec(describe(path)).splitlines()[1:] == expected.splitlines()[1:]  # the first has the name
 
 
-def test_a_topic_of_a_few_moments_is_an_event(tmp_path: Path) -> None:
+def test_a_topic_of_a_few_moments_is_an_event(tmp_path):
     burst = [(topic, time + 1, data) for topic, time, data in every(20, 10, "/burst", lambda _, k: numbers(k))]
     text = suggest_spec(
         describe(bag_of(tmp_path / "bag", {"/pose": POSE, "/burst": ARRAY}, every(20, 500, "/pose", pose), burst))
@@ -313,7 +304,7 @@ def test_a_topic_of_a_few_moments_is_an_event(tmp_path: Path) -> None:
     assert "/burst (std_msgs/msg/Float64MultiArray): 10 messages only, in 0.2 s of the recording: an event" in text
 
 
-def test_a_topic_that_is_often_silent_is_held(tmp_path: Path) -> None:
+def test_a_topic_that_is_often_silent_is_held(tmp_path):
     topics = [every(20, count, f"/pose_{n}", lambda time, k: pose(time, 20 * k)) for n, count in enumerate((200, 75))]
     spec, ticks = exported(bag_of(tmp_path / "bag", {"/pose_0": POSE, "/pose_1": POSE}, *topics))
 
@@ -321,7 +312,7 @@ def test_a_topic_that_is_often_silent_is_held(tmp_path: Path) -> None:
     assert ticks > 190
 
 
-def test_a_tiny_image_keeps_its_size(tmp_path: Path) -> None:
+def test_a_tiny_image_keeps_its_size(tmp_path):
     data = b"\0\1\0\0" + struct.pack("<iII4xIII", 1, 0, 1, 2, 2, 6) + b"mono8\0" + b"\0" * 2
     data += struct.pack("<II4B", 2, 4, 1, 2, 3, 4)
     messages = every(20, 5, "/image", lambda *_: data)
@@ -330,7 +321,7 @@ def test_a_tiny_image_keeps_its_size(tmp_path: Path) -> None:
     assert "size: [2, 2]" in text
 
 
-def test_metadata_with_aliases_is_read(tmp_path: Path) -> None:
+def test_metadata_with_aliases_is_read(tmp_path):
     path = recorded(tmp_path / "bag", [0])
     file = path / "metadata.yaml"
     text = file.read_text().replace("starting_time:", "starting_time: &start", 1)

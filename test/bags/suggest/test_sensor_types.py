@@ -1,10 +1,5 @@
 """What is proposed for the message types of common sensors and controllers, and that it is decoded."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import yaml
@@ -18,7 +13,7 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.decode.definitions import COMMON
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from test.fuzz.mcap_writer import write_mcap
 
 START_NS, STEP_NS, COUNT = 1_700_000_000_000_000_000, 20_000_000, 100
@@ -32,11 +27,11 @@ CONTROLLER = f"std_msgs/Header header\nstring[] joint_names\n{_POINT} reference\
 STORE.register(get_types_from_msg(CONTROLLER, "control_msgs/msg/JointTrajectoryControllerState"))
 
 
-def message(kind: str, stamp_ns: int, **values: Any) -> bytes:
+def message(kind, stamp_ns, **values):
     return bytes(STORE.serialize_cdr(_built(kind, stamp_ns, values), kind))
 
 
-def _built(kind: str, stamp_ns: int, values: dict[str, Any]) -> Any:
+def _built(kind, stamp_ns, values):
     fields = {}
     for name, (node, detail) in STORE.fielddefs[kind][1]:
         value = values.get(name)
@@ -58,7 +53,7 @@ def _built(kind: str, stamp_ns: int, values: dict[str, Any]) -> Any:
     return STORE.types[kind](**fields)
 
 
-def proposed(path: Path, kind: str, values: Any, definition: str = "") -> tuple[FusionSpec, Any, str]:
+def proposed(path, kind, values, definition=""):
     """The suggested spec, the fused rows, and the spec's text."""
     times = [START_NS + k * STEP_NS for k in range(COUNT)]
     given = [("/topic", time, message(kind, time, **values(k))) for k, time in enumerate(times)]
@@ -135,7 +130,7 @@ RAMP = {
 
 
 @pytest.mark.parametrize("kind", RAMP)
-def test_the_numbers_of_a_type_are_proposed_and_decoded(kind: str, tmp_path: Path) -> None:
+def test_the_numbers_of_a_type_are_proposed_and_decoded(kind, tmp_path):
     values, expected = RAMP[kind]
     definition = CONTROLLER if kind.endswith("ControllerState") else ""
     spec, fused, _ = proposed(tmp_path, kind, values, definition)
@@ -144,12 +139,12 @@ def test_the_numbers_of_a_type_are_proposed_and_decoded(kind: str, tmp_path: Pat
     assert np.ptp(fused, axis=0).max() > 0
 
 
-def test_a_type_without_a_header_is_stamped_by_arrival(tmp_path: Path) -> None:
+def test_a_type_without_a_header_is_stamped_by_arrival(tmp_path):
     spec, _, _ = proposed(tmp_path, "geometry_msgs/msg/Twist", RAMP["geometry_msgs/msg/Twist"][0])
     assert {stream.stamp for stream in spec.streams} == {"receive"}
 
 
-def test_values_that_are_infinite_are_left_out_and_named_with_their_number(tmp_path: Path) -> None:
+def test_values_that_are_infinite_are_left_out_and_named_with_their_number(tmp_path):
     values = lambda k: {"ranges": [1.0 + 0.01 * k, np.inf if k % 4 == 0 else 2.0], "range_max": 10.0}  # noqa: E731
     spec, fused, text = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
     assert [(s.field, s.align) for s in spec.streams] == [("ranges[0]", "linear")]
@@ -157,7 +152,7 @@ def test_values_that_are_infinite_are_left_out_and_named_with_their_number(tmp_p
     assert "ranges[1] (NaN or infinite in 25 of 100 messages)" in text
 
 
-def test_a_scan_with_holes_is_left_out_whole(tmp_path: Path) -> None:
+def test_a_scan_with_holes_is_left_out_whole(tmp_path):
     values = lambda k: {  # noqa: E731
         "ranges": [1.0 + 0.01 * k] * 99 + [np.inf],
         "intensities": [float(k % 7)] * 100,
@@ -167,8 +162,8 @@ def test_a_scan_with_holes_is_left_out_whole(tmp_path: Path) -> None:
     assert "ranges (NaN or infinite in 100 of 100 messages, in 1 of 100 values)" in text
 
 
-def test_a_position_of_gps_keeps_its_centimetres(tmp_path: Path) -> None:
-    def values(k: int) -> dict[str, float]:
+def test_a_position_of_gps_keeps_its_centimetres(tmp_path):
+    def values(k):
         return {"latitude": 47.397712 + 1e-8 * k, "longitude": 8.545594 + 1e-8 * k, "altitude": 488.0 + 0.01 * k}
 
     spec, fused, text = proposed(tmp_path, "sensor_msgs/msg/NavSatFix", values)
@@ -181,7 +176,7 @@ def test_a_position_of_gps_keeps_its_centimetres(tmp_path: Path) -> None:
     assert len(np.unique(fused[:, 0])) > 90  # float32 alone has one value for all of them
 
 
-def test_numbers_whose_steps_in_float32_are_coarse_get_an_offset(tmp_path: Path) -> None:
+def test_numbers_whose_steps_in_float32_are_coarse_get_an_offset(tmp_path):
     values = lambda k: {"point": {"x": 465_123.25 + 0.001 * k, "y": 0.001 * k, "z": 0.0}}  # noqa: E731, UTM easting
     spec, fused, _ = proposed(tmp_path, "geometry_msgs/msg/PointStamped", values)
     (stream,) = spec.streams
@@ -190,8 +185,8 @@ def test_numbers_whose_steps_in_float32_are_coarse_get_an_offset(tmp_path: Path)
     assert len(np.unique(fused[:, 0])) > 90
 
 
-def test_an_arm_and_a_gripper_on_one_topic_become_streams_of_their_own(tmp_path: Path) -> None:
-    def values(k: int) -> dict[str, Any]:
+def test_an_arm_and_a_gripper_on_one_topic_become_streams_of_their_own(tmp_path):
+    def values(k):
         joints = ["a", "b"] if k % 2 else ["finger"]
         return {"name": joints, "position": [0.01 * k] * len(joints)}
 

@@ -1,9 +1,6 @@
 """Which poses a first spec has, by the frames of a recording; and the tree of frames itself."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,19 +20,19 @@ TF = "tf2_msgs/msg/TFMessage"
 START_NS = 1_700_000_000_000_000_000
 
 
-def frame(parent: str, kind: str = "moves", period_ms: float = 20.0) -> FrameInfo:
+def frame(parent, kind="moves", period_ms=20.0):
     static = kind == "static"
     return FrameInfo(parent, "/tf_static" if static else "/tf", static, kind == "moves", 10, 50.0, period_ms, 1)
 
 
-def pairs(frames: dict[str, FrameInfo]) -> list[list[str]]:
+def pairs(frames):
     return [stream.keys["frames"] for stream in suggested_poses(frames, "/tf")[0]]
 
 
 ARM = {"link1": frame("base_link"), "link2": frame("link1"), "flange": frame("link2", "static")}
 
 
-def two_arms() -> dict[str, FrameInfo]:
+def two_arms():
     arm = {"arm": "torso", "hand": "{}_arm"}
     return {f"{side}_{name}": frame(arm[name].format(side)) for side in ("left", "right") for name in arm}
 
@@ -66,30 +63,28 @@ FINGERS = {"hand": frame("flange", "static"), **{f"gripper_finger_{side}": frame
         pytest.param(UNKNOWN, [["world", "b"], ["world", "c"]], id="outermost that move, in the root"),
     ],
 )
-def test_poses_are_those_of_end_effectors_bases_or_else_of_the_outermost_frames(
-    frames: dict[str, FrameInfo], expected: list[list[str]]
-) -> None:
+def test_poses_are_those_of_end_effectors_bases_or_else_of_the_outermost_frames(frames, expected):
     assert pairs(frames) == expected
 
 
-def test_limits_follow_the_slowest_transform_of_the_way() -> None:
+def test_limits_follow_the_slowest_transform_of_the_way():
     (stream,), _ = suggested_poses({**ARM, "link1": frame("base_link", period_ms=100)}, "/tf")
     assert (stream.keys["max_gap_ms"], stream.keys["max_age_ms"]) == (400, 600)
 
 
-def test_a_tree_in_which_nothing_moves_has_no_poses() -> None:
+def test_a_tree_in_which_nothing_moves_has_no_poses():
     assert suggested_poses({"a": frame("b", "still")}, "/tf") == ([], "no frame in it moves")
     assert "static transforms" in suggested_poses({"a": frame("b", "static")}, "/tf_static")[1]
 
 
-def test_a_loop_of_frames_is_listed_and_suggested_once() -> None:
+def test_a_loop_of_frames_is_listed_and_suggested_once():
     frames = {"a": frame("b"), "b": frame("a"), "c": frame("root")}
     assert sorted(name for _, name in tree_of(frames)) == ["a", "b", "c", "root"]
     assert ["root", "c"] in pairs(frames)
 
 
 @pytest.fixture
-def recording(tmp_path: Path, tf_message: Callable[..., bytes]) -> Path:
+def recording(tmp_path, tf_message):
     messages = [("/tf_static", START_NS, tf_message((0, "arm", "tool", (0, 0, 1)), (0, "base", "mast", (0, 0, 1))))]
     for k in range(100):
         t = START_NS + k * 10_000_000
@@ -100,7 +95,7 @@ def recording(tmp_path: Path, tf_message: Callable[..., bytes]) -> Path:
     return tmp_path / "arm"
 
 
-def test_frames_are_described_with_parent_rate_and_motion(recording: Path) -> None:
+def test_frames_are_described_with_parent_rate_and_motion(recording):
     frames = describe(recording).frames
     assert {name: (f.parent, f.is_static, f.moves) for name, f in frames.items()} == {
         "arm": ("base", False, True),
@@ -115,7 +110,7 @@ def test_frames_are_described_with_parent_rate_and_motion(recording: Path) -> No
     ]  # fmt: skip
 
 
-def test_a_suggested_pose_has_values_throughout_the_recording(recording: Path) -> None:
+def test_a_suggested_pose_has_values_throughout_the_recording(recording):
     spec = load_spec(yaml.safe_load(suggest_spec(describe(recording))))
     assert spec.stream("tool_pose").frames == ("base", "tool")
     with Bag(recording) as bag:
@@ -133,9 +128,7 @@ def test_a_suggested_pose_has_values_throughout_the_recording(recording: Path) -
         ("stinger_boat", "base_link_pose", ("odom", "base_link")),
     ],
 )
-def test_poses_of_real_recordings_are_unit_quaternions_and_move_without_jumps(
-    name: str, stream: str, frames: tuple[str, str]
-) -> None:
+def test_poses_of_real_recordings_are_unit_quaternions_and_move_without_jumps(name, stream, frames):
     path = Path(RECORDINGS or "") / name
     given = yaml.safe_load(suggest_spec(describe(path)))
     spec = load_spec({**given, "streams": {stream: given["streams"][stream]}})

@@ -1,7 +1,5 @@
 """The CDR reader: encapsulations, strings, padding and bounds, on bytes written by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

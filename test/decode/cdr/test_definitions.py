@@ -1,7 +1,5 @@
 """Message definitions: the common table, texts as bags carry them, installed classes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore

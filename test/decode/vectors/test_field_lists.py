@@ -1,7 +1,5 @@
 """Several fields as one stream, and an offset that is subtracted in float64."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -220,8 +220,7 @@ def test_joints_that_cannot_be_read_are_refused_and_the_next_message_is_not(
 
 
 @pytest.mark.parametrize(
-    ("sent", "changes"),
-    [(["abc", "bca", "abc"], 0), (["abc", "abc", "abcx", "xcba", "abc"], 2), (["abc", "ab"], 1)],
+    ("sent", "changes"), [(["abc", "bca", "abc"], 0), (["abc", "abc", "abcx", "xcba", "abc"], 2), (["abc", "ab"], 1)]
 )
 def test_every_change_of_the_set_of_joints_is_counted(decoder, joints, sent, changes):
     for names in sent:

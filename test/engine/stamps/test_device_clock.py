@@ -1,7 +1,5 @@
 """Stamps of a device's own clock, translated from stamps and arrivals alone."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -15,14 +13,7 @@ MS, S = 1_000_000, 1_000_000_000
 HOST_NS, DEVICE_NS = 1_760_000_000 * S, 5 * S  # a device that has run for five seconds
 
 
-def sampled(
-    seconds=60.0,
-    rate_hz=100.0,
-    skew_ppm=20.0,
-    jitter="uniform",
-    seed=0,
-    device_ns=DEVICE_NS,
-):
+def sampled(seconds=60.0, rate_hz=100.0, skew_ppm=20.0, jitter="uniform", seed=0, device_ns=DEVICE_NS):
     """Stamps, arrivals and true times on the host's clock, in the order of arrival; jitter of 20 ms."""
     rng = np.random.default_rng(seed)
     true = np.arange(round(seconds * rate_hz)) * S / rate_hz

@@ -1,7 +1,5 @@
 """What gives a sample its time: `stamp` in the spec, live and offline."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Resampling in slabs from host memory: the bits of one call on the device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
