@@ -64,8 +64,3 @@ def test_frames_that_are_not_connected_are_named_in_the_refusal(recording):
         run(recording, "ideal", spec)
 
 
-def test_a_recording_without_static_frames_is_read(tmp_path, tf_message):
-    path = tmp_path / "moving"
-    times = [START_NS + k * 20 * MS for k in range(10)]
-    write_bag(path, {"/tf": TF}, [("/tf", t, tf_message((t, "base", "tool", (1, 0, 0)))) for t in times])
-    assert run(path, "ideal")[1][0].tolist() == [1, 0, 0, 0, 0, 0, 1]

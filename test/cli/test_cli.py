@@ -26,11 +26,6 @@ def test_version(robocache):
     assert robocache("--version") == (0, f"robocache_ros {__version__}\n", "")
 
 
-def test_python_dash_m_is_the_same_program():
-    done = subprocess.run(
-        [sys.executable, "-m", "robocache_ros", "--version"], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert done.stdout == f"robocache_ros {__version__}\n"
 
 
 def test_help_names_every_command_and_states_the_exit_codes(robocache):
@@ -79,9 +74,6 @@ def test_check_shows_each_streams_slot(robocache):
     assert re.search(r"^ *23 to 29 +action \(action\)", result.out, re.MULTILINE)
 
 
-def test_schema_is_json(robocache):
-    schema = json.loads(robocache("schema").out)
-    assert "streams" in schema["properties"]
 
 
 def test_export_prints_its_outcome(robocache, tmp_path):

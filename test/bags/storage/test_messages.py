@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import struct
 
 import lz4.frame
 import numpy as np
@@ -11,10 +10,9 @@ import pytest
 from backports import zstd
 
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.storage import codecs, mcap
+from robocache_ros.bags.storage import codecs
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.storage.downloads import StoredFile
 from test.bags.conftest import MS, START_NS
 
 COUNT = 60  # more messages than there are blocks to read them into
@@ -42,11 +40,6 @@ def test_views_have_the_bytes_of_the_messages_and_keep_them_while_they_are_held(
     assert ({type(data) for data in messages}, {type(data) for data in held}) == ({bytes}, {memoryview})
 
 
-def test_a_block_beyond_the_end_of_the_file_is_short(tmp_path):
-    (tmp_path / "file").write_bytes(bytes(100_000))
-    file = StoredFile(tmp_path / "file")
-    assert len(file.block(10_000, 200_000)) == 90_000
-    file.close()
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -62,35 +55,6 @@ def test_data_of_the_declared_size_only_is_decompressed(codec, arrow, monkeypatc
             codecs.decompress(codec, wrong, declared)
 
 
-def test_messages_are_found_with_and_without_indexes():
-    records = [bytes([5]) + struct.pack("<QHIQQ", 22 + k, k % 3, k, 100 + k, 0) + bytes(k) for k in range(9)]
-    records.insert(4, bytes([4]) + struct.pack("<Q", 6) + b"schema")
-    places = np.cumsum([0, *map(len, records)]).tolist()[:-1]
-    content = b"".join(records)
-    entries = [
-        (struct.unpack_from("<HIQ", record, 9), place)
-        for record, place in zip(records, places, strict=True)
-        if record[0] == 5
-    ]
-    listed = b""
-    for key in range(3):
-        pairs = b"".join(struct.pack("<QQ", head[2], at) for head, at in entries if head[0] == key)
-        listed += bytes([7]) + struct.pack("<QHI", 6 + len(pairs), key, len(pairs)) + pairs
-
-    found, exactly = mcap.indexed_messages(content, listed)
-    walked, complete = mcap.walked_messages(content)
-
-    assert exactly
-    assert complete
-    assert found is not None
-    assert list(zip(*(column.tolist() for column in found), strict=True)) == walked
-    assert mcap.are_indexed(walked, listed)
-    assert [content[a:b] for a, b in zip(found.starts, found.stops, strict=True)] == [bytes(k) for k in range(9)]
-    assert mcap.indexed_messages(content, listed[: len(listed) // 2])[0] is None
-    assert not mcap.are_indexed(walked, listed[: len(listed) // 2])
-    wrong = listed.replace(struct.pack("<Q", 104), struct.pack("<Q", 99))
-    assert mcap.indexed_messages(content, wrong)[1] is False
-    assert not mcap.are_indexed(walked, wrong)
 
 
 DAMAGE = {

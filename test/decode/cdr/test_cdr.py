@@ -45,34 +45,58 @@ def test_bytes_shorter_than_the_encapsulation_are_refused(stream_of, data):
     assert error.value.cause == "truncated"
 
 
-def test_byte_order_follows_the_encapsulation(stream_of):
-    assert decode(stream_of, "int16 x", "0102", "00010000") == [0x0201]
-    assert decode(stream_of, "int16 x", "0102", "00000000") == [0x0102]
+LINE = "=" * 80
+ONE = "000000000000f03f"  # 1.0
+STRUCTS = f"string[2] s\nPair[2] p\nuint8 x\n{LINE}\nMSG: my_msgs/Pair\nuint8 a\nuint16[] b"
+MIXED = f"Mixed x\n{LINE}\nMSG: my_msgs/Mixed\nuint8 a\nint32 b\nbool c\nfloat32 d"
+LONG = f"Mixed[100] m\nuint8 x\n{LINE}\nMSG: my_msgs/Mixed\nuint8 a\nint32 b"
+POSES = f"Pose[3] p\n{LINE}\nMSG: my_msgs/Pose\nstring s\nfloat32 v"
 
 
-def test_doubles_are_aligned_to_the_payload_and_not_to_the_message(stream_of):
-    assert decode(stream_of, "uint8 a\nfloat64 x", "01 00000000000000 000000000000f03f") == [1.0]
+@pytest.mark.parametrize(
+    ("definition", "payload", "keys", "expected"),
+    [
+        ("int16 x", "0102", {}, [0x0201]),
+        ("int16 x", "0102", {"head": "00000000"}, [0x0102]),  # big endian
+        ("uint8 a\nfloat64 x", f"01 00000000000000 {ONE}", {}, [1]),  # aligned to the payload, not to the message
+        *(
+            ("string s\nfloat64 x", f"{n:02x}000000" + "61" * (n - 1) + "00" + "00" * (-(4 + n) % 8) + ONE, {}, [1])
+            for n in range(1, 10)  # padding after a string follows its length
+        ),
+        ("float64[] a\nuint8 x", "00000000 07", {}, [7]),  # an empty sequence is not padded for its elements
+        ("string s\nuint8 x", "00000000 07", {}, [7]),  # a string of length zero is empty
+        (STRUCTS, "02000000 6100 0000 01000000 00 01 0000 01000000 0500 02 00 00000000 09", {}, [9]),
+        (MIXED, "07 000000 feffffff ff 000000 0000803f", {"dim": 4}, [7, -2, 1, 1]),
+        (LONG, "01000000 02000000" * 100 + "09", {}, [9]),  # walked element by element
+        (
+            POSES,
+            "".join(f"01000000 00 000000 {v}" for v in ("0000a040", "0000c040", "0000e040")),
+            {"field": "p[2].v"},
+            [7],
+        ),
+    ],
+    ids=range(18),
+)
+def test_a_field_is_read_behind_what_stands_before_it(stream_of, definition, payload, keys, expected):
+    assert decode(stream_of, definition, payload, **keys) == expected
 
 
-@pytest.mark.parametrize("length", range(1, 10))
-def test_padding_after_a_string_follows_its_length(stream_of, length):
-    text = f"{length:02x}000000" + "61" * (length - 1) + "00"
-    padding = "00" * (-(4 + length) % 8)
-    assert decode(stream_of, "string s\nfloat64 x", text + padding + "000000000000f03f") == [1.0]
-
-
-def test_an_empty_sequence_is_not_padded_for_its_elements(stream_of):
-    assert decode(stream_of, "float64[] a\nuint8 x", "00000000 07") == [7]
-
-
-def test_a_string_of_length_zero_is_empty(stream_of):
-    assert decode(stream_of, "string s\nuint8 x", "00000000 07") == [7]
-
-
-def test_a_string_without_its_closing_nul_is_refused(stream_of):
-    with pytest.raises(DecodeError, match="has no closing NUL") as error:
-        decode(stream_of, "string s\nuint8 x", "02000000 6161 07")
-    assert error.value.cause == "bad_string"
+@pytest.mark.parametrize(
+    ("definition", "payload", "dim", "cause"),
+    [
+        ("string s\nuint8 x", "02000000 6161 07", 1, "bad_string"),  # no closing NUL
+        ("string<=2 s\nuint8 x", "04000000 61616100 07", 1, "bad_length"),
+        ("uint8[<=2] a\nuint8 x", "03000000 010203 07", 1, "bad_length"),
+        ("string[<=1] a\nuint8 x", "02000000 0100000000000000 0100000000000000 07", 1, "bad_length"),
+        ("uint8[<=2] x", "03000000 010203", 3, "bad_length"),  # also where it is read
+        *((f"{kind}\nuint8 x", "ffffffff 07", 1, "truncated")
+          for kind in ("string s", "uint8[] a", "string[] a", "float64[] a")),
+    ],
+)  # fmt: skip
+def test_a_length_beyond_its_bound_or_the_message_is_refused(stream_of, definition, payload, dim, cause):
+    with pytest.raises(DecodeError) as error:
+        decode(stream_of, definition, payload, dim=dim)
+    assert error.value.cause == cause
 
 
 def test_a_joint_name_that_is_not_utf8_is_refused(stream_of, cdr):
@@ -81,57 +105,6 @@ def test_a_joint_name_that_is_not_utf8_is_refused(stream_of, cdr):
     with pytest.raises(DecodeError, match="not UTF-8") as error:
         make_decoder(stream_of(kind, names=["abc"])).decode_cdr(data)
     assert error.value.cause == "bad_string"
-
-
-@pytest.mark.parametrize(
-    ("definition", "payload"),
-    [
-        ("string<=2 s\nuint8 x", "04000000 61616100 07"),
-        ("uint8[<=2] a\nuint8 x", "03000000 010203 07"),
-        ("string[<=1] a\nuint8 x", "02000000 0100000000000000 0100000000000000 07"),
-    ],
-)
-def test_more_than_a_bound_allows_is_refused(stream_of, definition, payload):
-    with pytest.raises(DecodeError) as error:
-        decode(stream_of, definition, payload)
-    assert error.value.cause == "bad_length"
-
-
-def test_a_bounded_sequence_longer_than_its_bound_is_refused_where_it_is_read(stream_of):
-    with pytest.raises(DecodeError) as error:
-        decode(stream_of, "uint8[<=2] x", "03000000 010203", dim=3)
-    assert error.value.cause == "bad_length"
-
-
-def test_a_length_beyond_the_message_is_refused(stream_of):
-    for definition in ("string s\nuint8 x", "uint8[] a\nuint8 x", "string[] a\nuint8 x", "float64[] a\nuint8 x"):
-        with pytest.raises(DecodeError) as error:
-            decode(stream_of, definition, "ffffffff 07")
-        assert error.value.cause == "truncated"
-
-
-def test_arrays_of_strings_and_of_mixed_structs_are_walked(stream_of):
-    definition = "string[2] s\nPair[2] p\nuint8 x\n" + "=" * 80 + "\nMSG: my_msgs/Pair\nuint8 a\nuint16[] b"
-    texts = "02000000 6100 0000 01000000 00 "
-    pairs = "01 0000 01000000 0500 02 00 00000000 "
-    assert decode(stream_of, definition, texts + pairs + "09") == [9]
-
-
-def test_numbers_of_several_kinds_become_one_vector(stream_of):
-    definition = "Mixed x\n" + "=" * 80 + "\nMSG: my_msgs/Mixed\nuint8 a\nint32 b\nbool c\nfloat32 d"
-    payload = "07 000000 feffffff ff 000000 0000803f"
-    assert decode(stream_of, definition, payload, dim=4) == [7.0, -2.0, 1.0, 1.0]
-
-
-def test_long_arrays_of_mixed_structs_are_walked_element_by_element(stream_of):
-    definition = "Mixed[100] m\nuint8 x\n" + "=" * 80 + "\nMSG: my_msgs/Mixed\nuint8 a\nint32 b"
-    assert decode(stream_of, definition, "01000000 02000000" * 100 + "09") == [9]
-
-
-def test_an_element_of_a_fixed_array_can_be_named(stream_of):
-    definition = "Pose[3] p\n" + "=" * 80 + "\nMSG: my_msgs/Pose\nstring s\nfloat32 v"
-    poses = "".join(f"01000000 00 000000 {np.float32(i).tobytes().hex()}" for i in (5, 6, 7))
-    assert decode(stream_of, definition, poses, field="p[2].v") == [7.0]
 
 
 def plain(value):

@@ -43,23 +43,26 @@ def values(data, **keys):
     return make_decoder(stream(**keys), DEFINITIONS).decode_cdr(data).value.tolist()
 
 
-def test_several_fields_become_one_vector_in_the_order_of_the_list():
-    assert values(rig(), field=["d[3]", "a", "b.c", "d[1]"]) == [3, 1.5, 2.5, 1]
+@pytest.mark.parametrize(
+    ("keys", "labels", "expected"),
+    [
+        ({"field": ["d[3]", "a", "b.c", "d[1]"]}, ("d[3]", "a", "b.c", "d[1]"), [3, 1.5, 2.5, 1]),
+        (
+            {"field": ["a", "b.position"]},
+            ("a", "b.position.x", "b.position.y", "b.position.z"),
+            [1.5, 10, 20, 30],
+        ),
+        ({"field": ["d", "a"], "dim": 5}, None, [0, 1, 2, 3, 1.5]),
+        ({"field": ["parts[2].c", "parts[0].c"]}, None, [102, 100]),
+    ],
+)
+def test_several_fields_become_one_vector_in_the_order_of_the_list(keys, labels, expected):
+    assert labels is None or stream(**keys).components == labels
+    assert stream(**keys).dim == len(expected)
+    assert values(rig(), **keys) == expected
 
 
-def test_the_labels_of_several_fields_are_their_paths():
-    assert stream(field=["a", "b.c", "d[3]"]).components == ("a", "b.c", "d[3]")
-    assert stream(field=["a", "b.position"]).components == ("a", "b.position.x", "b.position.y", "b.position.z")
-
-
-def test_fields_of_several_values_count_with_all_of_them():
-    assert stream(field=["a", "b.position"]).dim == 4
-    assert values(rig(), field=["a", "b.position"]) == [1.5, 10, 20, 30]
-    assert values(rig(), field=["d", "a"], dim=5) == [0, 1, 2, 3, 1.5]
-
-
-def test_elements_of_a_list_of_messages_become_one_vector():
-    assert values(rig(), field=["parts[2].c", "parts[0].c"]) == [102, 100]
+def test_a_list_of_messages_that_is_too_short_is_refused():
     with pytest.raises(RoboCacheError, match=r"no element \[2\] among 2"):
         values(rig(parts=2), field=["parts[2].c", "parts[0].c"])
 
@@ -113,9 +116,3 @@ def test_a_latitude_without_an_offset_is_refused(field):
         keys["dim"] = 1
     with pytest.raises(RoboCacheError, match=r"offset: missing; float32 rounds l.*itude to about a metre"):
         load_spec({"robocache": 1, "streams": {"fix": keys}})
-
-
-def test_a_spec_with_a_list_of_fields_reads_back_the_same():
-    given = {"topic": "/rig", "type": KIND, "field": ["a", "b.c"], "offset": [1.5, 2.0]}
-    spec = load_spec({"robocache": 1, "streams": {"rig": given}})
-    assert load_spec(spec.to_dict()) == spec

@@ -1,14 +1,14 @@
 """Every kernel of the vector operations compiles without a warning; its arguments have the layout of the headers."""
 
 import ctypes
-from ctypes import Structure, c_char, c_double, c_int, c_longlong, c_void_p
+from ctypes import c_longlong
 
 import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import tick
-from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, fields_of, filled_packer, load_source, packer
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, fields_of, load_source, packer
 from robocache_ros.ops.image import cuda as image
 from robocache_ros.ops.resample import cuda as resample
 from robocache_ros.ops.resample.cuda import Key, StreamKey, make_plan
@@ -136,29 +136,6 @@ def test_sizes_and_offsets_are_those_of_the_header(measure, number):
     sizes = {"P": 8, "l": 8, "q": 8, "d": 8, "f": 4, "i": 4, "I": 4}
     wanted = {field.path: (field.offset, sizes[field.letter]) for field in fields}
     assert {field.path: tuple(found[1 + 2 * i : 3 + 2 * i]) for i, field in enumerate(fields)} == wanted
-
-
-class Inner(Structure):
-    _fields_ = (("letter", c_char), ("number", c_double))
-
-
-class Outer(Structure):
-    _fields_ = (("first", c_int), ("inner", Inner * 2), ("pointer", c_void_p), ("last", c_int))
-
-
-def test_a_packer_puts_each_number_where_the_structure_has_it():
-    outer = Outer.from_buffer_copy(packer(Outer).pack(1, b"a", 2.5, b"b", 3.5, 4, 5))
-    assert (outer.first, outer.pointer, outer.last) == (1, 4, 5)
-    assert [(inner.letter, inner.number) for inner in outer.inner] == [(b"a", 2.5), (b"b", 3.5)]
-
-
-def test_a_filled_packer_puts_given_numbers_between_the_bytes_of_its_template():
-    template = Outer(7, ((b"c", 8.5), (b"d", 9.5)), 10, 11)
-    layout, between = filled_packer(template, {"first", "number", "last"})
-    arguments = (1, between[0], 2.5, between[1], 3.5, between[2], 5, between[3])
-    packed = Outer.from_buffer_copy(layout.pack(*arguments))
-    assert (packed.first, packed.pointer, packed.last) == (1, 10, 5)
-    assert [(inner.letter, inner.number) for inner in packed.inner] == [(b"c", 2.5), (b"d", 3.5)]
 
 
 @pytest.mark.slow
