@@ -62,5 +62,3 @@ def test_frames_that_are_not_connected_are_named_in_the_refusal(recording):
     spec = {**SPEC, "streams": {"ee": {**SPEC["streams"]["ee"], "frames": ["map", "tool"]}}}
     with pytest.raises(RoboCacheError, match="ee: no transform from base to map"):
         run(recording, "ideal", spec)
-
-

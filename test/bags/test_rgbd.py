@@ -5,7 +5,6 @@ import io
 import numpy as np
 import pytest
 import torch
-from rosbags.typesys import Stores, get_typestore
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
@@ -14,46 +13,41 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_depth
 from robocache_ros.spec import load_spec
 from test.bags.conftest import MS, START_NS
+from test.fuzz.messages import serialize
 
-STORE = get_typestore(Stores.LATEST)
 HEIGHT, WIDTH, FRAMES = 12, 16, 15
 CAMERA = (14.0, 15.0, 7.5, 5.5)
 GRID = {"origin_m": [-1, -1, 0], "size_m": 0.125, "shape": [16, 16, 24]}
-IMAGE, INFO, TF = "sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo", "tf2_msgs/msg/TFMessage"
+IMAGE, COMPRESSED, INFO = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
+TF = "tf2_msgs/msg/TFMessage"
 # Half a turn about x, then a quarter about z, by quaternions that float32 does not hold.
 MAST = ("base_link", "mast", (0.1, -0.2, 2.1), (0.0, 0.0, 0.6, 0.8))
 HEAD = ("mast", "optical", (0.05, 0.0, 0.3), (1.0, 0.0, 0.0, 0.0))
 
 
-def make(kind, *values):
-    return STORE.types[kind](*values)
-
-
 def header(stamp_ns, frame="optical"):
-    return make("std_msgs/msg/Header", make("builtin_interfaces/msg/Time", *divmod(stamp_ns, 10**9)), frame)
+    return {"stamp": dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True)), "frame_id": frame}
 
 
 def image(stamp_ns, pixels, encoding):
-    data = np.ascontiguousarray(pixels).view(np.uint8).reshape(-1)
-    shape = (HEIGHT, WIDTH, encoding, 0, data.size // HEIGHT)
-    return bytes(STORE.serialize_cdr(make(IMAGE, header(stamp_ns), *shape, data), IMAGE))
+    shape = {"height": HEIGHT, "width": WIDTH, "encoding": encoding, "step": pixels.nbytes // HEIGHT}
+    return serialize(IMAGE, {"header": header(stamp_ns), **shape, "data": pixels.tobytes()})
 
 
 def info(stamp_ns):
     fx, fy, cx, cy = CAMERA
-    k, p = np.array([fx, 0, cx, 0, fy, cy, 0, 0, 1]), np.array([fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0])
-    roi = make("sensor_msgs/msg/RegionOfInterest", 0, 0, 0, 0, False)
-    rest = (HEIGHT, WIDTH, "plumb_bob", np.zeros(5), k, np.eye(3).ravel(), p, 0, 0, roi)
-    return bytes(STORE.serialize_cdr(make(INFO, header(stamp_ns), *rest), INFO))
+    k, p = [fx, 0, cx, 0, fy, cy, 0, 0, 1], [fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0]
+    return serialize(INFO, {"header": header(stamp_ns), "height": HEIGHT, "width": WIDTH, "k": k, "p": p})
 
 
-def transforms(*entries):
-    made = []
-    for parent, child, at, turn in entries:
-        moved, turned = make("geometry_msgs/msg/Vector3", *at), make("geometry_msgs/msg/Quaternion", *turn)
-        pose = make("geometry_msgs/msg/Transform", moved, turned)
-        made.append(make("geometry_msgs/msg/TransformStamped", header(0, parent), child, pose))
-    return bytes(STORE.serialize_cdr(make(TF, made), TF))
+def compressed(stamp_ns, depth):
+    """A compressedDepth image, as compressed_depth_image_transport writes 16UC1."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(depth).save(file, "PNG")
+    packed = {"format": "16UC1; compressedDepth png", "data": bytes(12) + file.getvalue()}
+    return serialize(COMPRESSED, {"header": header(stamp_ns), **packed})
 
 
 def scene(k, dtype=np.uint16):
@@ -65,14 +59,14 @@ def scene(k, dtype=np.uint16):
 
 
 @pytest.fixture
-def record(tmp_path):
+def record(tmp_path, tf_message):
     """Writes half a second of a 30 Hz camera whose colour comes 4 ms after its depth."""
 
     def write(dtype=np.uint16, frames=(), lost=(), packed=False):
         types = {"/depth": IMAGE, "/info": INFO, "/color": IMAGE}
         messages = []
         if packed:
-            types["/depth"] = "sensor_msgs/msg/CompressedImage"
+            types["/depth"] = COMPRESSED
         if frames:
             types["/tf_static"] = TF
         for k in range(FRAMES):
@@ -85,21 +79,10 @@ def record(tmp_path):
             if k not in lost:
                 messages.append(("/color", stamp + 7 * MS, image(stamp + MS, color, "rgb8")))
         # The first transform comes late, as where a recorder was told of it after the camera's topics.
-        messages += [("/tf_static", START_NS + (90 + k) * MS, transforms(one)) for k, one in enumerate(frames)]
+        messages += [("/tf_static", START_NS + (90 + k) * MS, tf_message((0, *one))) for k, one in enumerate(frames)]
         return write_bag(tmp_path / "bag", types, sorted(messages, key=lambda message: message[1]))
 
     return write
-
-
-def compressed(stamp_ns, depth):
-    """A compressedDepth image, as compressed_depth_image_transport writes 16UC1."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(depth).save(file, "PNG")
-    kind = "sensor_msgs/msg/CompressedImage"
-    data = np.frombuffer(bytes(12) + file.getvalue(), np.uint8)
-    return bytes(STORE.serialize_cdr(make(kind, header(stamp_ns), "16UC1; compressedDepth png", data), kind))
 
 
 def spec(type_=IMAGE, **keys):
@@ -141,7 +124,7 @@ def matrix(*entries):
 
 @pytest.mark.parametrize(("dtype", "packed"), [(np.uint16, False), (np.float32, False), (np.uint16, True)])
 def test_a_grid_is_that_of_the_image_at_its_stamp(record, dtype, packed):
-    grids = fused(record(dtype, packed=packed), spec("sensor_msgs/msg/CompressedImage" if packed else IMAGE))
+    grids = fused(record(dtype, packed=packed), spec(COMPRESSED if packed else IMAGE))
     assert len(grids) >= FRAMES - 2
     for stamp, grid in grids.items():
         assert torch.equal(grid, expected((stamp - START_NS) // (33 * MS), dtype))

@@ -1,7 +1,6 @@
 """`robocache calibrate`: its table, its patch, its document, and where its spec comes from."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 import yaml
@@ -10,9 +9,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import load_spec
 from test.bags.moving_robot import Robot, record, spec
-from test.cli.conftest import BAG, SPEC, Finished
-
-Command = Callable[..., Finished]
+from test.cli.conftest import BAG, SPEC
 
 
 @pytest.fixture(scope="module")

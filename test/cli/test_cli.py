@@ -26,8 +26,6 @@ def test_version(robocache):
     assert robocache("--version") == (0, f"robocache_ros {__version__}\n", "")
 
 
-
-
 def test_help_names_every_command_and_states_the_exit_codes(robocache):
     out = robocache("--help").out
     for command in ("info", "export", "report", "check", "schema", "env", "self-test", "play", "demo"):
@@ -72,8 +70,6 @@ def test_check_shows_each_streams_slot(robocache):
     assert "48 columns" in result.out
     assert re.search(r"^ *0 to 6 +joint_position", result.out, re.MULTILINE)
     assert re.search(r"^ *23 to 29 +action \(action\)", result.out, re.MULTILINE)
-
-
 
 
 def test_export_prints_its_outcome(robocache, tmp_path):

@@ -6,18 +6,16 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from robocache_ros.bags.write import write_bag
-from robocache_ros.spec import FusionSpec, load_spec
-from test.cli.conftest import Finished
+from robocache_ros.spec import load_spec
+from test.fuzz.messages import serialize
 
-Robocache = Callable[..., Finished]
 START_NS, MS = 1_700_000_000_000_000_000, 1_000_000
-FLOAT, JOINTS, TWIST = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState", "geometry_msgs/msg/Twist"
+FLOAT, JOINTS = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState"
 RECORDINGS = os.environ.get("ROBOCACHE_RECORDINGS")
 
 
@@ -60,26 +58,10 @@ class Recording:
         return write_bag(path, self.types, messages, definitions=self.definitions)
 
 
-def joints(names, stamp_ns, positions):
-    """A JointState in CDR, without velocities and efforts."""
-    data = b"\0\1\0\0" + struct.pack("<iII", *divmod(stamp_ns, 10**9), 1) + b"\0"
-
-    def align(size):
-        nonlocal data
-        data += b"\0" * (-(len(data) - 4) % size)
-
-    align(4)
-    data += struct.pack("<I", len(names))
-    for name in names:
-        align(4)
-        data += struct.pack("<I", len(name) + 1) + name.encode() + b"\0"
-    for values in (positions, (), ()):
-        align(4)
-        data += struct.pack("<I", len(values))
-        if values:
-            align(8)
-            data += struct.pack(f"<{len(values)}d", *values)
-    return data
+def joints(stamp_ns, position):
+    """A JointState of one joint in CDR, without velocity and effort."""
+    stamp = dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True))
+    return serialize(JOINTS, {"header": {"stamp": stamp}, "name": ["j"], "position": [position]})
 
 
 @pytest.fixture
@@ -105,10 +87,6 @@ def exported(robocache, tmp_path):
         return robocache("export", *paths, "--jobs", 1, "--no-report", *options)
 
     return run
-
-
-First = Callable[..., tuple[FusionSpec, str, Finished]]
-Exported = Callable[..., Finished]
 
 
 def sine(k):
@@ -213,8 +191,8 @@ def test_one_slow_topic_does_not_delay_the_others(first, exported):
 def test_one_late_topic_is_held_and_named_and_does_not_delay_the_others(first):
     recording = Recording()
     for name in ("a", "b", "c"):
-        recording.add(f"/{name}/joint_states", JOINTS, 50, lambda k: joints(["j"], START_NS + 20 * k * MS, [sine(k)]))
-    recording.add("/odd/joint_states", JOINTS, 50, lambda k: joints(["j"], START_NS + (20 * k - 2000) * MS, [sine(k)]))
+        recording.add(f"/{name}/joint_states", JOINTS, 50, lambda k: joints(START_NS + 20 * k * MS, sine(k)))
+    recording.add("/odd/joint_states", JOINTS, 50, lambda k: joints(START_NS + (20 * k - 2000) * MS, sine(k)))
     spec, text, _ = first(recording)
 
     assert spec.delay_ms <= 30
@@ -225,7 +203,7 @@ def test_one_late_topic_is_held_and_named_and_does_not_delay_the_others(first):
 def test_positions_in_ticks_of_a_servo_have_no_unit(first):
     recording = Recording()
     for name, value in (("servo", lambda k: round(2048 + 900 * sine(k))), ("arm", sine)):
-        data = lambda k, value=value: joints(["j"], START_NS + 20 * k * MS, [value(k)])  # noqa: E731
+        data = lambda k, value=value: joints(START_NS + 20 * k * MS, value(k))  # noqa: E731
         recording.add(f"/{name}/joint_states", JOINTS, 50, data)
     spec, _, _ = first(recording)
 

@@ -1,7 +1,6 @@
 """NaN and infinity in numeric streams: no values, from `info` to the loaders of an export."""
 
 import json
-import struct
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import yaml
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import open_dataset
 from robocache_ros.engine import Ingest
+from test.fuzz.messages import serialize
 
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -20,15 +20,10 @@ BAD = (10, 11, 12, 40)  # numbers of the messages in which joint b has no effort
 
 def joint_state(stamp_ns, effort_b, effort_c):
     """A JointState of a, b and c in CDR; the positions and the effort of a are finite."""
-    names = b"".join(struct.pack("<I", 2) + name + b"\0" + bytes(2) for name in (b"a", b"b", b"c"))
-    seconds, nanoseconds = divmod(stamp_ns, 10**9)
-    head = struct.pack("<iIIB3xI", seconds, nanoseconds, 1, 0, 3) + names
-    position, effort = (stamp_ns - START_NS) / 1e9, (effort_b, effort_c)
-    body = head + struct.pack("<I", 3)
-    body += bytes(-len(body) % 8) + struct.pack("<3d", position, -position, 0.5)
-    body += struct.pack("<II", 0, 3)
-    body += bytes(-len(body) % 8) + struct.pack("<3d", 2 * position, *effort)
-    return b"\0\1\0\0" + body
+    stamp = dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True))
+    at = (stamp_ns - START_NS) / 1e9
+    values = {"name": ["a", "b", "c"], "position": [at, -at, 0.5], "effort": [2 * at, effort_b, effort_c]}
+    return serialize(JOINTS["type"], {"header": {"stamp": stamp}, **values})
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import flags_of, keys_of, read_values
-from test.cli.conftest import BAG, ROOT, SPEC, Finished
+from test.cli.conftest import BAG, ROOT, SPEC
 
 SECTION = "dataset: {media: none, task: lift the cube, split_s: 1, action_offset: 1, preset: 12, formats: [lerobot]}\n"
 FLAGS = ["--media", "none", "--split", "1", "--action-offset", "1", "--preset", "12", "--format", "lerobot", "--task"]
@@ -252,9 +251,6 @@ def test_a_yaw_in_degrees_crosses_the_wrap_and_not_the_whole_range(robocache, tm
     assert np.abs(apart[between]).max() < 1e-3  # the wrap, in float32
     assert low <= sample["fused"].min()
     assert sample["fused"].max() <= low + 360
-
-
-Run = Callable[..., Finished]
 
 
 @pytest.fixture

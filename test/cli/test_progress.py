@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from robocache_ros.cli.progress import EVERY_S, JsonLog, Lines, Tally, duration
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Advanced, Converted, Ended, Failed, Merging, Started
-from test.cli.conftest import BAG, SPEC, Finished
+from test.cli.conftest import BAG, SPEC
 
 A, B, C = (PlannedRecording(Path(name)) for name in "abc")
 
@@ -85,9 +84,6 @@ def test_the_log_has_an_object_for_each_event():
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (700, "12 min"), (11_100, "3 h 5 min")])
 def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
-
-
-Run = Callable[..., Finished]
 
 
 @pytest.fixture

@@ -71,50 +71,44 @@ def dataset(tmp_path):
     return ExportResult(tmp_path, (Episode(),), 0.1)
 
 
-def held(checks):
-    return [check.passed for check in checks]
+ALL = Comparison(20, 20, ())
 
 
-def test_everything_held_is_said_so(dataset):
-    assert held(checks_of(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset)) == [True] * 5
+def slower(seen):
+    seen.newest_s += 0.1
+    return seen
 
 
-def test_a_missed_tick_fails_the_check(dataset):
-    assert not held(checks_of(live(missing=[7]), SPEC, 1.0, Comparison(20, 19, ()), dataset))[0]
+@pytest.mark.parametrize(
+    ("seen", "comparison", "failing"),
+    [
+        (live(), ALL, []),
+        (live(missing=[7]), Comparison(20, 19, ()), [0]),
+        (live(invalid=10), ALL, [1]),  # a stream that is mostly invalid
+        (live(), Comparison(20, 20, (T0,)), [2]),  # a tick that differs
+        (live(), Comparison(200, 20, ()), [2]),  # too few ticks
+        (slower(live()), ALL, [0]),  # another rate
+    ],
+)
+def test_each_check_fails_for_what_it_is_about(dataset, seen, comparison, failing):
+    checks = checks_of(seen, SPEC, 1.0, comparison, dataset)
+    assert [number for number, check in enumerate(checks) if not check.passed] == failing
 
 
-def test_missed_ticks_are_followed_by_advice(dataset):
+def test_missed_ticks_are_followed_by_advice_and_counted(dataset):
     assert advice(live(), 1.0) == []
     assert "--rate 0.5" in advice(live(missing=[7]), 1.0)[0]
-
-
-def test_ticks_that_were_not_published_are_counted(dataset):
     text = checks_of(live(), SPEC, 1.0, Comparison(20, 15, (T0,)), dataset)[2].text
     assert text == "14 ticks equal the offline ones bit for bit, 1 differ, 5 were not published"
 
 
-def test_another_rate_fails_the_check(dataset):
-    slow = live()
-    slow.newest_s += 0.1
-    assert not held(checks_of(slow, SPEC, 1.0, Comparison(20, 20, ()), dataset))[0]
-
-
-def test_a_stream_that_is_mostly_invalid_fails(dataset):
-    assert not held(checks_of(live(invalid=10), SPEC, 1.0, Comparison(20, 20, ()), dataset))[1]
-
-
-def test_a_differing_tick_or_too_few_of_them_fail_the_parity(dataset):
-    assert not Comparison(20, 20, (T0,)).same
-    assert not Comparison(200, 20, ()).same
-
-
 def test_a_report_that_is_not_there_fails(dataset):
     (dataset.out / "report.html").unlink()
-    assert not held(checks_of(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset))[4]
+    assert not checks_of(live(), SPEC, 1.0, ALL, dataset)[4].passed
 
 
 def test_ticks_compare_equal_to_their_own_recording():
-    assert compare(live().ticks, frames(), SPEC) == Comparison(20, 20, ())
+    assert compare(live().ticks, frames(), SPEC) == ALL
 
 
 @pytest.mark.parametrize("part", ["fused", "valid", "age_ns", "front"])

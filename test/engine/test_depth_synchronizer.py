@@ -75,28 +75,6 @@ def test_a_pair_is_stamped_as_its_depth_image():
     assert (sample.stamp_ns, sample.frame_id) == (T0, "optical")
 
 
-@pytest.mark.parametrize(
-    ("colors", "expected"),
-    [
-        ([0], [(10, 0)]),
-        ([5, 12], [(10, 12)]),
-        ([8, 12], [(10, 8)]),
-        ([31], []),
-        ([30], [(10, 30)]),
-        ([10, 9], [(10, 10)]),
-    ],
-)
-def test_the_nearest_colour_within_pair_ms_is_taken_the_earlier_of_two(colors, expected):
-    messages = [("color", at * MS) for at in colors] + [("depth", 10 * MS), ("color", 40 * MS)]
-    assert pairs(synchronizer(), messages) == [(d * MS, c * MS) for d, c in expected]
-
-
-def test_depth_waits_while_a_nearer_colour_may_come():
-    made = synchronizer()
-    assert pairs(made, [("color", 5 * MS), ("depth", 10 * MS)]) == []
-    assert pairs(made, [("color", 11 * MS)]) == [(10 * MS, 11 * MS)]
-
-
 def test_a_lost_colour_image_costs_its_depth_image_and_no_other():
     made = synchronizer()
     sent = [(kind, k * 33 * MS) for k in range(6) for kind in ("depth", "color") if (kind, k) != ("color", 2)]

@@ -1,7 +1,5 @@
 """Messages of a recording that are pushed together: what the engine has and what is counted is as one by one."""
 
-import struct
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from robocache_ros.decode import ImagePayload
 from robocache_ros.engine import FusionEngine, Ingest, offline
 from robocache_ros.spec import load_spec
+from test.fuzz.messages import serialize
 
 T0 = 1_760_000_000 * 10**9
 MS = 1_000_000
@@ -27,23 +26,9 @@ STREAMS = {
 def joint_state(stamp_ns, names="ab", values=(1.0, 2.0), order="<", nanoseconds=None, frame="base"):
     """A JointState in CDR, with position and velocity."""
     seconds, rest = divmod(stamp_ns, 10**9)
-    body = struct.pack(f"{order}iI", seconds, rest if nanoseconds is None else nanoseconds)
-
-    def text(body, value):
-        body += bytes(-len(body) % 4)
-        return body + struct.pack(f"{order}I", len(value) + 1) + value.encode() + b"\0"
-
-    def numbers(body, values):
-        body += bytes(-len(body) % 4) + struct.pack(f"{order}I", len(values))
-        return body + bytes(-len(body) % 8) + struct.pack(f"{order}{len(values)}d", *values) if values else body
-
-    body = text(body, frame)
-    body += bytes(-len(body) % 4) + struct.pack(f"{order}I", len(names))
-    for name in names:
-        body = text(body, name)
-    for listed in (values, values, ()):
-        body = numbers(body, listed)
-    return bytes([0, order == "<", 0, 0]) + body
+    stamp = {"sec": seconds, "nanosec": rest if nanoseconds is None else nanoseconds}
+    joints = {"name": list(names), "position": values, "velocity": values}
+    return serialize(JOINTS["type"], {"header": {"stamp": stamp, "frame_id": frame}, **joints}, order)
 
 
 def target():

@@ -142,29 +142,14 @@ times = st.integers(0, 4 * 10**18)  # to the year 2096
 
 
 @given(times, rates)
-def test_the_first_tick_at_or_after_a_time_has_none_before_it(time_ns, rate_hz):
-    k = tick_grid.first_at_or_after(time_ns, rate_hz)
-    assert tick_grid.tick_ns(k - 1, rate_hz) < time_ns <= tick_grid.tick_ns(k, rate_hz)
-
-
-@given(times, rates)
-def test_the_last_tick_at_or_before_a_time_has_none_after_it(time_ns, rate_hz):
-    k = tick_grid.last_at_or_before(time_ns, rate_hz)
-    assert tick_grid.tick_ns(k, rate_hz) <= time_ns < tick_grid.tick_ns(k + 1, rate_hz)
-
-
-@given(times, rates)
-def test_many_ticks_at_once_are_those_one_by_one(time_ns, rate_hz):
-    k = tick_grid.first_at_or_after(time_ns, rate_hz)
-    assert tick_grid.ticks_ns(k, 5, rate_hz).tolist() == [tick_grid.tick_ns(k + i, rate_hz) for i in range(5)]
-
-
-@given(times, rates)
-def test_ticks_of_any_rows_are_those_one_by_one(time_ns, rate_hz):
-    k, rows = tick_grid.first_at_or_after(time_ns, rate_hz), np.array([0, 0, 3, 10_000_000])
-    assert tick_grid.ticks_after(k, rows, rate_hz).tolist() == [
-        tick_grid.tick_ns(k + i, rate_hz) for i in rows.tolist()
-    ]
+def test_ticks_are_found_by_time_and_by_number_alone_or_many_at_once(time_ns, rate_hz):
+    first, last = tick_grid.first_at_or_after(time_ns, rate_hz), tick_grid.last_at_or_before(time_ns, rate_hz)
+    assert tick_grid.tick_ns(first - 1, rate_hz) < time_ns <= tick_grid.tick_ns(first, rate_hz)
+    assert tick_grid.tick_ns(last, rate_hz) <= time_ns < tick_grid.tick_ns(last + 1, rate_hz)
+    rows = [0, 0, 3, 10_000_000]
+    many = tick_grid.ticks_ns(first, 5, rate_hz), tick_grid.ticks_after(first, np.array(rows), rate_hz)
+    for found, numbers in zip(many, (range(5), rows), strict=True):
+        assert found.tolist() == [tick_grid.tick_ns(first + number, rate_hz) for number in numbers]
 
 
 def test_a_rate_that_does_not_divide_a_second_keeps_whole_seconds():

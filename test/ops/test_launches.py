@@ -1,5 +1,7 @@
 """What a call on the GPU launches, and which calls are alike: of tensors on the CPU, and with launches only noted."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -7,14 +9,23 @@ import torch
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import Stream
+from robocache_ros.ops.cuda import kernels
+from robocache_ros.ops.cuda.kernels import like
 from robocache_ros.ops.resample import cuda
 from robocache_ros.ops.resample.inputs import stream_label
 
 FOREVER = 2**63 - 1
 
 
+@pytest.fixture(params=["guards", "plain"])
+def guards(request, monkeypatch):
+    """Torch's own comparison of tensors, and ours where it has none."""
+    if request.param == "plain":
+        monkeypatch.setattr(kernels, "_Guards", None)
+
+
 @pytest.fixture
-def launches(monkeypatch):
+def launches(monkeypatch, guards):
     """The arguments of each launch."""
     noted = []
     properties = SimpleNamespace(multi_processor_count=132)
@@ -122,6 +133,10 @@ def test_of_many_shapes_the_latest_are_kept(launches, monkeypatch):
         lambda s: s._replace(data=s.data.transpose(1, 2).contiguous().transpose(1, 2)),
         lambda s: s._replace(data=torch.randn(s.data.numel() + 1)[1:].view_as(s.data)),
         lambda s: s._replace(data=s.data.clone().requires_grad_()),
+        lambda s: s._replace(data=torch.nn.Parameter(s.data.clone(), requires_grad=False)),
+        lambda s: s._replace(data=s.data[:1]),
+        lambda s: s._replace(data=torch.empty(4, 10, 4)[::2]),
+        lambda s: s._replace(data=s.data.to("meta")),
         lambda s: s._replace(times=s.times.double()),
         lambda s: s._replace(times=s.times[:, :9]),
         lambda s: s._replace(times=s.times[0]),
@@ -161,3 +176,34 @@ def test_results_that_differ_are_checked_anew(launches):
     with pytest.raises(RoboCacheError, match="out: expected a tensor, got list"):
         run(streams, targets, None, [], valid, age)
     assert len(launches) == 1
+
+
+@pytest.mark.usefixtures("guards")
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_tensors_that_need_a_gradient_are_like_themselves(here, there):
+    data = torch.randn(3, requires_grad=True)
+    with torch.set_grad_enabled(here):
+        is_like = like([data])
+        assert is_like(data)
+    with torch.set_grad_enabled(there):
+        assert not is_like(data.detach())
+
+
+@pytest.mark.usefixtures("guards")
+def test_tensors_are_not_kept():
+    given = [torch.randn(4, 5, 6), torch.empty(0, 3), torch.tensor(1.0)]
+    kept = [weakref.ref(tensor) for tensor in given]
+    is_like = like(given)
+    del given
+    gc.collect()
+    assert [tensor() for tensor in kept] == [None] * 3
+    assert is_like(torch.zeros(4, 5, 6), torch.empty(0, 3), torch.tensor(2.0))
+
+
+def test_a_torch_with_other_guards_is_served(monkeypatch):
+    def called(*tensors):
+        raise AssertionError("called with names that it does not take")
+
+    monkeypatch.setattr(kernels, "_Guards", SimpleNamespace(TensorGuards=called))
+    assert like([torch.zeros(3)])(torch.ones(3))

@@ -4,11 +4,8 @@ import shutil
 import sqlite3
 import struct
 import zlib
-from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from rosbags.rosbag2.writer import zstd
 
 from robocache_ros.bags.reader import CHECKED, UNCHECKED, Bag
@@ -19,38 +16,6 @@ from robocache_ros.errors import RoboCacheError
 from test.bags.conftest import MS, START_NS, numbers, pose
 from test.bags.conftest import TYPES as ARM
 from test.fuzz.mcap_writer import McapLayout, write_mcap
-
-KINDS = {"mcap": ("mcap", "none"), "mcap-zstd": ("mcap", "storage"), "sqlite3": ("sqlite3", "none")}
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("complete")
-    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(20)]
-    messages += [("/arm/command", START_NS + 400 * MS + k, numbers(k)) for k in range(5)]
-    found = {}
-    for name, (storage, compression) in KINDS.items():
-        path = write_bag(folder / name, ARM, messages, storage=storage, compression=compression)
-        found[name] = next(f for f in path.iterdir() if f.suffix in (".mcap", ".db3"))
-    return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=160, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(share=st.floats(0, 1, exclude_max=True), how=st.none() | st.integers(0, 255) | st.binary(max_size=200))
-def test_a_cut_a_byte_altered_and_noise_after_a_cut_anywhere(files, tmp_path, kind, share, how):
-    """What is left is read or refused; test/fuzz also compares it, on a sample."""
-    data = bytearray(files[kind].read_bytes())
-    at = int(share * len(data))
-    if isinstance(how, int):
-        data[at] = how
-    else:
-        data[at:] = how or b""
-    path = tmp_path / f"damaged{files[kind].suffix}"
-    path.write_bytes(data)
-    with suppress(RoboCacheError), Bag(path) as bag:
-        count = sum(1 for _ in bag.messages())
-        assert (how is None) <= count <= 25
 
 
 def test_without_metadata_the_files_are_read_and_it_says_so(make_bag):

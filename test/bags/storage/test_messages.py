@@ -40,8 +40,6 @@ def test_views_have_the_bytes_of_the_messages_and_keep_them_while_they_are_held(
     assert ({type(data) for data in messages}, {type(data) for data in held}) == ({bytes}, {memoryview})
 
 
-
-
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("arrow", [True, False])
 def test_data_of_the_declared_size_only_is_decompressed(codec, arrow, monkeypatch):
@@ -53,8 +51,6 @@ def test_data_of_the_declared_size_only_is_decompressed(codec, arrow, monkeypatc
     for wrong, declared in ((packed, size - 1), (packed, size + 1), (packed[:-9], size), (packed[9:], size)):
         with pytest.raises(RoboCacheError):
             codecs.decompress(codec, wrong, declared)
-
-
 
 
 DAMAGE = {

@@ -264,19 +264,6 @@ def test_numeric_fields_of_a_custom_type_are_proposed():
     assert others == ["covariance (not a measurement)", "ragged (0 to 2 elements)", "blob (100 elements)"]
 
 
-def test_fields_of_a_type_without_a_rule_become_streams(tmp_path):
-    def field(time, k):
-        return b"\0\1\0\0" + struct.pack("<iII4x3d", *divmod(time, S), 1, k, -k, 0.5)
-
-    types = {"/field": "geometry_msgs/msg/Vector3Stamped"}
-    spec, ticks = exported(bag_of(tmp_path / "bag", types, every(20, 50, "/field", field)))
-
-    assert [(s.name, s.field, s.dim, s.align, s.stamp) for s in spec.streams] == [
-        ("field_vector", ("vector.x", "vector.y"), 2, "linear", "header")
-    ]
-    assert ticks > 40
-
-
 def test_one_message_a_topic_is_refused_in_a_complete_sentence(tmp_path):
     types = {f"/p{n}": POSE for n in range(4)}
     with pytest.raises(RoboCacheError) as caught:

@@ -5,13 +5,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from robocache_ros.decode import DecodeError, ImagePayload, decode_compressed, make_decoder
+from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.decode.payloads import MAX_ELEMENTS, MAX_NAMES, MAX_POINTS, MAX_TEXT_BYTES, MAX_TRANSFORMS
 from robocache_ros.decode.transforms import read_transforms
-from test.decode.conftest import CASES
 
 JOINTS, IMAGE, CLOUD = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/PointCloud2"
 FORGED = "a\n[ERROR] [fusion_node]: forged \x1b[31m\u202e"
@@ -121,11 +118,6 @@ def test_more_transforms_than_a_robot_has_are_refused(cdr):
     assert error.value.cause == "bad_length"
 
 
-_EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=6)
-_CASES = st.sampled_from(CASES)
-_WORDS = st.sampled_from([0, 1, 0x7F, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFF8])
-
-
 def sample_or_error(decoder, data):
     try:
         return decoder.decode_cdr(data)
@@ -140,39 +132,12 @@ def check_inside(sample, data):
         assert first <= begin <= begin + len(sample.value.data) <= first + len(data)
 
 
-@settings(max_examples=300)
-@given(
-    case=_CASES,
-    edits=_EDITS,
-    cut=st.integers(0, 1 << 16),
-    length=st.none() | st.tuples(st.integers(0, 1 << 16), _WORDS),
-    little=st.booleans(),
-)
-def test_altered_bytes_and_lengths_give_a_sample_or_an_error(case, edits, cut, length, little):
-    data = bytearray(case.cdr(little))
-    if length is None:
-        for place, value in edits:
-            data[place % len(data)] = value
-        data = data[: 1 + cut % (2 * len(data))]
-    else:
-        start = length[0] % (len(data) // 4) * 4
-        data[start : start + 4] = length[1].to_bytes(4, "little" if little else "big")
-    altered = bytes(data)
-    decoder = case.decoder
-    check_inside(sample_or_error(decoder, altered), altered)
-    sample_or_error(decoder, memoryview(altered))
-
-
-@given(case=_CASES, head=st.sampled_from([b"", b"\0\0\0\0", b"\0\1\0\0"]), body=st.binary(max_size=200))
-def test_random_bytes_give_a_sample_or_an_error(case, head, body):
-    sample_or_error(case.decoder, head + body)
-
-
 def test_every_single_altered_byte_gives_a_sample_or_an_error(case):
     decoder, data = case.decoder, case.cdr()
     for place in range(len(data)):
         for value in (0, 1, 0x7F, 0x80, 0xFF):
-            sample_or_error(decoder, data[:place] + bytes([value]) + data[place + 1 :])
+            altered = data[:place] + bytes([value]) + data[place + 1 :]
+            check_inside(sample_or_error(decoder, altered), altered)
 
 
 def test_a_forged_length_allocates_nothing_of_its_size(case):
@@ -185,22 +150,3 @@ def test_a_forged_length_allocates_nothing_of_its_size(case):
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-
-
-@settings(max_examples=100)
-@given(
-    kind=st.sampled_from(["rgb.jpeg", "grey.png", "rgb.png", "deep.png", "metres.depth"]),
-    edits=_EDITS,
-    kept=st.just(1.0) | st.floats(0, 1),
-)
-def test_an_altered_picture_gives_an_image_or_an_error(pictures, kind, edits, kept):
-    payload = pictures[kind]
-    data = bytearray(payload.data.tobytes())
-    for place, value in edits:
-        data[place % len(data)] = value
-    altered = np.frombuffer(bytes(data[: round(kept * len(data))]), np.uint8)
-    try:
-        image = decode_compressed(ImagePayload(altered, payload.encoding, source=payload.source))
-    except DecodeError:
-        return
-    assert len(image.data) == image.height * image.step

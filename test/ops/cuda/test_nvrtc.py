@@ -54,6 +54,20 @@ def test_it_compiles_without_a_warning(nvrtc, architecture):
         assert log == "", (file, defines)
 
 
+@pytest.mark.parametrize("windows", [0, 1])
+def test_the_row_of_a_tick_compiles_without_a_warning(nvrtc, architecture, windows):
+    options = compile_options(architecture, (f"WINDOWS={windows}",))
+    assert compile_cubin(nvrtc, load_source("tick/row.cu"), options)[1] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", range(6))
+def test_the_images_of_a_tick_compile_without_a_warning(nvrtc, family):
+    for resize in range(3):
+        options = compile_options("sm_90", tick.image_defines(family, resize))
+        assert compile_cubin(nvrtc, load_source("tick/image.cu"), options)[1] == ""
+
+
 def test_a_compile_error_is_reported_with_the_log_of_the_compiler(nvrtc):
     with pytest.raises(RoboCacheError, match=r"kernels/resample/blend.cu: NVRTC_ERROR_COMPILATION(.|\n)*nonsense"):
         compile_cubin(nvrtc, load_source("resample/blend.cu"), compile_options("sm_90", ("TRAITS=nonsense", *BLEND)))

@@ -155,16 +155,6 @@ def test_rows_that_begin_where_no_wide_store_can(backend, values, rising, assert
     assert_same_bits(backend(streams, targets, out=out), fuse(streams, targets))
 
 
-def test_few_batches_read_where_they_are_get_many_threads_and_many_batches_few():
-    def threads(batches):
-        stream = StreamKey(500, 7, F32, "linear", each_times=True, ragged=False, skew=0)
-        return make_plan(Key((stream,), batches, 50, torch.int64, True, F32, 0, processors=132)).block
-
-    assert threads(16) == threads(1024) == 256
-    assert threads(2048) == 128
-    assert threads(8192) == 64
-
-
 def test_turns_too_long_for_a_division_by_multiplying_are_one():
     def turn_and_magic(targets):
         stream = StreamKey(3, 64, F32, "linear", each_times=False, ragged=False, skew=0)

@@ -1,49 +1,11 @@
-"""Selection: cases worked out by hand, and every rule against a search through all samples."""
+"""Selection: every rule against a search through all samples."""
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from robocache_ros.alignments import NAMES
 from robocache_ros.ops.resample.selection import ALIGNED, HELD, NONE, Rule, select, select_one
-
-STAMPS = np.array([100, 200, 260, 400], np.int64)
-
-
-def selected(method, tick, *, holds):
-    s = select(STAMPS, np.array([tick], np.int64), Rule(method, 100, 30, holds))
-    return s.lower[0], s.upper[0], s.weight[0], s.valid[0], s.age_ns[0]
-
-
-NOTHING = (-1, -1, 0, NONE, 0)
-
-
-@pytest.mark.parametrize(
-    ("method", "tick", "row", "held"),
-    [
-        ("linear", 99, NOTHING, NOTHING),  # before all samples
-        ("linear", 125, (0, 1, 0.25, ALIGNED, 25), None),  # between two
-        ("linear", 260, (2, 2, 0, ALIGNED, 0), None),  # on one, the next too far away
-        ("linear", 290, (2, 2, 0, HELD, 30), None),  # between two that are too far apart: held while young
-        ("linear", 399, NOTHING, (2, 2, 0, HELD, 139)),
-        ("hold", 290, (2, 2, 0, ALIGNED, 30), None),
-        ("hold", 291, NOTHING, (2, 2, 0, HELD, 31)),
-        ("nearest", 70, (0, 0, 0, ALIGNED, -30), None),
-        ("nearest", 230, (1, 1, 0, ALIGNED, 30), None),  # equally near: the earlier
-        ("nearest", 369, NOTHING, (2, 2, 0, HELD, 109)),  # though the one ahead is nearer
-        ("next", 69, NOTHING, NOTHING),  # the first sample is too far ahead
-        ("next", 200, (1, 1, 0, ALIGNED, 0), None),  # on one
-        ("next", 201, NOTHING, (1, 1, 0, HELD, 1)),  # the one before it is nearer
-        ("next", 370, (3, 3, 0, ALIGNED, -30), None),
-        ("next", 500, NOTHING, (3, 3, 0, HELD, 100)),  # after all samples
-    ],
-)
-def test_a_selection_is_that_worked_out_by_hand_and_with_holds_the_newest_before_a_tick_that_has_none(
-    method, tick, row, held
-):
-    assert selected(method, tick, holds=False) == row
-    assert selected(method, tick, holds=True) == (row if held is None else held)
 
 
 @given(

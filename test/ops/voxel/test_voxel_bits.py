@@ -76,75 +76,75 @@ def same_voxels(one, other):
             same_bits(mine.cpu().numpy(), theirs.numpy())
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("count", [0, 1, 31, 513, 20000])
-@pytest.mark.parametrize("mode", REDUCTIONS)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_every_mode_has_the_same_bits_on_the_gpu(mode, count, sparse):
-    points = torch.from_numpy(awkward_points(count, 6)) if count > 1000 else torch.rand(count, 6) * 2.2 - 1.1
-    arguments = (*GRID, mode)
-    extra = {"sparse": sparse, "max_points": 3 if REDUCTIONS[mode].needs_max_points else None}
-    same_voxels(
-        voxelize_pointcloud(points.cuda(), *arguments, **extra), voxelize_pointcloud(points, *arguments, **extra)
-    )
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("mode", REDUCTIONS)
-@pytest.mark.parametrize("crowd", [1, 7, 32, 3000])
-def test_crowded_voxels_have_the_same_bits_on_the_gpu_run_after_run(mode, crowd):
-    random = torch.Generator().manual_seed(crowd)
-    points = (torch.rand(9000 // crowd + 1, 5, generator=random) * 1.4 - 0.7).repeat_interleave(crowd, dim=0)
+def crowd(size):
+    """Points of which each voxel that has any has many."""
+    random = torch.Generator().manual_seed(size)
+    points = (torch.rand(9000 // size + 1, 5, generator=random) * 1.4 - 0.7).repeat_interleave(size, dim=0)
     points[:, 3:] = torch.randn(len(points), 2, generator=random) * 1000
-    extra = {"max_points": 5 if REDUCTIONS[mode].needs_max_points else None}
-    wanted = voxelize_pointcloud(points, *GRID, mode, **extra)
-    there = points.cuda()
-    for _ in range(5):
-        same_voxels(voxelize_pointcloud(there, *GRID, mode, **extra), wanted)
+    return points
+
+
+def batch():
+    """Two clouds with a crowd, features that are not finite, and some that saturate."""
+    random = torch.Generator().manual_seed(5)
+    points = torch.randn(2, 30_000, 6, generator=random) * 0.6
+    points[0, :20_000] = points[0, :40].repeat_interleave(500, dim=0)
+    points[1, ::7, 4] = torch.inf
+    points[1, ::11, 1] = torch.nan
+    points[:, :, 3] *= 1e6
+    return points
+
+
+def strided(columns, offset):
+    storage = torch.rand(2, 600, columns + offset) * 2.4 - 1.2
+    return lambda device: storage.to(device)[:, ::2, offset : offset + 3]
+
+
+RAGGED = torch.from_numpy(awkward_points(4 * 700, 5)).view(4, 700, 5)
+CLOUDS = {  # points, lengths, and the shape of the grid
+    **{f"{count} points": (torch.rand(count, 6) * 2.2 - 1.1, None, None) for count in (0, 1, 31, 513)},
+    "awkward points": (torch.from_numpy(awkward_points(20_000, 6)), None, None),
+    **{f"{size} in a voxel": (crowd(size), None, None) for size in (1, 7, 32, 3000)},
+    "ragged": (RAGGED, torch.tensor([700, 0, 13, 512]), None),
+    **{
+        f"a grid of {shape}": (batch(), torch.tensor([30_000, 12_345]), shape)
+        for shape in ((64, 64, 64), (5, 7, 96), (1, 1, 1), (128, 100, 33))
+    },
+    **{f"{c} columns from {o}": (strided(c, o), None, None) for c in (3, 4, 8) for o in (0, 1)},
+}
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize("mode", REDUCTIONS)
 @pytest.mark.parametrize("sparse", [False, True])
-def test_ragged_batches_have_the_same_bits_on_the_gpu(mode, sparse):
-    points = torch.from_numpy(awkward_points(4 * 700, 5)).view(4, 700, 5)
-    lengths = torch.tensor([700, 0, 13, 512])
-    extra = {"sparse": sparse, "max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
-    there = voxelize_pointcloud(points.cuda(), *GRID, mode, lengths=lengths.cuda(), **extra)
-    same_voxels(there, voxelize_pointcloud(points, *GRID, mode, lengths=lengths, **extra))
+def test_every_cloud_has_the_same_bits_on_the_gpu_run_after_run(mode, cloud, sparse):
+    points, lengths, shape = CLOUDS[cloud]
+    here, there = (points(d) if callable(points) else points.to(d) for d in ("cpu", "cuda"))
+    if REDUCTIONS[mode].needs_features and here.shape[-1] == 3:
+        return
+    grid = ((-1.0, -1.0, -1.0), tuple(2 / size for size in shape), shape) if shape else GRID
+    extra = {"sparse": sparse, "max_points": 3 if REDUCTIONS[mode].needs_max_points else None}
+    wanted = voxelize_pointcloud(here, *grid, mode, lengths=lengths, **extra)
+    assert "a grid" not in cloud or mode != "mean" or wanted.saturated.any()
+    lengths = None if lengths is None else lengths.to("cuda")
+    for _ in range(5 if "in a voxel" in cloud else 1):
+        same_voxels(voxelize_pointcloud(there, *grid, mode, lengths=lengths, **extra), wanted)
+
+
+LAYOUTS = [(*kind, *rows) for kind in (("f4", False), ("f4", True), ("f8", False), ("i1", False), ("u2", True),
+           ("i4", True)) for rows in ((1, 0), (7, 0), (7, 11))]  # fmt: skip
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("columns", [3, 4, 8])
-@pytest.mark.parametrize("offset", [0, 1])
-def test_strided_and_unaligned_points_have_the_same_bits_on_the_gpu(columns, offset):
-    storage = torch.rand(2, 600, columns + offset) * 2.4 - 1.2
-    for mode in ("count", "first"):
-        extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
-        points, there = (s[:, ::2, offset : offset + 3] for s in (storage, storage.cuda()))
-        same_voxels(voxelize_pointcloud(there, *GRID, mode, **extra), voxelize_pointcloud(points, *GRID, mode, **extra))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("big_endian", [False, True])
-@pytest.mark.parametrize("kind", ["f4", "f8", "i1", "u2", "i4"])
-@pytest.mark.parametrize(("height", "padding"), [(1, 0), (7, 0), (7, 11)])
-def test_every_cloud_layout_has_the_same_bits_on_the_gpu(kind, big_endian, height, padding):
-    data, layout = cloud_bytes(kind, big_endian, height, padding)
-    grid = {"grid_min": GRID[0], "voxel_size": GRID[1], "grid_size": GRID[2], "transform": TURN}
+@pytest.mark.parametrize(("kind", "big_endian", "height", "padding"), LAYOUTS)
+@pytest.mark.parametrize("many", [False, True])
+def test_every_layout_has_the_same_bits_on_the_gpu(kind, big_endian, height, padding, many):
+    data, layout = cloud_bytes(kind, big_endian, height, padding, count=20_300 if many else 210)
+    names = ("grid_min", "voxel_size", "grid_size")
+    grid = dict(zip(names, ((-2.0,) * 3, 0.0625, (64, 64, 64)) if many else GRID, strict=True))
     for mode, features in REDUCED:
-        arguments = {**layout, **grid, "mode": mode, "features": features}
-        same_voxels(voxelize_cloud_bytes(data.cuda(), **arguments), voxelize_cloud_bytes(data, **arguments))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("big_endian", [False, True])
-@pytest.mark.parametrize(("height", "padding"), [(1, 0), (7, 11)])
-def test_bytes_in_a_grid_of_many_voxels_have_the_same_bits_on_the_gpu(big_endian, height, padding):
-    data, layout = cloud_bytes("f4", big_endian, height, padding, count=20_300)
-    grid = {"grid_min": (-2.0,) * 3, "voxel_size": 0.0625, "grid_size": (64, 64, 64), "transform": TURN}
-    for mode, features in REDUCED:
-        arguments = {**layout, **grid, "mode": mode, "features": features}
+        arguments = {**layout, **grid, "transform": TURN, "mode": mode, "features": features}
         same_voxels(voxelize_cloud_bytes(data.cuda(), **arguments), voxelize_cloud_bytes(data, **arguments))
 
 
@@ -158,22 +158,6 @@ def test_sixteen_byte_points_have_the_same_bits_on_the_gpu(mode):
     features = ("intensity",) if REDUCTIONS[mode].needs_features else ()
     grid = {"grid_min": GRID[0], "voxel_size": GRID[1], "grid_size": GRID[2], "mode": mode, "features": features}
     same_voxels(voxelize_cloud_bytes(data.cuda(), **layout, **grid), voxelize_cloud_bytes(data, **layout, **grid))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("mode", DENSE)
-@pytest.mark.parametrize("shape", [(64, 64, 64), (5, 7, 96), (1, 1, 1), (128, 100, 33)])
-def test_grids_of_any_shape_have_the_same_bits_on_the_gpu(mode, shape):
-    random = torch.Generator().manual_seed(5)
-    points = torch.randn(2, 30_000, 6, generator=random) * 0.6
-    points[0, :20_000] = points[0, :40].repeat_interleave(500, dim=0)
-    points[1, ::7, 4] = torch.inf
-    points[1, ::11, 1] = torch.nan
-    points[:, :, 3] *= 1e6
-    lengths = torch.tensor([30_000, 12_345])
-    grid = ((-1.0, -1.0, -1.0), (2 / shape[0], 2 / shape[1], 2 / shape[2]), shape)
-    there = voxelize_pointcloud(points.cuda(), *grid, mode, lengths=lengths.cuda())
-    same_voxels(there, voxelize_pointcloud(points, *grid, mode, lengths=lengths))
 
 
 @pytest.mark.gpu
@@ -201,15 +185,6 @@ def test_it_reads_what_torch_wrote_just_before(wrong_after, mode):
             voxelize_pointcloud(points, *GRID, mode, out=found[i])
 
     assert wrong_after(rounds, found, wanted) == 0
-
-
-@pytest.mark.gpu
-def test_saturated_features_are_counted_the_same_on_the_gpu():
-    points = torch.zeros(100, 4)
-    points[:, 3] = torch.linspace(-3e6, 3e6, 100)
-    there, here = (voxelize_pointcloud(p, *GRID, "mean") for p in (points.cuda(), points))
-    assert here.saturated > 0
-    same_voxels(there, here)
 
 
 @pytest.mark.gpu
