@@ -2,10 +2,18 @@
 
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+import yaml
 
+from robocache_ros.bags.describe import describe
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
+from robocache_ros.spec import load_spec
 
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -25,6 +33,34 @@ def pose(stamp_ns, x=0.0):
     """A geometry_msgs/PoseStamped in CDR, identity orientation."""
     seconds, nanoseconds = divmod(stamp_ns, 10**9)
     return b"\0\1\0\0" + struct.pack("<iII4x7d", seconds, nanoseconds, 1, x, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+
+
+def read(path, data=None):
+    """The messages of a recording, and its notes; `data` is written to it first."""
+    if data is not None:
+        path.write_bytes(data)
+    with Bag(path) as bag:
+        return list(bag.messages()), bag.notes
+
+
+def suggested(path):
+    """The first spec of a recording."""
+    return load_spec(yaml.safe_load(suggest_spec(describe(path))))
+
+
+class Fused(NamedTuple):
+    run: BagRun
+    ticks_ns: np.ndarray
+    values: np.ndarray
+    valid: np.ndarray
+
+
+def fused(path, spec, **options):
+    """The ticks of a recording."""
+    with Bag(path) as bag:
+        run = BagRun(bag, spec, **options)
+        parts = [(part.ticks_ns, part.fused.numpy(), part.valid) for part in run.frames()]
+    return Fused(run, *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 TYPES = {"/arm/command": "std_msgs/msg/Float64MultiArray", "/arm/pose": "geometry_msgs/msg/PoseStamped"}

@@ -8,19 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from robocache_ros.bags.clocks import Timeline, Times, jumps, timeline_of
 from robocache_ros.bags.describe import describe
-from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import read_timeline
-from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS, numbers, pose
+from test.bags.conftest import MS, START_NS, fused, numbers, pose, suggested
 from test.exporting import export
 
 S = 1000 * MS
@@ -197,16 +194,6 @@ def recorded(path, clocks, seconds=12, with_clock=None):
     return write_bag(path, types, sorted(messages, key=lambda message: message[1]))
 
 
-def suggested(path):
-    return load_spec(yaml.safe_load(suggest_spec(describe(path))))
-
-
-def run(path, spec, **options):
-    with Bag(path) as bag:
-        done = BagRun(bag, spec, **options)
-        return done, list(done.frames())
-
-
 @pytest.mark.parametrize("visibility", ["ideal", "deployed"])
 @pytest.mark.parametrize("with_clock", [None, simulated])
 def test_a_simulated_recording_is_fused_with_the_suggested_spec(visibility, with_clock, tmp_path):
@@ -215,20 +202,19 @@ def test_a_simulated_recording_is_fused_with_the_suggested_spec(visibility, with
     vectors = [stream for stream in spec.streams if stream.kind == "vector" and stream.topic != "/command"]
     assert {stream.stamp for stream in vectors} == {"header"}
 
-    done, frames = run(path, spec, visibility=visibility)
+    done, ticks, _, valid = fused(path, spec, visibility=visibility)
 
-    assert (np.concatenate([part.valid for part in frames]) == 1).all(axis=1).mean() > 0.98
+    assert (valid == 1).all(axis=1).mean() > 0.98
     assert done.counters[spec.streams[-1].name]["late"] == 0
-    ticks = np.concatenate([part.ticks_ns for part in frames])
     assert 10 * S <= ticks[0] < ticks[-1] < 22 * S
     raw = spec.to_dict()
     if not with_clock:  # any streams have this timeline, in every run
         with Bag(path) as bag:
             assert done.timeline == read_timeline(bag) == read_timeline(bag)
         command = {name: stream for name, stream in raw["streams"].items() if stream["topic"] == "/command"}
-        assert run(path, load_spec(raw | {"streams": command}))[0].timeline == done.timeline
+        assert fused(path, load_spec(raw | {"streams": command})).run.timeline == done.timeline
     # Of delays from 0 to 10 ms, the ticks every 20 ms make those late that are logged more than 5 ms after a tick.
-    tight, _ = run(path, load_spec(raw | {"delay_ms": 5}), visibility="deployed", trim=False)
+    tight = fused(path, load_spec(raw | {"delay_ms": 5}), visibility="deployed", trim=False).run
     counts = sum(tight.counters.values(), Counter())
     assert 0.02 < counts["late"] / counts["received"] < 0.5
 
@@ -239,17 +225,17 @@ def test_a_device_among_wall_clocks_is_translated(tmp_path):
     stamps = {stream.topic: stream.stamp for stream in spec.streams}
     assert stamps == {"/a": "header", "/b": "header", "/lidar": "device", "/command": "receive"}
 
-    done, frames = run(path, spec)
+    done, _, values, _ = fused(path, spec)
 
     names = [stream.name for stream in spec.vectors]
     lidar, reference = (done.layout.slots[next(n for n in names if n.startswith(who))].start for who in ("lidar", "a_"))
-    fused = np.concatenate([part.fused.numpy() for part in frames])[100:]
-    difference = np.abs(fused[:, lidar] - fused[:, reference])
-    assert difference.max() < 0.02  # of a speed of 4 a second: 2 ms of least delay, and less than 3 ms of error
+    assert (
+        np.abs(values[100:, lidar] - values[100:, reference]).max() < 0.02
+    )  # of a speed of 4 a second: 2 ms of least delay, and less than 3 ms of error
     streams = [replace(stream, stamp=stream.stamp.replace("device", "receive")) for stream in spec.streams]
     by_arrival = replace(spec, streams=tuple(streams))
-    fused = np.concatenate([part.fused.numpy() for part in run(path, by_arrival)[1]])[100:]
-    assert np.abs(fused[:, lidar] - fused[:, reference]).max() > 0.03
+    values = fused(path, by_arrival).values[100:]
+    assert np.abs(values[:, lidar] - values[:, reference]).max() > 0.03
     clocks = done.clocks()
     assert clocks["timeline"] == {"source": "log"}
     assert {device["jumps"] for device in clocks["device_clocks"].values()} == {0}
@@ -260,9 +246,8 @@ def test_a_looped_recording_begins_anew_at_each_jump_and_so_do_its_episodes(tmp_
     path = recorded(tmp_path / "bag", {"/a": looped, "/b": looped})
     spec = suggested(path)
 
-    done, frames = run(path, spec, trim=False)
+    done, ticks, _, _ = fused(path, spec, trim=False)
 
-    ticks = np.concatenate([part.ticks_ns for part in frames])
     assert np.flatnonzero(np.diff(ticks) < 0).tolist() == [250, 500]
     assert (done.stop_ns - done.start_ns) / S == pytest.approx(12, abs=0.1)
     assert (done.valid[30:220] > 0).all()
@@ -279,7 +264,7 @@ def test_stamps_that_are_unset_or_all_the_same_are_used_by_arrival(tmp_path):
     spec = suggested(path)
     stamps = {stream.topic: stream.stamp for stream in spec.streams}
     assert stamps == {"/a": "header", "/b": "header_or_receive", "/stuck": "receive", "/command": "receive"}
-    done, _ = run(path, spec)
+    done = fused(path, spec).run
     assert done.counters[next(s.name for s in spec.streams if s.topic == "/b")]["by_arrival"] == 120
 
 
@@ -353,8 +338,7 @@ def test_a_publisher_that_post_dates_its_transforms_is_no_jump_of_the_clock(tmp_
     assert result.frames > 700
     with Bag(path) as bag:
         assert len(read_timeline(bag).segments) == 1
-        ticks = np.concatenate([part.ticks_ns for part in BagRun(bag, suggested(path)).frames()])
-    assert (np.diff(ticks) > 0).all()
+    assert (np.diff(fused(path, suggested(path)).ticks_ns) > 0).all()
 
 
 @pytest.mark.parametrize("share", [1, 5])
@@ -365,10 +349,9 @@ def test_a_publisher_that_repeats_an_old_transform_is_no_clock_of_its_own(share,
     spec = suggested(path)
     assert {stream.stamp for stream in spec.streams} == {"header"}
     assert "stamp: device" not in " ".join(describe(path).notes)
-    done, frames = run(path, spec)
-    fused = np.concatenate([part.fused.numpy() for part in frames])
+    done, _, values, _ = fused(path, spec)
     by_topic, by_tf = (done.layout.slots[name].start for name in ("odom_position", "base_link_pose"))
-    np.testing.assert_array_equal(fused[:, by_topic], fused[:, by_tf])
+    np.testing.assert_array_equal(values[:, by_topic], values[:, by_tf])
 
 
 def test_a_topic_that_is_late_with_the_stamps_of_another_one_is_not_on_another_clock(tmp_path):
@@ -385,10 +368,9 @@ def test_a_topic_that_is_late_with_the_stamps_of_another_one_is_not_on_another_c
 
     assert {stream.stamp for stream in spec.streams} == {"header"}
     assert spec.delay_ms < 100
-    done, frames = run(path, spec)
+    done, _, values, valid = fused(path, spec)
     assert not sum(counts["skewed"] for counts in done.counters.values())
-    fused, valid = (np.concatenate([getattr(part, of) for part in frames]) for of in ("fused", "valid"))
-    rows = fused[(valid > 0).all(axis=1)][:, :2]
+    rows = values[(valid > 0).all(axis=1)][:, :2]
     assert len(rows) > 900
     np.testing.assert_allclose((rows**2).sum(axis=1), 1, atol=0.05)  # held for up to a period, 0.02 rad
 
@@ -409,10 +391,11 @@ def test_a_post_dated_transform_does_not_move_those_of_another_publisher_of_the_
         messages += [(topic, START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS, k)) for k in range(800)]
     types = {"/odom": POSE, "/tf": TF, "/wall": POSE, "/more": POSE}
     other = write_bag(tmp_path / "other", types, sorted(messages, key=lambda message: message[1]))
-    done, frames = run(other, load_spec({"robocache": 1, "delay_ms": 60, "actions": "none", "streams": streams}))
-    fused = np.concatenate([part.fused.numpy() for part in frames])[100:]
+    done, _, values, _ = fused(
+        other, load_spec({"robocache": 1, "delay_ms": 60, "actions": "none", "streams": streams})
+    )
     by_topic, by_tf = (done.layout.slots[name].start for name in ("by_topic", "by_tf"))
 
     assert done.timeline == Timeline()
-    assert np.abs(fused[:, by_topic] - fused[:, by_tf]).max() < 0.02  # of 2 a second: less than 10 ms
+    assert np.abs(values[100:, by_topic] - values[100:, by_tf]).max() < 0.02  # of 2 a second: less than 10 ms
     assert done.counters["by_tf"]["device_jumps"] == 0

@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 
 from robocache_ros.bags import fuse
-from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
-from test.bags.conftest import MS, START_NS, TYPES, numbers, pose
+from test.bags.conftest import MS, START_NS, TYPES, fused, numbers, pose
 from test.fuzz.node_inputs import raw_image
 
 ARRAY = "std_msgs/msg/Float64MultiArray"
@@ -34,20 +33,10 @@ def arm_spec(**keys):
     )  # fmt: skip
 
 
-def joined(parts):
-    ticks, fused, valid = [], [], []
-    for part in parts:
-        ticks.append(part.ticks_ns)
-        fused.append(part.fused.numpy())
-        valid.append(part.valid)
-    return np.concatenate(ticks), np.concatenate(fused), np.concatenate(valid)
-
-
 @pytest.fixture(scope="module")
 def lift(panda_lift):
     spec = load_spec(CONFIG).without_cameras()
-    with Bag(panda_lift) as bag:
-        return spec, *joined(BagRun(bag, spec).frames())
+    return spec, *fused(panda_lift, spec)[1:]
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +95,7 @@ def test_orientation_holds_through_the_flips_of_its_sign(lift, truth):
 def test_deployed_marks_what_would_have_come_late(panda_lift):
     spec = load_spec(CONFIG).without_cameras()
     shorter = FusionSpec(robocache=1, streams=spec.streams, delay_ms=1.0)
-    with Bag(panda_lift) as bag:
-        ideal, deployed = (BagRun(bag, shorter, visibility=v, trim=False) for v in ("ideal", "deployed"))
-        _, _, all_seen = joined(ideal.frames())
-        _, _, seen = joined(deployed.frames())
+    all_seen, seen = (fused(panda_lift, shorter, visibility=v, trim=False).valid for v in ("ideal", "deployed"))
     column = row_of(spec, "gripper")  # logged about 1 ms after its stamp: its next sample has not arrived
     assert (all_seen[:, column] == 1).mean() > 0.99
     assert (seen[:, column] == 2).mean() > 0.9
@@ -121,20 +107,19 @@ def test_the_ticks_are_from_the_first_message_to_1_ns_after_the_last(tmp_path, a
     arrivals = [START_NS + 20 * MS * k + after_ns for k in range(11)]
     bag = write_bag(tmp_path / "bag", {"/s": ARRAY}, [("/s", arrival, numbers(0)) for arrival in arrivals])
     spec = load_spec({"robocache": 1, "streams": {"s": {"topic": "/s", "type": ARRAY, "dim": 1}}})
-    with Bag(bag) as opened:
-        run = BagRun(opened, spec, trim=False)
-        for _ in run.frames():
-            pass
+    run = fused(bag, spec, trim=False).run
     assert ((run.ticks_ns[[0, -1]] - START_NS) // (20 * MS)).tolist() == [first, last]
 
 
+def recorded(path, poses, commands, first_ms=0, value=(1.0, 2.0)):
+    """Poses at 50 Hz and commands at 20 Hz."""
+    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(poses)]
+    messages += [("/arm/command", START_NS + (first_ms + 50 * k) * MS, numbers(*value)) for k in range(commands)]
+    return write_bag(path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
+
+
 def test_ticks_without_every_stream_are_trimmed_at_the_ends_and_counted(tmp_path):
-    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(100)]
-    messages += [("/arm/command", START_NS + (500 + 50 * k) * MS, numbers(k, k)) for k in range(10)]
-    bag_path = write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
-    with Bag(bag_path) as bag:
-        run = BagRun(bag, arm_spec())
-        ticks, _, valid = joined(run.frames())
+    run, ticks, _, valid = fused(recorded(tmp_path, 100, 10, first_ms=500), arm_spec())
     assert (valid[[0, -1]] > 0).all()
     assert run.leading == 25  # until the first command at 0.5 s
     assert run.trailing == len(run.ticks_ns) - 25 - len(ticks)
@@ -142,11 +127,7 @@ def test_ticks_without_every_stream_are_trimmed_at_the_ends_and_counted(tmp_path
 
 
 def test_a_stream_that_dies_keeps_the_ticks_after_it(tmp_path):
-    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(1000)]
-    messages += [("/arm/command", START_NS + 50 * k * MS, numbers(k, k)) for k in range(10)]
-    with Bag(write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))) as bag:
-        run = BagRun(bag, arm_spec())
-        ticks, _, valid = joined(run.frames())
+    run, ticks, _, valid = fused(recorded(tmp_path, 1000, 10), arm_spec())
     assert run.trailing < 10 * 50 + 64
     assert (valid[600:, 2] == 0).all()
     assert ticks[-1] > START_NS + 10_000 * MS
@@ -162,9 +143,8 @@ def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(tmp_pat
         "front": {"topic": "/front", "type": "sensor_msgs/msg/Image", "image": {"size": [8, 8]}},
         "command": {"topic": "/arm/command", "type": types["/arm/command"], "dim": 2, "align": "hold"},
     }
-    with Bag(write_bag(tmp_path / "bag", types, sorted(messages, key=lambda m: m[1]))) as bag:
-        run = BagRun(bag, load_spec({"robocache": 1, "streams": streams}))
-        ticks, _, valid = joined(run.frames())
+    bag = write_bag(tmp_path / "bag", types, sorted(messages, key=lambda m: m[1]))
+    run, ticks, _, valid = fused(bag, load_spec({"robocache": 1, "streams": streams}))
     assert (valid[60:, 1] == 0).all()
     assert len(ticks) > 100
     assert run.trailing <= 100 + fuse.MEDIA_CHUNK
@@ -172,9 +152,7 @@ def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(tmp_pat
 
 
 def test_without_trim_every_tick_is_given_and_counters_say_what_became_of_the_messages(make_bag):
-    with Bag(make_bag()) as bag:
-        run = BagRun(bag, arm_spec(), trim=False)
-        ticks, _, _ = joined(run.frames())
+    run, ticks, _, _ = fused(make_bag(), arm_spec(), trim=False)
     assert len(ticks) == len(run.ticks_ns) == len(run.valid)
     assert (run.leading, run.trailing) == (0, 0)
     assert run.counters["position"]["received"] == run.counters["position"]["accepted"] == 100
@@ -184,39 +162,34 @@ def test_without_trim_every_tick_is_given_and_counters_say_what_became_of_the_me
 @pytest.mark.parametrize("trim", [True, False])
 def test_a_recording_that_spans_no_tick_is_refused(tmp_path, trim):
     messages = [("/arm/command", START_NS + 3 * MS, numbers(1, 2)), ("/arm/pose", START_NS + 4 * MS, pose(START_NS))]
-    with Bag(write_bag(tmp_path / "bag", TYPES, messages)) as bag:
-        run = BagRun(bag, arm_spec(), trim=trim)
-        with pytest.raises(RoboCacheError, match=r"bag: 1\.000 ms without a tick of 20 ms; leave the recording out"):
-            list(run.frames())
+    bag = write_bag(tmp_path / "bag", TYPES, messages)
+    with pytest.raises(RoboCacheError, match=r"bag: 1\.000 ms without a tick of 20 ms; leave the recording out"):
+        fused(bag, arm_spec(), trim=trim)
 
 
 def test_a_time_range_can_be_cut_out(panda_lift):
     spec = load_spec(CONFIG).without_cameras()
     with Bag(panda_lift) as bag:
         start = bag.start_ns + 3_000_000_000
-        run = BagRun(bag, spec, start_ns=start, stop_ns=start + 2_000_000_000)
-        ticks, _, _ = joined(run.frames())
+    ticks = fused(panda_lift, spec, start_ns=start, stop_ns=start + 2_000_000_000).ticks_ns
     assert start <= ticks[0] <= start + 200_000_000
     assert ticks[-1] <= start + 2_000_000_000
 
 
 def test_a_stream_without_a_value_is_named_with_its_reason(tmp_path):
-    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(50)]
-    messages += [("/arm/command", START_NS + 50 * k * MS, numbers(1.0)) for k in range(20)]
-    bag_path = write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
     reason = r"command never has a value \(command: dropped:.*; correct command: robocache check states what its"
-    with Bag(bag_path) as bag, pytest.raises(RoboCacheError, match=reason):
-        joined(BagRun(bag, arm_spec()).frames())
+    with pytest.raises(RoboCacheError, match=reason):
+        fused(recorded(tmp_path, 50, 20, value=(1.0,)), arm_spec())
 
 
 def test_the_next_command_of_a_deployed_tick_must_arrive_within_the_delay(make_bag):
     spec = arm_spec(delay_ms=0)
     *poses, command = spec.streams
     spec = replace(spec, streams=(*poses, replace(command, align="next", latency_ms=1)))
-    with Bag(make_bag()) as bag:
-        assert len(joined(BagRun(bag, spec).frames())[0]) > 30
-        with pytest.raises(RoboCacheError, match=r"command never has a value; raise delay_ms to the time"):
-            joined(BagRun(bag, spec, visibility="deployed").frames())
+    bag = make_bag()
+    assert len(fused(bag, spec).ticks_ns) > 30
+    with pytest.raises(RoboCacheError, match=r"command never has a value; raise delay_ms to the time"):
+        fused(bag, spec, visibility="deployed")
 
 
 def test_a_spec_of_images_only_has_nothing_left_without_them():

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
-from robocache_ros.bags.fuse import BagRun
-from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS
+from test.bags.conftest import MS, START_NS, fused
 
 TF = "tf2_msgs/msg/TFMessage"
 TYPES = {"/tf": TF, "/tf_static": TF}
@@ -34,31 +31,23 @@ def recording(tmp_path, tf_message):
     return path
 
 
-def run(path, visibility, spec=SPEC):
-    with Bag(path) as bag:
-        bag_run = BagRun(bag, load_spec(spec), visibility=visibility)
-        frames = list(bag_run.frames())
-    ticks = np.concatenate([part.ticks_ns for part in frames])
-    return ticks, torch.cat([part.fused for part in frames]), np.concatenate([part.valid for part in frames]), bag_run
-
-
 def test_an_ideal_pose_is_that_of_the_tick(recording):
-    ticks, fused, valid, _ = run(recording, "ideal")
+    _, ticks, values, valid = fused(recording, load_spec(SPEC))
     inside = ticks <= START_NS + 980 * MS
     expected = (ticks[inside] - START_NS) / 1e9
-    np.testing.assert_allclose(fused[torch.from_numpy(inside), 0], expected, atol=1e-7)  # float32 of up to 1 m
-    assert set(fused[:, 2].tolist()) == {1.0}
+    np.testing.assert_allclose(values[inside, 0], expected, atol=1e-7)  # float32 of up to 1 m
+    assert set(values[:, 2].tolist()) == {1.0}
     assert set(valid[inside, 0].tolist()) == {1}
 
 
 def test_a_deployed_pose_lacks_what_came_too_late(recording):
-    _, fused, valid, bag_run = run(recording, "deployed")
-    assert bag_run.counters["ee"]["late"] == 10
+    run, _, values, valid = fused(recording, load_spec(SPEC), visibility="deployed")
+    assert run.counters["ee"]["late"] == 10
     assert {1, 2} == set(valid[:-3, 0].tolist())
-    assert fused.isfinite().all()
+    assert np.isfinite(values).all()
 
 
 def test_frames_that_are_not_connected_are_named_in_the_refusal(recording):
     spec = {**SPEC, "streams": {"ee": {**SPEC["streams"]["ee"], "frames": ["map", "tool"]}}}
     with pytest.raises(RoboCacheError, match="ee: no transform from base to map"):
-        run(recording, "ideal", spec)
+        fused(recording, load_spec(spec))

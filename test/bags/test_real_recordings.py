@@ -7,20 +7,15 @@ import os
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
-import yaml
 
 from robocache_ros.bags.clocks import Timeline
-from robocache_ros.bags.describe import describe
-from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag, storage_files
 from robocache_ros.bags.stats import read_timeline
-from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import load_spec
+from test.bags import conftest
 
 FOLDER = os.environ.get("ROBOCACHE_RECORDINGS")
 RECORDINGS = sorted(p.name for p in Path(FOLDER).iterdir() if p.is_dir()) if FOLDER else []
@@ -44,23 +39,13 @@ NO_DATA = {  # these and the datasets are refused
 @cache
 def suggested(name):
     """The first spec that a user gets, of a recording that is described once."""
-    return load_spec(yaml.safe_load(suggest_spec(describe(Path(FOLDER or "") / name))))
-
-
-class Fused(NamedTuple):
-    run: BagRun
-    ticks_ns: np.ndarray
-    values: np.ndarray
-    valid: np.ndarray
+    return conftest.suggested(Path(FOLDER or "") / name)
 
 
 @cache
 def fused(name, visibility="ideal"):
-    """The ticks of the first spec, without images."""
-    with Bag(Path(FOLDER or "") / name) as bag:
-        run = BagRun(bag, suggested(name), visibility=visibility)
-        parts = [(part.ticks_ns, part.fused.numpy(), part.valid) for part in run.frames()]
-    return Fused(run, *(np.concatenate(each) for each in zip(*parts, strict=True)))
+    """The ticks of the first spec."""
+    return conftest.fused(Path(FOLDER or "") / name, suggested(name), visibility=visibility)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

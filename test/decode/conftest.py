@@ -97,6 +97,11 @@ def serialize(type_, values, little_endian=True):
     return bytes(STORE.serialize_cdr(build_rosbags(type_, values), type_, little_endian=little_endian))
 
 
+def decoded(type_, values, **keys):
+    """The sample that a stream makes of a message."""
+    return make_decoder(make_stream(type_, **keys)).decode_cdr(serialize(type_, values))
+
+
 def assert_same(one, other):
     """Every field of two samples is equal, NaN to NaN and bit to bit."""
     assert one.stamp_ns == other.stamp_ns
@@ -209,24 +214,6 @@ CASES = _cases()
 def case(request):
     """Each kind of message in turn."""
     return request.param
-
-
-@pytest.fixture(scope="session")
-def stream_of():
-    """Make a stream of a message type."""
-    return make_stream
-
-
-@pytest.fixture(scope="session")
-def cdr():
-    """Serialize a message from its type and values."""
-    return serialize
-
-
-@pytest.fixture(scope="session")
-def same():
-    """Assert that two samples are equal in every field."""
-    return assert_same
 
 
 @pytest.fixture(scope="session")

@@ -13,15 +13,15 @@ from robocache_ros.decode.payloads import CloudPayload
 from robocache_ros.engine.backends.media import voxel_tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, load_spec
-from test.decode.conftest import CASES
+from test.decode.conftest import CASES, assert_same, decoded, make_stream, serialize
 
 
-def test_bytes_decode_to_the_values_written(case, same):
+def test_bytes_decode_to_the_values_written(case):
     decoder, expected = case.decoder, Sample(case.stamp_ns, case.expected, case.unmatched)
     for little_endian in (True, False, True):  # the second time, names and fields come out of memory
         data = case.cdr(little_endian)
         for form in (data, memoryview(data), data + bytes(range(1, 25))):
-            same(decoder.decode_cdr(form), expected)
+            assert_same(decoder.decode_cdr(form), expected)
 
 
 def test_a_vector_is_a_copy_that_may_be_written_to_and_a_payload_a_view_of_the_message(case):
@@ -34,10 +34,10 @@ def test_a_vector_is_a_copy_that_may_be_written_to_and_a_payload_a_view_of_the_m
 
 
 @pytest.mark.ros
-def test_bytes_of_rclpy_decode_to_the_same_sample(case, same):
+def test_bytes_of_rclpy_decode_to_the_same_sample(case):
     from rclpy.serialization import serialize_message
 
-    same(case.decoder.decode_cdr(serialize_message(case.ros())), case.decoder.decode_cdr(case.cdr()))
+    assert_same(case.decoder.decode_cdr(serialize_message(case.ros())), case.decoder.decode_cdr(case.cdr()))
 
 
 def test_a_message_cut_short_is_refused_though_its_rest_follows_it_in_memory(case):
@@ -47,10 +47,10 @@ def test_a_message_cut_short_is_refused_though_its_rest_follows_it_in_memory(cas
             decoder.decode_cdr(memoryview(data)[:size])
 
 
-def test_every_type_that_the_spec_takes_for_an_image_or_a_cloud_becomes_a_payload(stream_of):
+def test_every_type_that_the_spec_takes_for_an_image_or_a_cloud_becomes_a_payload():
     payloads = {case.type for case in CASES if not isinstance(case.expected, np.ndarray)}
     assert payloads == {*IMAGE_TYPES, CLOUD_TYPE}
-    assert {stream_of(kind).kind for kind in payloads} == {"image", "cloud"}
+    assert {make_stream(kind).kind for kind in payloads} == {"image", "cloud"}
 
 
 TYPE = "sensor_msgs/msg/CameraInfo"
@@ -86,22 +86,22 @@ def decoder():
         ),
     ],
 )
-def test_the_camera_is_that_of_the_image(decoder, cdr, changes, size, intrinsics):
-    sample = decoder.decode_cdr(cdr(TYPE, INFO | changes))
+def test_the_camera_is_that_of_the_image(decoder, changes, size, intrinsics):
+    sample = decoder.decode_cdr(serialize(TYPE, INFO | changes))
     assert sample.stamp_ns == 5 * 10**9 + 7
     assert (sample.value.width, sample.value.height) == size
     assert sample.value.intrinsics == intrinsics
 
 
 @pytest.mark.parametrize("changes", [{"k": [0.0] * 9}, {"k": [np.nan, *K[1:]]}, {"k": [-1.0, *K[1:]]}])
-def test_a_camera_that_is_not_calibrated_is_refused(decoder, cdr, changes):
+def test_a_camera_that_is_not_calibrated_is_refused(decoder, changes):
     with pytest.raises(DecodeError, match="calibrate the camera") as caught:
-        decoder.decode_cdr(cdr(TYPE, INFO | changes))
+        decoder.decode_cdr(serialize(TYPE, INFO | changes))
     assert caught.value.cause == "uncalibrated"
 
 
-def test_camera_info_cut_anywhere_is_refused(decoder, cdr):
-    data = cdr(TYPE, INFO)
+def test_camera_info_cut_anywhere_is_refused(decoder):
+    data = serialize(TYPE, INFO)
     for size in range(len(data)):
         with pytest.raises(DecodeError):
             decoder.decode_cdr(data[:size])
@@ -122,43 +122,43 @@ def points(payload):
     return payload.data.view(np.float32).reshape(payload.width, -1)
 
 
-def decoded(stream_of, cdr, **values):
-    value = make_decoder(stream_of(SCAN, voxels=GRID)).decode_cdr(cdr(SCAN, {**VALUES, **values})).value
+def scanned(**values):
+    value = decoded(SCAN, {**VALUES, **values}, voxels=GRID).value
     assert isinstance(value, CloudPayload)
     return value
 
 
-def test_the_points_of_a_scan_lie_at_its_angles_and_fill_their_voxels(stream_of, cdr):
-    payload = decoded(stream_of, cdr)
+def test_the_points_of_a_scan_lie_at_its_angles_and_fill_their_voxels():
+    payload = scanned()
     # The angles are float32 on the wire; 1e-6 of 2 m is their rounding.
     np.testing.assert_allclose(points(payload), [[0, -1.25, 0], [1.5, 0, 0], [0, 1.75, 0]], atol=2e-6)
-    assert int(np.asarray(voxel_tensor(payload, stream_of(SCAN, voxels=GRID))).sum()) == 3
+    assert int(np.asarray(voxel_tensor(payload, make_stream(SCAN, voxels=GRID))).sum()) == 3
 
 
 @pytest.mark.parametrize("far", [0.1, 11.0, math.inf, math.nan, -1.0])
-def test_a_range_outside_of_the_limits_is_no_point(stream_of, cdr, far):
-    found = points(decoded(stream_of, cdr, ranges=np.array([1, far, 1], np.float32)))
+def test_a_range_outside_of_the_limits_is_no_point(far):
+    found = points(scanned(ranges=np.array([1, far, 1], np.float32)))
     assert np.isnan(found[1, :2]).all()
     assert np.isfinite(found[[0, 2]]).all()
 
 
-def test_intensities_are_a_field_of_the_points(stream_of, cdr):
-    payload = decoded(stream_of, cdr, intensities=np.array([7, 8, 9], np.float32))
+def test_intensities_are_a_field_of_the_points():
+    payload = scanned(intensities=np.array([7, 8, 9], np.float32))
     assert [field.name for field in payload.fields] == ["x", "y", "z", "intensity"]
     assert points(payload)[:, 3].tolist() == [7, 8, 9]
 
 
-def test_without_a_grid_a_scan_is_its_ranges(stream_of, cdr):
-    sample = make_decoder(stream_of(SCAN, field="ranges", dim=3, align="hold")).decode_cdr(cdr(SCAN, VALUES))
+def test_without_a_grid_a_scan_is_its_ranges():
+    sample = decoded(SCAN, VALUES, field="ranges", dim=3, align="hold")
     assert isinstance(sample.value, np.ndarray)
     assert sample.value.tolist() == [1.25, 1.5, 1.75]
 
 
-def test_a_scan_without_field_or_grid_is_refused(stream_of):
+def test_a_scan_without_field_or_grid_is_refused():
     with pytest.raises(RoboCacheError, match="field: missing"):
-        stream_of(SCAN)
+        make_stream(SCAN)
 
 
-def test_a_scan_whose_angles_are_not_finite_is_dropped(stream_of, cdr):
+def test_a_scan_whose_angles_are_not_finite_is_dropped():
     with pytest.raises(DecodeError, match="angle_min, angle_increment"):
-        decoded(stream_of, cdr, angle_increment=math.nan)
+        scanned(angle_increment=math.nan)

@@ -5,27 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from robocache_ros.decode import DecodeError, ImagePayload, make_decoder
+from robocache_ros.decode import DecodeError, ImagePayload
 from robocache_ros.ops.image.formats import FORMATS
+from test.decode.conftest import decoded
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.fixture(name="raw")
-def decode_raw(stream_of, cdr):
-    def decode(**values):
-        return make_decoder(stream_of(RAW)).decode_cdr(cdr(RAW, values)).value
-
-    return decode
+def raw(**values):
+    return decoded(RAW, values).value
 
 
-@pytest.fixture(name="compressed")
-def decode_compressed_message(stream_of, cdr):
-    def decode(text, data):
-        return make_decoder(stream_of(COMPRESSED)).decode_cdr(cdr(COMPRESSED, {"format": text, "data": data})).value
-
-    return decode
+def compressed(text, data):
+    return decoded(COMPRESSED, {"format": text, "data": data}).value
 
 
 ALIASES = {name: fmt.alias_of for name, fmt in FORMATS.items() if fmt.alias_of}
@@ -33,7 +26,7 @@ PIXEL_BYTES = {name: fmt.pixel_bytes for name, fmt in FORMATS.items() if not fmt
 
 
 @pytest.mark.parametrize("encoding", PIXEL_BYTES)
-def test_every_encoding_keeps_its_name(raw, encoding):
+def test_every_encoding_keeps_its_name(encoding):
     step, rows = 4 * PIXEL_BYTES[encoding], 3 if encoding == "nv12" else 2
     image = raw(width=4, height=2, encoding=encoding, step=step, data=bytes(rows * step))
     found = (image.encoding, image.width, image.height, image.step, len(image.data))
@@ -41,27 +34,27 @@ def test_every_encoding_keeps_its_name(raw, encoding):
 
 
 @pytest.mark.parametrize(("name", "encoding"), ALIASES.items())
-def test_another_name_comes_under_the_usual_one_and_has_its_pixels(raw, name, encoding):
+def test_another_name_comes_under_the_usual_one_and_has_its_pixels(name, encoding):
     step = 4 * PIXEL_BYTES[encoding]
     assert raw(width=4, height=1, encoding=name, step=step, data=bytes(step)).encoding == encoding
     assert replace(FORMATS[name], name=encoding, alias_of="") == FORMATS[encoding]
 
 
-def test_rows_may_be_padded_and_bytes_behind_the_last_are_left_out(raw):
+def test_rows_may_be_padded_and_bytes_behind_the_last_are_left_out():
     image = raw(width=2, height=2, encoding="rgb8", step=8, data=bytes(range(20)))
     assert image.step == 8
     np.testing.assert_array_equal(image.data, np.arange(16))
 
 
 @pytest.mark.parametrize("encoding", ["", "rgb16", "bayer_rggb16", "nv21", "jpeg", "RGB8"])
-def test_another_encoding_is_refused_by_name(raw, encoding):
+def test_another_encoding_is_refused_by_name(encoding):
     with pytest.raises(DecodeError, match=f"encoding: '{encoding}' is not one of rgb8, bgr8") as error:
         raw(width=4, height=1, encoding=encoding, step=100, data=bytes(100))
     assert error.value.cause == "bad_encoding"
 
 
 @pytest.mark.parametrize("flag", [0, 1, 255])
-def test_byte_order_is_carried(raw, flag):
+def test_byte_order_is_carried(flag):
     image = raw(width=1, height=1, encoding="mono16", step=2, data=b"\1\2", is_bigendian=flag)
     assert image.big_endian is bool(flag)
 
@@ -78,7 +71,7 @@ def test_byte_order_is_carried(raw, flag):
         {"width": 0xFFFFFFFF, "height": 1, "step": 12},
     ],
 )
-def test_sizes_that_do_not_fit_the_data_are_refused(raw, values):
+def test_sizes_that_do_not_fit_the_data_are_refused(values):
     with pytest.raises(DecodeError) as error:
         raw(encoding="rgb8", data=bytes(12), **values)
     assert error.value.cause == "image_size"
@@ -87,7 +80,7 @@ def test_sizes_that_do_not_fit_the_data_are_refused(raw, values):
 @pytest.mark.parametrize(
     ("encoding", "width", "height"), [("yuv422", 3, 2), ("yuyv", 3, 2), ("nv12", 3, 2), ("nv12", 4, 3)]
 )
-def test_odd_sizes_of_subsampled_colour_are_refused(raw, encoding, width, height):
+def test_odd_sizes_of_subsampled_colour_are_refused(encoding, width, height):
     with pytest.raises(DecodeError, match="is odd"):
         raw(width=width, height=height, encoding=encoding, step=8, data=bytes(64))
 
@@ -104,7 +97,7 @@ def test_odd_sizes_of_subsampled_colour_are_refused(raw, encoding, width, height
         ("16UC1; compressedDepth", bytes(12) + PNG, ("compressedDepth", "16UC1")),
     ],
 )
-def test_what_is_compressed_is_seen_from_its_bytes(compressed, text, data, expected):
+def test_what_is_compressed_is_seen_from_its_bytes(text, data, expected):
     image = compressed(text, data)
     assert isinstance(image, ImagePayload)
     assert (image.encoding, image.source) == expected
@@ -129,7 +122,7 @@ def test_what_is_compressed_is_seen_from_its_bytes(compressed, text, data, expec
         ("32FC1; compressedDepth png", b"\0\0\0\0" + np.float32([np.nan, 1]).tobytes() + PNG, "bad_image"),
     ],
 )
-def test_what_cannot_be_decompressed_is_refused_with_the_message(compressed, text, data, cause):
+def test_what_cannot_be_decompressed_is_refused_with_the_message(text, data, cause):
     with pytest.raises(DecodeError) as error:
         compressed(text, data)
     assert error.value.cause == cause

@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 
 from robocache_ros.decode import DecodeError, PointField, make_decoder
+from test.decode.conftest import make_stream, serialize
 
 TYPE = "sensor_msgs/msg/PointCloud2"
 XYZ = [("x", 0, 7, 1), ("y", 4, 7, 1), ("z", 8, 7, 1)]
 
 
-@pytest.fixture(name="decode")
-def decode_cloud(stream_of, cdr):
-    decoder = make_decoder(stream_of(TYPE))
+@pytest.fixture
+def decode():
+    decoder = make_decoder(make_stream(TYPE))
 
     def decode(fields=XYZ, **values):
         named = [dict(zip(("name", "offset", "datatype", "count"), one, strict=True)) for one in fields]
         usual = {"height": 1, "width": 2, "point_step": 12, "row_step": 24, "data": bytes(24), "fields": named}
-        return decoder.decode_cdr(cdr(TYPE, usual | values)).value
+        return decoder.decode_cdr(serialize(TYPE, usual | values)).value
 
     return decode
 

@@ -107,34 +107,21 @@ def pip_install(tree, home, *options):
     return home / "bin"
 
 
-def test_pip_install_finds_the_files_in_the_environment(tree, tmp_path):
-    bin_ = pip_install(tree, tmp_path / "env")
+@pytest.mark.parametrize("editable", [False, True])
+def test_pip_install_finds_the_files_and_puts_robocache_on_the_path(tree, tmp_path, editable):
+    pytest.importorskip("typer")
+    bin_ = pip_install(tree, tmp_path / "env", *(["--editable"] if editable else []))
 
     found = json.loads(run(bin_ / "python", "-c", REPORT, cwd=tmp_path))
 
+    share = tree if editable else tmp_path / "env" / "share" / "robocache_ros"
     assert found["files"] == sources(tree)
-    assert Path(found["kernels"]) == tmp_path / "env" / "share" / "robocache_ros" / "kernels"
-    assert Path(found["robocache_ros"]).is_relative_to(tmp_path / "env")
+    assert [Path(found[name]) for name in FOLDERS] == [share / name for name in FOLDERS]
+    assert Path(found["robocache_ros"]).is_relative_to(tree if editable else tmp_path / "env")
     demo = "from robocache_ros.cli.demo import parser; print(*parser().parse_args([]).bag.iterdir(), sep='\\n')"
     recording = run(bin_ / "python", "-c", demo, cwd=tmp_path).split()
     assert {Path(file).name for file in recording} >= {"metadata.yaml", "panda_lift.mcap"}
-    assert all(Path(file).is_relative_to(tmp_path / "env") for file in recording)
-
-
-def test_editable_install_finds_the_files_in_the_sources(tree, tmp_path):
-    bin_ = pip_install(tree, tmp_path / "env", "--editable")
-
-    found = json.loads(run(bin_ / "python", "-c", REPORT, cwd=tmp_path))
-
-    assert found["files"] == sources(tree)
-    assert [Path(found[name]) for name in FOLDERS] == [tree / name for name in FOLDERS]
-
-
-@pytest.mark.parametrize("options", [(), ("--editable",)], ids=["install", "editable"])
-def test_pip_puts_robocache_on_the_path(tree, tmp_path, options):
-    pytest.importorskip("typer")
-    bin_ = pip_install(tree, tmp_path / "env", *options)
-
+    assert all(Path(file).is_relative_to(share) for file in recording)
     assert "export" in run("robocache", "--help", cwd=tmp_path, PATH=f"{bin_}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -259,29 +246,19 @@ def sourced(ws, code):
 
 
 @needs_colcon
-def test_colcon_build_finds_the_files_in_the_workspace(tree, tmp_path):
-    colcon(tree, tmp_path, "build")
+@pytest.mark.parametrize("options", [(), ("--symlink-install",)])
+def test_colcon_build_finds_the_files_in_the_workspace_or_by_links_in_the_sources(tree, tmp_path, options):
+    colcon(tree, tmp_path, "build", *options)
 
     found = json.loads(sourced(tmp_path, REPORT))
 
     prefix = tmp_path / "install" / "robocache_ros"
+    share = prefix / "share" / "robocache_ros"
     assert found["files"] == sources(tree)
-    assert Path(found["launch"]) == prefix / "share" / "robocache_ros" / "launch"
-    assert Path(found["robocache_ros"]).is_relative_to(prefix)
-    assert os.access(prefix / "lib" / "robocache_ros" / "fusion_node", os.X_OK)
-
-
-@needs_colcon
-def test_colcon_symlink_install_finds_the_files_in_the_sources(tree, tmp_path):
-    colcon(tree, tmp_path, "build", "--symlink-install")
-
-    found = json.loads(sourced(tmp_path, REPORT))
-
-    prefix = tmp_path / "install" / "robocache_ros"
-    assert found["files"] == sources(tree)
-    assert [Path(found[name]) for name in FOLDERS] == [tree / name for name in FOLDERS]
+    assert [Path(found[name]) for name in FOLDERS] == [(tree if options else share) / name for name in FOLDERS]
+    assert Path(found["robocache_ros"]).is_relative_to(tree if options else prefix)
     # What ros2 launch reads is a link, so that an edited launch file counts at once.
-    assert (prefix / "share" / "robocache_ros" / "package.xml").resolve() == tree / "package.xml"
+    assert (share / "package.xml").resolve() == (tree if options else share) / "package.xml"
     assert os.access(prefix / "lib" / "robocache_ros" / "fusion_node", os.X_OK)
 
 

@@ -13,7 +13,7 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from test.bags.conftest import MS, START_NS, numbers, pose
+from test.bags.conftest import MS, START_NS, numbers, pose, read
 from test.bags.conftest import TYPES as ARM
 from test.fuzz.mcap_writer import McapLayout, write_mcap
 
@@ -68,14 +68,6 @@ def test_a_cut_sqlite_recording_is_refused_and_not_read_as_empty(make_bag, tmp_p
 
 TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Float64MultiArray", "")}
 MESSAGES = [("/a" if k % 3 else "/b", START_NS + 10 * k * MS, numbers(k, k)) for k in range(200)]
-
-
-def read(path, data=None):
-    if data is not None:
-        path.write_bytes(data)
-    with Bag(path) as bag:
-        found = list(bag.messages())
-        return found, bag.notes
 
 
 def places(data, op):

@@ -13,7 +13,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import codecs
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from test.bags.conftest import MS, START_NS
+from test.bags.conftest import MS, START_NS, read
 
 COUNT = 60  # more messages than there are blocks to read them into
 TYPE = "sensor_msgs/msg/Image"
@@ -59,11 +59,6 @@ DAMAGE = {
     "its magic number is another": lambda frame: b"\x00" + frame[1:],
     "a block has a reserved type": lambda frame: frame[:6] + bytes([frame[6] | 0x06]) + frame[7:],
 }
-
-
-def read(folder):
-    with Bag(folder) as bag:
-        return [(message.topic, message.log_ns, bytes(message.data)) for message in bag.messages()], bag.notes
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)

@@ -11,6 +11,7 @@ from robocache_ros.bags.storage.ros1 import ROS1_MAGIC, ToCdr, ros2_definition, 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError
+from test.bags.conftest import read
 from test.fuzz.mcap_writer import McapLayout, write_mcap
 from test.fuzz.recordings import TYPES, messages
 from test.ros1_bags import write_ros1_bag
@@ -18,12 +19,6 @@ from test.ros1_bags import write_ros1_bag
 
 def bag(path, **options):
     return write_ros1_bag(path / "lift.bag", TYPES, messages(), chunk_bytes=2000, **options)
-
-
-def read(path):
-    with Bag(path) as opened:
-        found = list(opened.messages())
-        return found, opened.notes
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "bz2"])

@@ -10,8 +10,6 @@ import pytest
 import yaml
 
 from robocache_ros.bags.describe import describe
-from robocache_ros.bags.fuse import BagRun
-from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Topic
 from robocache_ros.bags.storage.merge import merged_topics
 from robocache_ros.bags.storage.metadata import read_metadata, storage_files
@@ -22,7 +20,7 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS, numbers, pose
+from test.bags.conftest import MS, START_NS, fused, numbers, pose, suggested
 from test.ros1_bags import write_ros1_bag
 
 POSE, ARRAY = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray"
@@ -39,10 +37,6 @@ def every(ms, count, topic, data):
 
 def bag_of(path, types, *topics):
     return write_bag(path, types, sorted(chain(*topics), key=lambda message: message[1]))
-
-
-def suggested(bag):
-    return load_spec(yaml.safe_load(suggest_spec(describe(bag))))
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +162,7 @@ def recorded(path, offsets_ns, *, unset=False):
 def exported(path):
     """The suggested spec, and the ticks at which every stream has a value."""
     spec = suggested(path)
-    with Bag(path) as bag:
-        frames = list(BagRun(bag, spec).frames())
-    return spec, sum(int((part.valid > 0).all(axis=1).sum()) for part in frames)
+    return spec, int((fused(path, spec).valid > 0).all(axis=1).sum())
 
 
 @pytest.mark.parametrize("offset_ns", [START_NS - 7 * S, 6 * S, -300 * 86400 * S, -5 * MS])

@@ -9,11 +9,10 @@ pytest.importorskip("rosbags", reason="needs the `bags` extra")
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from robocache_ros.bags.describe import describe
-from robocache_ros.bags.fuse import BagRun
-from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.decode.definitions import COMMON
 from robocache_ros.spec import load_spec
+from test.bags.conftest import fused
 from test.fuzz.mcap_writer import write_mcap
 
 START_NS, STEP_NS, COUNT = 1_700_000_000_000_000_000, 20_000_000, 100
@@ -61,9 +60,7 @@ def proposed(path, kind, values, definition=""):
     file.write_bytes(write_mcap({"/topic": (kind, definition)}, given))
     text = suggest_spec(describe(file))
     spec = load_spec(yaml.safe_load(text))
-    with Bag(file) as bag:
-        frames = list(BagRun(bag, spec).frames())
-    return spec, np.concatenate([part.fused.numpy() for part in frames]), text
+    return spec, fused(file, spec).values, text
 
 
 RAMP = {

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from robocache_ros.bags.describe import FrameInfo, describe, tree_of
-from robocache_ros.bags.fuse import BagRun
-from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec, suggested_poses
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
+from test.bags.conftest import fused, suggested
 
 RECORDINGS = os.environ.get("ROBOCACHE_RECORDINGS")
 TF = "tf2_msgs/msg/TFMessage"
@@ -111,10 +109,9 @@ def test_frames_are_described_with_parent_rate_and_motion(recording):
 
 
 def test_a_suggested_pose_has_values_throughout_the_recording(recording):
-    spec = load_spec(yaml.safe_load(suggest_spec(describe(recording))))
+    spec = suggested(recording)
     assert spec.stream("tool_pose").frames == ("base", "tool")
-    with Bag(recording) as bag:
-        valid = np.concatenate([part.valid for part in BagRun(bag, spec).frames()])
+    valid = fused(recording, spec).valid
     assert len(valid) >= 48
     assert valid.all()
 
@@ -134,9 +131,8 @@ def test_poses_of_real_recordings_are_unit_quaternions_and_move_without_jumps(na
     spec = load_spec({**given, "streams": {stream: given["streams"][stream]}})
     assert spec.stream(stream).frames == frames
     assert spec.stream(stream).on_invalid == "split"  # not silent, on whatever clock the recording's stamps are
-    with Bag(path) as bag:
-        parts = list(BagRun(bag, spec).frames())
-    pose, valid = torch.cat([p.fused for p in parts]).numpy(), np.concatenate([p.valid for p in parts])[:, 0]
+    _, _, pose, valid = fused(path, spec)
+    valid = valid[:, 0]
     assert (valid > 0).mean() > 0.95
     pose = pose[valid > 0]
     np.testing.assert_allclose(np.linalg.norm(pose[:, 3:], axis=1), 1, atol=2e-7)  # four roundings to float32

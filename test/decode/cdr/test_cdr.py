@@ -8,13 +8,13 @@ import pytest
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
-from test.decode.conftest import STORE
+from test.decode.conftest import STORE, make_stream, serialize
 
 STAMPLESS = {"field": "x", "dim": 1, "stamp": "receive", "align": "hold"}
 
 
-def decode(stream_of, definition, payload, head="00010000", **keys):
-    stream = stream_of("my_msgs/msg/Thing", **(STAMPLESS | keys))
+def decode(definition, payload, head="00010000", **keys):
+    stream = make_stream("my_msgs/msg/Thing", **(STAMPLESS | keys))
     return (
         make_decoder(stream, {"my_msgs/msg/Thing": definition}).decode_cdr(bytes.fromhex(head + payload)).value.tolist()
     )
@@ -32,16 +32,16 @@ def decode(stream_of, definition, payload, head="00010000", **keys):
         ("01010000", "0x0101"),
     ],
 )
-def test_other_encapsulations_are_refused_by_name(stream_of, head, name):
+def test_other_encapsulations_are_refused_by_name(head, name):
     with pytest.raises(DecodeError, match=f"encapsulation {name}") as error:
-        decode(stream_of, "uint8 x", "05", head)
+        decode("uint8 x", "05", head)
     assert error.value.cause == "encapsulation"
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\1\0"])
-def test_bytes_shorter_than_the_encapsulation_are_refused(stream_of, data):
+def test_bytes_shorter_than_the_encapsulation_are_refused(data):
     with pytest.raises(DecodeError, match="shorter than the encapsulation") as error:
-        make_decoder(stream_of("std_msgs/msg/Float64")).decode_cdr(data)
+        make_decoder(make_stream("std_msgs/msg/Float64")).decode_cdr(data)
     assert error.value.cause == "truncated"
 
 
@@ -77,8 +77,8 @@ POSES = f"Pose[3] p\n{LINE}\nMSG: my_msgs/Pose\nstring s\nfloat32 v"
     ],
     ids=range(18),
 )
-def test_a_field_is_read_behind_what_stands_before_it(stream_of, definition, payload, keys, expected):
-    assert decode(stream_of, definition, payload, **keys) == expected
+def test_a_field_is_read_behind_what_stands_before_it(definition, payload, keys, expected):
+    assert decode(definition, payload, **keys) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_a_field_is_read_behind_what_stands_before_it(stream_of, definition, pay
           for kind in ("string s", "uint8[] a", "string[] a", "float64[] a")),
     ],
 )  # fmt: skip
-def test_a_length_beyond_its_bound_or_the_message_is_refused(stream_of, definition, payload, dim, cause):
+def test_a_length_beyond_its_bound_or_the_message_is_refused(definition, payload, dim, cause):
     with pytest.raises(DecodeError) as error:
-        decode(stream_of, definition, payload, dim=dim)
+        decode(definition, payload, dim=dim)
     assert error.value.cause == cause
 
 
-def test_a_joint_name_that_is_not_utf8_is_refused(stream_of, cdr):
+def test_a_joint_name_that_is_not_utf8_is_refused():
     kind = "sensor_msgs/msg/JointState"
-    data = cdr(kind, {"name": ["abc"], "position": [1.0]}).replace(b"abc", b"\xff\xfe\xfd")
+    data = serialize(kind, {"name": ["abc"], "position": [1.0]}).replace(b"abc", b"\xff\xfe\xfd")
     with pytest.raises(DecodeError, match="not UTF-8") as error:
-        make_decoder(stream_of(kind, names=["abc"])).decode_cdr(data)
+        make_decoder(make_stream(kind, names=["abc"])).decode_cdr(data)
     assert error.value.cause == "bad_string"
 
 

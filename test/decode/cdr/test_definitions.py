@@ -17,6 +17,7 @@ from robocache_ros.decode.definitions import (
     msg_of_idl,
 )
 from robocache_ros.errors import RoboCacheError
+from test.decode.conftest import make_stream
 
 LINE = "=" * 80
 
@@ -31,14 +32,14 @@ def test_the_common_types_are_those_of_every_distribution(store):
 
 
 @pytest.mark.parametrize("store", [Stores.ROS2_HUMBLE, Stores.ROS2_KILTED])
-def test_a_range_is_read_with_and_without_the_variance_that_iron_added(store, stream_of):
+def test_a_range_is_read_with_and_without_the_variance_that_iron_added(store):
     types = get_typestore(store)
     header = types.types["std_msgs/msg/Header"](types.types["builtin_interfaces/msg/Time"](1, 2), "sonar")
     variance = {} if store is Stores.ROS2_HUMBLE else {"variance": 0.5}
     message = types.types["sensor_msgs/msg/Range"](
         header=header, radiation_type=0, field_of_view=0.1, min_range=0.2, max_range=4.0, range=1.5, **variance
     )
-    stream = stream_of("sensor_msgs/msg/Range", field="range", dim=1)
+    stream = make_stream("sensor_msgs/msg/Range", field="range", dim=1)
     data = bytes(types.serialize_cdr(message, "sensor_msgs/msg/Range"))
     assert make_decoder(stream).decode_cdr(data).value.tolist() == [1.5]
 
@@ -55,12 +56,12 @@ def test_the_common_types_are_those_installed(package):
 
 
 @pytest.mark.ros
-def test_an_installed_class_gives_a_decoder_for_a_type_that_is_not_common(stream_of):
+def test_an_installed_class_gives_a_decoder_for_a_type_that_is_not_common():
     from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
     from rclpy.serialization import serialize_message
 
     message = DiagnosticArray(status=[DiagnosticStatus(name="n", level=b"\x02")])
-    stream = stream_of("diagnostic_msgs/msg/DiagnosticArray", field="status[0].level", dim=1)
+    stream = make_stream("diagnostic_msgs/msg/DiagnosticArray", field="status[0].level", dim=1)
     decoder = make_decoder(stream, definitions_of(DiagnosticArray))
     assert decoder.decode_cdr(serialize_message(message)).value.tolist() == [2.0]
 
@@ -191,10 +192,10 @@ def arrays(length, levels):
     ],
     ids=lambda text: f"{text[:20]}... of {len(text)}",
 )
-def test_a_definition_that_asks_for_too_much_is_refused_in_one_line(stream_of, text):
+def test_a_definition_that_asks_for_too_much_is_refused_in_one_line(text):
     with pytest.raises(RoboCacheError) as error:
         make_decoder(
-            stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive"), {"my_msgs/msg/Thing": f"{text}\n"}
+            make_stream("my_msgs/msg/Thing", field="x", dim=1, stamp="receive"), {"my_msgs/msg/Thing": f"{text}\n"}
         )
     assert len(str(error.value)) < 200
     assert str(error.value).isprintable()
@@ -205,17 +206,17 @@ def test_a_definition_as_large_as_real_ones_is_read(text):
     assert dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)
 
 
-def test_an_array_of_pairs_that_cannot_be_laid_out_is_walked(stream_of):
+def test_an_array_of_pairs_that_cannot_be_laid_out_is_walked():
     text = arrays(64, 3) + "\n"  # 2^18 pairs
-    stream = stream_of("my_msgs/msg/Thing", field="t.t[1].t[2].t[3].y", dim=1, stamp="receive")
+    stream = make_stream("my_msgs/msg/Thing", field="t.t[1].t[2].t[3].y", dim=1, stamp="receive")
     data = bytearray(4 + 16 * 64**3)
     data[1] = 1
     data[4 + 16 * ((1 * 64 + 2) * 64 + 3) + 8] = 7
     assert make_decoder(stream, {"my_msgs/msg/Thing": text}).decode_cdr(bytes(data)).value.tolist() == [7.0]
 
 
-def test_a_type_with_a_wide_string_is_refused_by_name(stream_of):
-    stream = stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive")
+def test_a_type_with_a_wide_string_is_refused_by_name():
+    stream = make_stream("my_msgs/msg/Thing", field="x", dim=1, stamp="receive")
     with pytest.raises(RoboCacheError, match="wstring fields are not supported"):
         make_decoder(stream, {"my_msgs/msg/Thing": "wstring w\nfloat64 x"})
 

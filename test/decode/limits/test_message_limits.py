@@ -9,6 +9,7 @@ import pytest
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.decode.payloads import MAX_ELEMENTS, MAX_NAMES, MAX_POINTS, MAX_TEXT_BYTES, MAX_TRANSFORMS
 from robocache_ros.decode.transforms import read_transforms
+from test.decode.conftest import make_stream, serialize
 
 JOINTS, IMAGE, CLOUD = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/PointCloud2"
 FORGED = "a\n[ERROR] [fusion_node]: forged \x1b[31m\u202e"
@@ -28,19 +29,19 @@ def fields(names, **keys):
     return [{"name": name, "offset": 0, "datatype": 7, "count": 1, **keys} for name in names]
 
 
-def test_as_many_and_as_long_joint_names_as_are_allowed_are_read(stream_of, cdr):
+def test_as_many_and_as_long_joint_names_as_are_allowed_are_read():
     names = ["a", *(f"{i:0{MAX_TEXT_BYTES - 1}}" for i in range(MAX_NAMES - 1))]
-    decoder = make_decoder(stream_of(JOINTS, names=["a"]))
-    assert decoder.decode_cdr(cdr(JOINTS, {"name": names, "position": [2.0] * MAX_NAMES})).value.tolist() == [2.0]
+    decoder = make_decoder(make_stream(JOINTS, names=["a"]))
+    assert decoder.decode_cdr(serialize(JOINTS, {"name": names, "position": [2.0] * MAX_NAMES})).value.tolist() == [2.0]
 
 
-def test_ever_new_joint_names_take_a_bounded_amount_of_memory(stream_of, cdr):
-    decoder = make_decoder(stream_of(JOINTS, names=["a"]))
+def test_ever_new_joint_names_take_a_bounded_amount_of_memory():
+    decoder = make_decoder(make_stream(JOINTS, names=["a"]))
 
     def send(first, count):
         for i in range(first, first + count):
             names = [f"{i}_{k}".ljust(200) for k in range(200)]
-            refusal(decoder, cdr(JOINTS, {"name": names, "position": [0.0] * 200}))
+            refusal(decoder, serialize(JOINTS, {"name": names, "position": [0.0] * 200}))
         gc.collect()  # the tracebacks of the errors
 
     tracemalloc.start()
@@ -84,35 +85,35 @@ LONG = "f" * (MAX_TEXT_BYTES + 1)
     ],
     ids=range(15),
 )  # fmt: skip
-def test_what_is_out_of_bounds_is_refused_in_one_short_line(stream_of, cdr, kind, keys, values, cause):
-    assert refusal(make_decoder(stream_of(kind, **keys)), cdr(kind, values)).cause == cause
+def test_what_is_out_of_bounds_is_refused_in_one_short_line(kind, keys, values, cause):
+    assert refusal(make_decoder(make_stream(kind, **keys)), serialize(kind, values)).cause == cause
 
 
 @pytest.mark.parametrize(("encoding", "step"), [("32FC1", 9), ("32FC1", 10), ("16UC1", 5), ("mono16", 5)])
-def test_rows_that_begin_within_a_value_are_refused(stream_of, cdr, encoding, step):
+def test_rows_that_begin_within_a_value_are_refused(encoding, step):
     values = {"width": 2, "height": 3, "encoding": encoding, "step": step, "data": bytes(3 * step)}
-    error = refusal(make_decoder(stream_of(IMAGE)), cdr(IMAGE, values))
+    error = refusal(make_decoder(make_stream(IMAGE)), serialize(IMAGE, values))
     assert error.cause == "image_size"
     assert str(error).startswith(f"step: {step} is not a multiple of ")
 
 
-def test_an_image_that_shrinks_below_its_layout_is_refused(stream_of, cdr):
-    decoder = make_decoder(stream_of(IMAGE))
+def test_an_image_that_shrinks_below_its_layout_is_refused():
+    decoder = make_decoder(make_stream(IMAGE))
     values = {"width": 2, "height": 3, "encoding": "mono8", "step": 2}
-    assert len(decoder.decode_cdr(cdr(IMAGE, {**values, "data": bytes(7)})).value.data) == 6
-    assert refusal(decoder, cdr(IMAGE, {**values, "data": bytes(5)})).cause == "image_size"
+    assert len(decoder.decode_cdr(serialize(IMAGE, {**values, "data": bytes(7)})).value.data) == 6
+    assert refusal(decoder, serialize(IMAGE, {**values, "data": bytes(5)})).cause == "image_size"
 
 
-def test_a_sequence_that_takes_long_to_walk_is_refused(stream_of):
-    stream = stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive", align="hold")
+def test_a_sequence_that_takes_long_to_walk_is_refused():
+    stream = make_stream("my_msgs/msg/Thing", field="x", dim=1, stamp="receive", align="hold")
     decoder = make_decoder(stream, {"my_msgs/msg/Thing": "string[] names\nuint8 x"})
     count = MAX_ELEMENTS + 1
     error = refusal(decoder, b"\0\1\0\0" + count.to_bytes(4, "little") + bytes(4 * count + 1))
     assert error.cause == "bad_length"
 
 
-def test_more_transforms_than_a_robot_has_are_refused(cdr):
-    data = cdr("tf2_msgs/msg/TFMessage", {"transforms": [{}] * (MAX_TRANSFORMS + 1)})
+def test_more_transforms_than_a_robot_has_are_refused():
+    data = serialize("tf2_msgs/msg/TFMessage", {"transforms": [{}] * (MAX_TRANSFORMS + 1)})
     with pytest.raises(DecodeError) as error:
         read_transforms(data)
     assert error.value.cause == "bad_length"

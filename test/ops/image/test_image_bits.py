@@ -87,12 +87,21 @@ def convert(request, monkeypatch):
     return host
 
 
+CROPPED = ("rgba8", "mono8", "yuyv", "nv12", "bayer_gbrg8", "mono16")
+IMAGES = [  # encoding, width and height, padding, options
+    *((name, (48, 36), 5, {"size": size}) for name in FORMATS for size in (None, (9, 31), (50, 7), (64, 96))),
+    *((name, (64, 48), 0, {"crop": (7, 13, 33, 41), "size": (20, 24)}) for name in CROPPED),
+    *((name, (20, 16), 2, {"size": (7, 9), "big_endian": True}) for name in ("16UC1", "32FC1")),
+    *(("rgb8", (w, h), 0, {"size": to}) for w, h, to in ((1, 1, (5, 5)), (2, 300, (1, 1)), (700, 3, (2, 1)))),
+    ("rgb8", (2, 2), 0, {"size": (300, 1)}),
+]
+
+
 @pytest.mark.parametrize("resize", METHODS)
-@pytest.mark.parametrize("encoding", FORMATS)
-def test_every_encoding_has_the_same_bits(convert, encoding, resize):
-    data, layout = image_bytes(encoding, 48, 36, padding=5)
-    for size in (None, (9, 31), (50, 7), (64, 96)):
-        check(convert, data, **layout, size=size, resize=resize)
+@pytest.mark.parametrize(("encoding", "source", "padding", "options"), IMAGES)
+def test_every_encoding_crop_byte_order_and_size_has_the_same_bits(convert, encoding, source, padding, options, resize):
+    data, layout = image_bytes(encoding, *source, padding)
+    check(convert, data, **layout, **options, resize=resize)
 
 
 @pytest.mark.parametrize(
@@ -104,24 +113,7 @@ def test_every_encoding_has_the_same_bits(convert, encoding, resize):
 )
 def test_every_dtype_has_the_same_bits(convert, dtype, normalize):
     data, layout = image_bytes("bgr8", 40, 30, padding=0)
-    arguments = {**layout, "size": (16, 20), "normalize": normalize, "dtype": dtype}
-    check(convert, data, **arguments)
-
-
-@pytest.mark.parametrize("resize", METHODS)
-@pytest.mark.parametrize("encoding", ["rgba8", "mono8", "yuyv", "nv12", "bayer_gbrg8", "mono16"])
-def test_a_crop_at_odd_places_has_the_same_bits(convert, encoding, resize):
-    data, layout = image_bytes(encoding, 64, 48, padding=0)
-    arguments = {**layout, "crop": (7, 13, 33, 41), "size": (20, 24), "resize": resize}
-    check(convert, data, **arguments)
-
-
-@pytest.mark.parametrize("encoding", ["16UC1", "32FC1"])
-@pytest.mark.parametrize("resize", METHODS)
-def test_both_byte_orders_have_the_same_bits(convert, encoding, resize):
-    data, layout = image_bytes(encoding, 20, 16, padding=2)
-    arguments = {**layout, "size": (7, 9), "resize": resize, "big_endian": True}
-    check(convert, data, **arguments)
+    check(convert, data, **layout, size=(16, 20), normalize=normalize, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -143,16 +135,6 @@ def test_bytes_at_any_alignment_have_the_same_bits(convert, offset, resize):
     shifted = torch.empty(len(data) + offset, dtype=torch.uint8)[offset:].copy_(data)
     arguments = {**layout, "size": (11, 13), "resize": resize}
     same_bits(convert(shifted, **arguments), convert_image(data, **arguments))
-
-
-@pytest.mark.parametrize("resize", METHODS)
-@pytest.mark.parametrize(
-    ("source", "size"), [((1, 1), (5, 5)), ((300, 2), (1, 1)), ((3, 700), (2, 1)), ((2, 2), (300, 1))]
-)
-def test_extreme_sizes_have_the_same_bits(convert, source, size, resize):
-    data, layout = image_bytes("rgb8", source[1], source[0], padding=0)
-    arguments = {**layout, "size": size, "resize": resize}
-    check(convert, data, **arguments)
 
 
 @pytest.mark.gpu

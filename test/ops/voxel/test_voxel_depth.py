@@ -176,26 +176,6 @@ def test_a_wrong_argument_is_refused_by_its_name(changes, expected):
         voxelize_depth(data, **{**layout, "camera": (30, 31, 15, 11), **GRID, **changes})
 
 
-HOST = """
-#include "voxel/cloud.cuh"
-using namespace robocache;
-extern "C" void locate(const Clouds* clouds, int* cell, float* rows) {
-  for (long long i = 0; i < clouds->count; ++i) {
-    const unsigned char* p = point_at(*clouds, 0, i);
-    const Point point = to_grid(*clouds, read_point(*clouds, p));
-    *cell++ = place(*clouds, p, point);
-    *rows++ = point.x; *rows++ = point.y; *rows++ = point.z;
-    for (int f = 0; f < clouds->features; ++f) *rows++ = feature_of(*clouds, p, f);
-  }
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def host(host_library):
-    return host_library(HOST)
-
-
 def compare_on_host(host, data, rgb, layout, matrix, mode="mean"):
     """The cells and rows of the device code, built by g++, against the CPU backend's."""
     features = len(layout.sources)
@@ -204,7 +184,9 @@ def compare_on_host(host, data, rgb, layout, matrix, mode="mean"):
     source = cloud_of_depth(data, layout, rgb.data_ptr() - data.data_ptr(), matrix, Voxelization(grid, reduction, ()))
     packed = packer(Clouds).pack(*source.numbers)
     cell, rows = np.full(source.count, -9, np.int32), np.full((source.count, 3 + features), -9, np.float32)
-    host.locate(ctypes.c_char_p(packed), *(a.ctypes.data_as(ctypes.c_void_p) for a in (cell, rows)))
+    host.locate(
+        ctypes.c_char_p(packed), ctypes.c_longlong(1), *(a.ctypes.data_as(ctypes.c_void_p) for a in (cell, rows))
+    )
     columns = depth_columns(data.numpy(), rgb.numpy(), layout, matrix)
     expected, _ = place_columns(columns, grid, reduction, 1, None)
     assert np.array_equal(np.maximum(cell, -1), expected)
