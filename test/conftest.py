@@ -312,32 +312,12 @@ def tf_message() -> Callable[..., bytes]:
 @pytest.fixture(scope="session")
 def one_point() -> Callable[..., bytes]:
     """A sensor_msgs/msg/PointCloud2 of one point in CDR."""
+    from test.fuzz.messages import header, serialize
 
     def cloud(stamp_ns: int, point: tuple[float, ...] = (0.0, 0.0, 1.0), frame: str = "camera") -> bytes:
-        data = bytearray()
-
-        def number(form, *values):
-            data.extend(bytes(-len(data) % struct.calcsize(form[-1])))
-            data.extend(struct.pack(f"<{form}", *values))
-
-        def text(value):
-            number("I", len(value) + 1)
-            data.extend(value.encode() + b"\0")
-
-        number("iI", *divmod(stamp_ns, 10**9))
-        text(frame)
-        number("II", 1, 1)
-        number("I", 3)
-        for axis, name in enumerate("xyz"):
-            text(name)
-            number("I", 4 * axis)
-            number("B", 7)
-            number("I", 1)
-        number("B", 0)
-        number("II", 12, 12)
-        number("I", 12)
-        data.extend(struct.pack("<3f", *point))
-        number("B", 1)
-        return b"\0\1\0\0" + bytes(data)
+        fields = [{"name": name, "offset": 4 * axis, "datatype": 7, "count": 1} for axis, name in enumerate("xyz")]
+        shape = {"height": 1, "width": 1, "point_step": 12, "row_step": 12, "is_dense": True, "fields": fields}
+        values = {"header": header(stamp_ns, frame), **shape, "data": struct.pack("<3f", *point)}
+        return serialize("sensor_msgs/msg/PointCloud2", values)
 
     return cloud

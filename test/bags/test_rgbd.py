@@ -13,7 +13,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_depth
 from robocache_ros.spec import load_spec
 from test.bags.conftest import MS, START_NS
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 
 HEIGHT, WIDTH, FRAMES = 12, 16, 15
 CAMERA = (14.0, 15.0, 7.5, 5.5)
@@ -25,19 +25,15 @@ MAST = ("base_link", "mast", (0.1, -0.2, 2.1), (0.0, 0.0, 0.6, 0.8))
 HEAD = ("mast", "optical", (0.05, 0.0, 0.3), (1.0, 0.0, 0.0, 0.0))
 
 
-def header(stamp_ns, frame="optical"):
-    return {"stamp": dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True)), "frame_id": frame}
-
-
 def image(stamp_ns, pixels, encoding):
     shape = {"height": HEIGHT, "width": WIDTH, "encoding": encoding, "step": pixels.nbytes // HEIGHT}
-    return serialize(IMAGE, {"header": header(stamp_ns), **shape, "data": pixels.tobytes()})
+    return serialize(IMAGE, {"header": header(stamp_ns, "optical"), **shape, "data": pixels.tobytes()})
 
 
 def info(stamp_ns):
     fx, fy, cx, cy = CAMERA
     k, p = [fx, 0, cx, 0, fy, cy, 0, 0, 1], [fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0]
-    return serialize(INFO, {"header": header(stamp_ns), "height": HEIGHT, "width": WIDTH, "k": k, "p": p})
+    return serialize(INFO, {"header": header(stamp_ns, "optical"), "height": HEIGHT, "width": WIDTH, "k": k, "p": p})
 
 
 def compressed(stamp_ns, depth):
@@ -47,7 +43,7 @@ def compressed(stamp_ns, depth):
     file = io.BytesIO()
     Image.fromarray(depth).save(file, "PNG")
     packed = {"format": "16UC1; compressedDepth png", "data": bytes(12) + file.getvalue()}
-    return serialize(COMPRESSED, {"header": header(stamp_ns), **packed})
+    return serialize(COMPRESSED, {"header": header(stamp_ns, "optical"), **packed})
 
 
 def scene(k, dtype=np.uint16):

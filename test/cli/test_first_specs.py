@@ -12,7 +12,7 @@ import pytest
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 
 START_NS, MS = 1_700_000_000_000_000_000, 1_000_000
 FLOAT, JOINTS = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState"
@@ -60,8 +60,7 @@ class Recording:
 
 def joints(stamp_ns, position):
     """A JointState of one joint in CDR, without velocity and effort."""
-    stamp = dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True))
-    return serialize(JOINTS, {"header": {"stamp": stamp}, "name": ["j"], "position": [position]})
+    return serialize(JOINTS, {"header": header(stamp_ns), "name": ["j"], "position": [position]})
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import yaml
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import open_dataset
 from robocache_ros.engine import Ingest
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -20,10 +20,9 @@ BAD = (10, 11, 12, 40)  # numbers of the messages in which joint b has no effort
 
 def joint_state(stamp_ns, effort_b, effort_c):
     """A JointState of a, b and c in CDR; the positions and the effort of a are finite."""
-    stamp = dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True))
     at = (stamp_ns - START_NS) / 1e9
     values = {"name": ["a", "b", "c"], "position": [at, -at, 0.5], "effort": [2 * at, effort_b, effort_c]}
-    return serialize(JOINTS["type"], {"header": {"stamp": stamp}, **values})
+    return serialize(JOINTS["type"], {"header": header(stamp_ns), **values})
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from robocache_ros.engine import FusionEngine, Ingest, Outcome
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9
@@ -17,10 +17,6 @@ STREAM = {"topic": "/depth", "type": "sensor_msgs/msg/Image", "camera_info": "/i
 def spec(**keys):
     stream = {**STREAM, **keys}
     return load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 40, "streams": {"rgbd": stream}})
-
-
-def header(stamp_ns):
-    return {"stamp": dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True))}
 
 
 def image(stamp_ns, pixels, encoding):

@@ -151,12 +151,6 @@ def test_the_age_of_an_interpolated_value_is_that_of_the_sample_before_it(align)
     assert (frames.valid[0, 0], frames.age_ns[0, 0]) == (1, 19 * MS)
 
 
-def test_no_tick_is_skipped_however_seldom_it_advances():
-    engine = FusionEngine(spec(v=STAMPED))
-    advance(engine, 0)
-    assert np.diff(advance(engine, 5000).ticks_ns).tolist() == [20 * MS] * 249
-
-
 @pytest.mark.parametrize("sample_first", [False, True])
 def test_a_clock_that_jumps_back_drops_all_samples_and_starts_anew(sample_first):
     engine = FusionEngine(spec(v=STAMPED, w=STAMPED))

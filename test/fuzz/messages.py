@@ -46,6 +46,12 @@ def serialize(name: str, values: Mapping[str, Any] | None = None, order: str = "
     return bytes(out)
 
 
+def header(stamp_ns: int, frame: str = "") -> dict[str, Any]:
+    """Values of a std_msgs/msg/Header."""
+    seconds, nanoseconds = divmod(stamp_ns, 10**9)
+    return {"stamp": {"sec": seconds, "nanosec": nanoseconds}, "frame_id": frame}
+
+
 def _write(t: Type, value: Any, out: bytearray, order: str) -> None:
     if isinstance(t, Struct):
         for name, field in t.fields:

@@ -180,13 +180,6 @@ def test_a_released_engine_frees_its_memory_at_once(mixture):
         gc.enable()
 
 
-def test_the_window_on_the_gpu_holds_the_rows_of_the_horizon(mixture):
-    _, step = steady(mixture)
-    rows = [step(k).rows()[0] for k in range(40)]
-    frames = step(40)
-    assert torch.equal(frames.window.cpu(), torch.stack([*rows[-15:], frames.rows()[0]]))
-
-
 def test_jpeg_decoded_by_nvjpeg_is_near_the_cpu_decoder(mixture):
     pytest.importorskip("torchvision")
     from PIL import Image
@@ -209,13 +202,3 @@ def test_jpeg_decoded_by_nvjpeg_is_near_the_cpu_decoder(mixture):
     assert shown[0].any()
     # Two decoders of one file may differ by their rounding and by how they upsample colours; this one is smooth.
     assert (shown[0] - shown[1]).abs().max() <= 8
-
-
-def test_normalized_images_are_the_uint8_ones_normalized_later(mixture):
-    from robocache_ros.ops import normalize_image
-
-    normalize = load_spec({"robocache": 1, "streams": STREAMS}).stream("front").image.normalize
-    plain = steady(mixture)[1](0).media["front"]
-    ready = steady(mixture, normalized=True)[1](0).media["front"]
-    assert ready.dtype == torch.float32
-    assert torch.equal(normalize_image(plain, normalize), ready)

@@ -9,7 +9,7 @@ import pytest
 from robocache_ros.decode.payloads import DecodeError
 from robocache_ros.decode.transforms import Transform, read_transforms
 from robocache_ros.engine.transforms import MAX_STATIC_FRAMES, StaticTransforms
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 
 HALF = math.sqrt(0.5)
 UP = Transform("base", "mast", (0.0, 0.0, 1.5), (0.0, 0.0, 0.0, 1.0))
@@ -109,11 +109,9 @@ def message_of(transforms, order="<"):
     """A TFMessage in CDR."""
     entries = []
     for parent, child, position, rotation, stamp_ns in transforms:
-        stamp = dict(zip(("sec", "nanosec"), divmod(stamp_ns, 10**9), strict=True))
         moved = {"translation": dict(zip("xyz", position, strict=True))}
         turned = {"rotation": dict(zip("xyzw", rotation, strict=True))}
-        header = {"stamp": stamp, "frame_id": parent}
-        entries.append({"header": header, "child_frame_id": child, "transform": moved | turned})
+        entries.append({"header": header(stamp_ns, parent), "child_frame_id": child, "transform": moved | turned})
     return serialize("tf2_msgs/msg/TFMessage", {"transforms": entries}, order)
 
 
