@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops import resample_from_host, resample_trajectories
 from robocache_ros.ops.resample.inputs import ABSENT_NS, NO_LIMIT_NS, nanoseconds
-from robocache_ros.ops.resample.resample import resample_trajectories
 from robocache_ros.ops.resample.selection import Rule, select, select_batch
 from test.ops.resample import oracle
 
@@ -206,3 +206,83 @@ def test_unit_quaternions_stay_unit_and_angles_stay_in_range(seed, method):
     else:
         assert low <= got.min()
         assert got.max() <= high
+
+
+ROWS = torch.tensor([[0, 10, 10, 30, 35], [5, 0, 20, 40, 41]])
+BETWEEN = torch.tensor([-1, 0, 5, 10, 20, 33, 50])
+
+
+@pytest.mark.filterwarnings("ignore:Input #0 requires gradient and is not a double:UserWarning")
+@pytest.mark.parametrize("method", [name for name in NAMES if alignment(name).has_gradient])
+@pytest.mark.parametrize("lengths", [None, torch.tensor([3, 5])])
+def test_gradcheck(method, lengths):
+    source = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    # The map is linear in the source, so that a wide step has a rounding error alone: a few float32 roundings at 4.
+    assert torch.autograd.gradcheck(
+        lambda data: resample_trajectories(data, ROWS, BETWEEN, method=method, lengths=lengths, max_gap=25),
+        (source,),
+        eps=1.0,
+        atol=2e-6,
+        rtol=0,
+    )
+
+
+def test_the_gradient_of_a_blend_is_shared_by_its_weight():
+    source = torch.zeros(1, 2, 1, requires_grad=True)
+    resample_trajectories(source, torch.tensor([0, 100]), torch.tensor([25, 200])).backward(
+        torch.tensor([[[1.0], [10.0]]])
+    )
+    assert source.grad.flatten().tolist() == [0.75, 10.25]
+
+
+def test_sixteen_bit_gradients_are_summed_in_float32():
+    source = torch.zeros(1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
+    targets = torch.arange(1000)
+    resample_trajectories(source, torch.tensor([0]), targets, method="hold").sum().backward()
+    assert source.grad.item() == 1000
+
+
+def test_valid_comes_with_the_gradient():
+    source = torch.zeros(1, 2, 1, requires_grad=True)
+    values, valid = resample_trajectories(source, torch.tensor([0, 9]), torch.tensor([-1, 3]), return_valid=True)
+    assert values.requires_grad
+    assert valid.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("method", [name for name in NAMES if not alignment(name).has_gradient])
+def test_methods_without_a_gradient_are_refused(method):
+    with pytest.raises(RoboCacheError, match=f"{method} has no gradient"):
+        resample_trajectories(torch.zeros(1, 2, 4, requires_grad=True), torch.arange(2), torch.arange(2), method=method)
+
+
+def test_without_grad_mode_every_method_runs():
+    with torch.no_grad():
+        source = torch.zeros(1, 2, 4, requires_grad=True)
+        assert resample_trajectories(source, torch.arange(2), torch.arange(2), method="angle").shape == (1, 2, 4)
+
+
+SECOND = 1_000_000_000
+
+
+def on_timelines(each_times):
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randn(37, 20, 5, generator=generator)
+    times = torch.arange(20) * (SECOND // 20)
+    if each_times:
+        times = times + torch.randint(0, SECOND // 40, (37, 20), generator=generator)
+    return source, times, torch.arange(15) * (SECOND // 15)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("each_times", [False, True], ids=["one timeline", "own times"])
+@pytest.mark.parametrize("slab_bytes", [1, 4 * 20 * 5 * 4, 1 << 20])
+def test_slabs_have_the_bits_of_one_call(each_times, slab_bytes):
+    source, times, targets = on_timelines(each_times)
+    options = {"max_gap": SECOND // 15, "max_age": SECOND // 10}
+    found = resample_from_host(source.pin_memory(), times.pin_memory(), targets, slab_bytes=slab_bytes, **options)
+    assert found.cpu().equal(resample_trajectories(source, times, targets, **options))
+
+
+def test_a_device_without_slabs_is_refused():
+    with pytest.raises(RoboCacheError, match="device: cpu is not a CUDA device; use resample_trajectories"):
+        resample_from_host(*on_timelines(False), "cpu")
