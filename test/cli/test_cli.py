@@ -48,6 +48,13 @@ def test_info_shows_topics_types_rates_and_delays(robocache):
     assert "sensor_msgs/PointCloud2" in result.out
     assert "7 joints: position velocity" in result.out
     assert "320x240 jpeg" in result.out
+    result = robocache("info", BAG, "--json")
+    (recording,) = document(result)["recordings"]
+    topics = {topic["name"]: topic for topic in recording["topics"]}
+    joints = topics["/panda/joint_states"]
+    assert result.err == ""
+    assert (joints["messages"], joints["lost"], round(joints["rate_hz"], 1)) == (4437, 75, 491.6)
+    assert topics["/panda/command"]["delay_ms"] is None
 
 
 def test_the_first_spec_loads_and_exports_at_once(robocache, tmp_path):
@@ -79,13 +86,6 @@ def test_export_prints_its_outcome(robocache, tmp_path):
     assert re.search(r"joint_position +99\.3 % +0\.7 % +- +4437 +0 +0 +11", result.out)
     assert (tmp_path / "out" / "report.html").exists()
     assert b"lift the cube" in (tmp_path / "out" / "meta" / "tasks.parquet").read_bytes()
-
-
-def test_export_refuses_a_folder_that_is_there(robocache, tmp_path):
-    (tmp_path / "a").touch()
-    result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path, "--media", "none")
-    assert result.code == 2
-    assert "exists; choose another folder" in result.err
 
 
 def test_report_is_written_without_a_dataset(robocache, short, tmp_path):
@@ -172,16 +172,6 @@ def document(result, code=0):
     return found
 
 
-def test_info_describes_a_recording(robocache):
-    result = robocache("info", BAG, "--json")
-    (recording,) = document(result)["recordings"]
-    topics = {topic["name"]: topic for topic in recording["topics"]}
-    joints = topics["/panda/joint_states"]
-    assert result.err == ""
-    assert (joints["messages"], joints["lost"], round(joints["rate_hz"], 1)) == (4437, 75, 491.6)
-    assert topics["/panda/command"]["delay_ms"] is None
-
-
 def test_info_shows_a_line_for_each_of_several_recordings(robocache, tmp_path):
     for name in ("lift_10", "lift_9"):
         shutil.copytree(BAG, tmp_path / name)
@@ -194,7 +184,7 @@ def test_info_shows_a_line_for_each_of_several_recordings(robocache, tmp_path):
     assert [Path(recording["path"]).name for recording in reported["recordings"]] == ["cut.mcap", "lift_9", "lift_10"]
 
 
-def test_check_states_the_spec_and_the_validity_to_expect(robocache):
+def test_check_states_the_spec_and_the_validity_to_expect_and_no_ticks_if_it_is_fast(robocache):
     reported = document(robocache("check", SPEC, BAG, "--json"))
     (recording,) = reported["recordings"]
     assert reported["spec"]["rate_hz"] == 50
@@ -202,9 +192,6 @@ def test_check_states_the_spec_and_the_validity_to_expect(robocache):
     assert recording["expected"]["frames"] == 444
     assert len(recording["expected"]["episodes"]) == 2
     assert recording["streams"]["joint_position"]["validity"]["invalid"] == pytest.approx(5 / 450)
-
-
-def test_check_that_is_fast_reads_no_ticks(robocache):
     (recording,) = document(robocache("check", SPEC, BAG, "--json", "--fast"))["recordings"]
     assert (recording["matches"], recording["expected"]) == (True, None)
 
