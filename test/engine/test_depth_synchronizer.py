@@ -75,6 +75,15 @@ def test_a_pair_is_stamped_as_its_depth_image():
     assert (sample.stamp_ns, sample.frame_id) == (T0, "optical")
 
 
+@pytest.mark.parametrize(
+    ("colors", "expected"),
+    [([0], [0]), ([5, 12], [12]), ([8, 12], [8]), ([31], []), ([30], [30]), ([10, 9], [10])],
+)
+def test_the_nearest_colour_within_pair_ms_is_taken_the_earlier_of_two(colors, expected):
+    messages = [("color", at * MS) for at in colors] + [("depth", 10 * MS), ("color", 40 * MS)]
+    assert pairs(synchronizer(), messages) == [(10 * MS, at * MS) for at in expected]
+
+
 def test_a_lost_colour_image_costs_its_depth_image_and_no_other():
     made = synchronizer()
     sent = [(kind, k * 33 * MS) for k in range(6) for kind in ("depth", "color") if (kind, k) != ("color", 2)]
