@@ -1,5 +1,8 @@
-"""Blends of chosen rows: the CPU backend by hand, and blend.cu with its bits, run on the CPU and on a GPU."""
+"""Blends of chosen rows: the CPU backend by hand, and blend.cu and the row of a tick with its bits."""
 
+import ctypes
+
+import numpy as np
 import pytest
 import torch
 
@@ -8,6 +11,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.kernels import packer
 from robocache_ros.ops.resample.cuda import BlendArguments, blend_defines
 from robocache_ros.ops.resample.resample import blend
+from robocache_ros.ops.tick import RowTask
 
 
 def rows(lower, upper, weight):
@@ -89,3 +93,41 @@ def test_blend_of_chosen_rows(values, assert_same_bits, host_library, host_text,
     else:
         got = emulated_blend(host_library, host_text, source, lower, upper, weight, method)
     assert_same_bits([got], [blend(source, lower, upper, weight, method=method)])
+
+
+@pytest.fixture(scope="module")
+def row(host_library):
+    """The row of a tick by its header."""
+    library = host_library(
+        """
+        #include "tick/row.cuh"
+        using namespace robocache;
+        extern "C" void fuse(const RowTask* tasks, int streams, float* row) {
+          for (int s = 0; s < streams; ++s)
+            for (int i = 0; i < tasks[s].width; ++i) row[tasks[s].column + i] = value_at(tasks[s], i);
+        }
+        """
+    )
+    library.fuse.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    return library.fuse
+
+
+def test_a_row_of_a_tick_has_the_bits_of_blend(row):
+    rng = np.random.default_rng(5)
+    widths = {name: alignment(name).group * (2 + number) for number, name in enumerate(NAMES)}
+    sources = {m: torch.from_numpy(rng.normal(size=(9, w)).astype(np.float32)) for m, w in widths.items()}
+    for source in sources.values():
+        source[4] = torch.tensor(NAN)
+        source[5, 0] = float("inf")
+    out, starts = np.empty(sum(widths.values()), np.float32), np.cumsum([0, *widths.values()])
+    for _ in range(200):
+        lower, upper = rng.integers(-1, 9, 2)
+        weight = np.float32(rng.choice([0, rng.random()]))
+        tasks = b"".join(
+            packer(RowTask).pack(source.data_ptr(), lower, max(upper, 0), weight, widths[m], start, NAMES.index(m))
+            for (m, source), start in zip(sources.items(), starts, strict=False)
+        )
+        row(tasks, len(sources), out.ctypes.data)
+        selection = rows([lower], [max(upper, 0)], [weight])
+        expected = torch.cat([blend(source, *selection, method=m)[0] for m, source in sources.items()])
+        assert out.tobytes() == expected.numpy().tobytes()
