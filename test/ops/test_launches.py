@@ -199,6 +199,7 @@ def test_tensors_are_not_kept():
     gc.collect()
     assert [tensor() for tensor in kept] == [None] * 3
     assert is_like(torch.zeros(4, 5, 6), torch.empty(0, 3), torch.tensor(2.0))
+    assert not is_like(None, torch.empty(0, 3), torch.tensor(2.0))
 
 
 def test_a_torch_with_other_guards_is_served(monkeypatch):
