@@ -10,6 +10,7 @@ python examples/train_lerobot_policy.py lift --out act --set chunk_size=50 n_act
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--learning-rate", type=float, default=1e-4, help="the highest; falls as a cosine to a tenth")
     add("--warmup", type=int, default=300, help="steps in which the learning rate rises")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the policy")
+    add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile")
     add("--seed", type=int, default=0, help="of the weights and the order of the samples")
     add("--report-every", type=int, default=100, help="steps between two reports")
     return parser
@@ -88,6 +90,8 @@ def main(given: list[str] | None = None) -> None:
         raise RoboCacheError(f"policy: {args.policy} does not observe one tick and plan a chunk; choose act")
     torch.manual_seed(args.seed)
     policy = get_policy_class(args.policy)(config).to(args.device).train()
+    if args.compile:
+        policy.model.compile()
     before, after = make_pre_post_processors(config, dataset_stats=meta.stats)
     offset, horizon = config.action_delta_indices[0], len(config.action_delta_indices)
     dataset = open_for_training(
@@ -99,6 +103,7 @@ def main(given: list[str] | None = None) -> None:
         info,
         args.batch_size,
         options=LoaderOptions(image_dtype=torch.float32),  # the policy normalizes
+        workers=max(1, (os.cpu_count() or 1) - 1),
         statistics=None,
         device=torch.device(args.device),
         seed=args.seed,

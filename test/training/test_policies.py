@@ -12,7 +12,8 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.training.policies.make_policy import (
     ActionDiffusion,
-    _Quarters,
+    _positions,
+    _quarters,
     kept_shares,
     make_policy,
     parameters,
@@ -168,4 +169,4 @@ def test_quarters_of_images_are_those_of_adaptive_pooling(rows: int, columns: in
 
     expected = torch.nn.functional.adaptive_avg_pool2d(images, 2).permute(0, 2, 3, 1).flatten(1)
 
-    torch.testing.assert_close(_Quarters()(images), expected)  # sums in another order
+    torch.testing.assert_close(_quarters(images), expected)  # sums in another order

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from robocache_ros.training.policies.policy_config import PolicyConfig
 
+KEYPOINTS = 64  # channels whose position in an image is found
+
 
 class Policy(nn.Module):
     """A transformer over the observed ticks and images, and one token per predicted action.
@@ -62,25 +64,43 @@ class Policy(nn.Module):
         return actions
 
 
-class _ImageEncoder(nn.Sequential):
-    """(N, 3, H, W) images to (N, width), a few convolutions with stride 2."""
+class _ImageEncoder(nn.Module):
+    """(N, 3, H, W) images to (N, width): a few convolutions with stride 2, then what is seen in each quarter, and where.
+
+    Where is a spatial softmax, of Finn et al. (2016), "Deep Spatial Autoencoders for Visuomotor Learning".
+    """
 
     def __init__(self, width: int) -> None:
+        super().__init__()
         sizes = (3, 32, 64, 128, 256)
         stages: list[nn.Module] = []
         for before, after in pairwise(sizes):
             stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.GELU()]
-        super().__init__(*stages, _Quarters(), nn.Linear(4 * sizes[-1], width))
-
-
-class _Quarters(nn.Module):
-    """(N, C, H, W) to (N, 4 C): AdaptiveAvgPool2d(2), whose own gradient is not deterministic on a GPU."""
+        self.stages = nn.Sequential(*stages)
+        self.to_keypoints = nn.Conv2d(sizes[-1], KEYPOINTS, 1)
+        self.read_out = nn.Linear(4 * sizes[-1] + 2 * KEYPOINTS, width)
 
     def forward(self, images: Tensor) -> Tensor:
-        rows, columns = images.shape[2:]
-        halves = images[:, :, : -(-rows // 2)], images[:, :, rows // 2 :]
-        parts = [part for half in halves for part in (half[..., : -(-columns // 2)], half[..., columns // 2 :])]
-        return torch.cat([part.mean(dim=(2, 3)) for part in parts], dim=1)
+        features = self.stages(images)
+        found: Tensor = self.read_out(torch.cat([_quarters(features), _positions(self.to_keypoints(features))], dim=1))
+        return found
+
+
+def _quarters(features: Tensor) -> Tensor:
+    """(N, C, H, W) to (N, 4 C): AdaptiveAvgPool2d(2), whose own gradient is not deterministic on a GPU."""
+    rows, columns = features.shape[2:]
+    halves = features[:, :, : -(-rows // 2)], features[:, :, rows // 2 :]
+    parts = [part for half in halves for part in (half[..., : -(-columns // 2)], half[..., columns // 2 :])]
+    return torch.cat([part.mean(dim=(2, 3)) for part in parts], dim=1)
+
+
+def _positions(features: Tensor) -> Tensor:
+    """(N, C, H, W) to (N, 2 C): the mean row and column of each channel in -1..1, weighted by its softmax."""
+    rows, columns = features.shape[2:]
+    share = features.flatten(2).softmax(dim=2).view(features.shape)
+    row = torch.linspace(-1, 1, rows, device=share.device, dtype=share.dtype)
+    column = torch.linspace(-1, 1, columns, device=share.device, dtype=share.dtype)
+    return torch.cat([(share.sum(dim=3) * row).sum(dim=2), (share.sum(dim=2) * column).sum(dim=2)], dim=1)
 
 
 def masked_mean(values: Tensor, is_pad: Tensor) -> Tensor:
