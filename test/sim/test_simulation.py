@@ -54,12 +54,9 @@ def test_a_block_that_stays_where_it_was_is_no_success(simulation: sim.Simulatio
 
 def test_the_same_seed_gives_the_same_bits() -> None:
     options = sim.SimOptions(camera=False, disturbance=0.015)
-    runs = []
-    for _ in range(2):
-        simulation = sim.Simulation(options)
-        runs.append(list(islice(sim.episode(simulation, 7), 2000)))
+    first, second = (list(islice(sim.episode(sim.Simulation(options), 7), 2000)) for _ in range(2))
 
-    assert runs[0] == runs[1]
+    assert first == second
 
 
 def test_topics_come_at_their_rates_and_in_order(simulation: sim.Simulation) -> None:
@@ -138,30 +135,21 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return written
 
 
-def test_demonstrations_are_recordings_that_fuse_with_the_spec_of_the_robot(demonstrations: list[Path]) -> None:
+def test_demonstrations_mark_their_episode_and_fuse_with_the_spec_of_the_robot(demonstrations: list[Path]) -> None:
     with Bag(demonstrations[1]) as bag:
+        assert [message.data[4] for message in bag.messages([sim.EPISODE])] == [1]
         frames = list(BagRun(bag, load_spec(ROOT / "config" / "so101.yaml").without_cameras()).frames())
     assert all((part.valid > 0).all() for part in frames)
     actions = np.concatenate([part.fused.numpy() for part in frames])[:, -6:]
     assert np.abs(np.diff(actions, axis=0)).max() < 0.2  # rad per tick
 
 
-@pytest.mark.parametrize("wrong", [{"seed": -1}, {"rate": float("nan")}, {"episodes": -1}, {"out": Path("x")}])
-def test_wrong_arguments_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(RoboCacheError, match=next(iter(wrong))):
-        SimArguments(**wrong)  # type: ignore[arg-type]
-
-
-def test_the_defaults_of_the_command_line_are_those_of_the_arguments() -> None:
+def test_wrong_arguments_are_refused_and_the_command_line_has_their_defaults() -> None:
+    for name, value in (("seed", -1), ("rate", float("nan")), ("episodes", -1), ("out", Path("x"))):
+        with pytest.raises(RoboCacheError, match=name):
+            SimArguments(**{name: value})  # type: ignore[arg-type]
     given = parser().parse_args([])
-
     assert (given.seed, given.episodes, given.rate) == (0, 0, 1.0)
-
-
-def test_each_recording_of_demonstrations_says_where_its_episode_is(demonstrations: list[Path]) -> None:
-    for recording in demonstrations:
-        with Bag(recording) as bag:
-            assert [message.data[4] for message in bag.messages([sim.EPISODE])] == [1]
 
 
 def test_while_the_expert_advises_its_commands_are_those_of_an_operator() -> None:
@@ -169,10 +157,7 @@ def test_while_the_expert_advises_its_commands_are_those_of_an_operator() -> Non
     before = simulation.robot.targets.copy()
     simulation.advise(on=True)
 
-    topics = set()
-    for _ in range(50):
-        topics |= {message.topic for message in simulation.publish()}
-        simulation.step()
+    topics = {message.topic for message in messages(simulation, 50)}
 
     assert sim.OPERATOR in topics
     assert sim.COMMANDS not in topics
