@@ -28,7 +28,7 @@ SMALL = Load(cameras=1, width=32, height=24, camera_hz=10, points=50, cloud_hz=5
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(live, "WARM_UP_S", 1.0)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
@@ -39,7 +39,7 @@ def children_of(pid: int | str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_complete_measurement_of_node_and_peer(tmp_path: Path) -> None:
+def test_the_complete_measurement_of_node_and_peer(tmp_path):
     before = children_of("self")
     live.main(live.Options(SMALL, seconds=2.0, device="cpu", delay_ms=20.0), naive=True, out=tmp_path)
 
@@ -56,7 +56,7 @@ def test_the_complete_measurement_of_node_and_peer(tmp_path: Path) -> None:
     assert naive["jitter_ms"]["count"] > 0
 
 
-def test_sigterm_ends_a_measurement_with_its_processes(tmp_path: Path) -> None:
+def test_sigterm_ends_a_measurement_with_its_processes(tmp_path):
     arguments = ["--device", "cpu", "--seconds", "600", "--cameras", "0", "--cloud-hz", "0", "--out", str(tmp_path)]
     run = forked.Popen([sys.executable, "-m", "robocache_ros.cli.commands", "bench", "live", *arguments])
     try:
@@ -71,13 +71,13 @@ def test_sigterm_ends_a_measurement_with_its_processes(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def forks(monkeypatch):
     """The processes of a measurement are forked."""
     monkeypatch.setattr(processes, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": forked.Popen}))
 
 
 @pytest.mark.usefixtures("forks")
-def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_node_that_does_not_start_says_why(tmp_path):
     with processes.Family(tmp_path, {}) as family:
         child = family.start("node", "traced_node", spec="/nowhere.yaml", device="cpu", rows=1)
 
@@ -86,7 +86,7 @@ def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forks")
-def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
+def test_child_without_a_result_is_an_error(tmp_path):
     with processes.Family(tmp_path, {}) as family:
         child = family.start("naive", "naive_node")
         child.process.wait()
@@ -103,7 +103,7 @@ def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
         (["--camera-hz", "0", "--cloud-hz", "0", "--joints-hz", "0", "--imu-hz", "0", "--pose-hz", "0"], "all are 0"),
     ],
 )
-def test_impossible_measurement_is_refused(arguments: list[str], message: str) -> None:
+def test_impossible_measurement_is_refused(arguments, message):
     app = Typer()
     app.callback()(lambda: None)
     app.command()(command.live)

@@ -14,21 +14,21 @@ from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 
 
-def test_load_is_that_of_a_robot_with_forty_columns() -> None:
+def test_load_is_that_of_a_robot_with_forty_columns():
     spec = load_spec(Load().spec(delay_ms=3.0))
 
     assert Layout(spec).width == 40
     assert [s.kind for s in spec.media] == ["image", "image", "cloud"]
 
 
-def test_sensor_without_a_rate_is_left_out_and_a_queue_holds_what_comes_in_a_fifth_of_a_second() -> None:
+def test_sensor_without_a_rate_is_left_out_and_a_queue_holds_what_comes_in_a_fifth_of_a_second():
     load = Load(cameras=0, cloud_hz=0, imu_hz=0, joints_hz=500)
 
     assert [sensor.name for sensor in load.sensors] == ["joints", "pose"]
     assert load_spec(load.spec(delay_ms=3.0)).stream("joints_position").qos.depth == 100
 
 
-def test_rows_beyond_the_capacity_are_counted() -> None:
+def test_rows_beyond_the_capacity_are_counted():
     columns = Columns(("a", "b"), 2)
     for row in range(3):
         columns.add(row, -row)
@@ -37,7 +37,7 @@ def test_rows_beyond_the_capacity_are_counted() -> None:
     assert columns.to_dict()["b"].tolist() == [0, -1]
 
 
-def test_percentiles_say_median_tail_and_worst_and_growth_is_that_of_a_minute() -> None:
+def test_percentiles_say_median_tail_and_worst_and_growth_is_that_of_a_minute():
     assert percentiles([]) is None
     assert percentiles(np.arange(101)) == {"p50": 50.0, "p99": 99.0, "max": 100.0, "count": 101.0}
     assert slope_per_minute([10.0, 20.0, 30.0], [1.0, 2.0, 3.0]) == pytest.approx(6.0)
@@ -49,7 +49,7 @@ STAMP_NS = 1_760_000_000_123_456_789
 
 @pytest.mark.ros
 @pytest.mark.parametrize("sensor", LOAD.sensors, ids=lambda sensor: sensor.name)
-def test_a_message_has_its_stamp_and_number_and_every_stream_of_it_can_be_decoded(sensor: Any) -> None:
+def test_a_message_has_its_stamp_and_number_and_every_stream_of_it_can_be_decoded(sensor):
     pytest.importorskip("rclpy")
     from rclpy.serialization import deserialize_message
 
