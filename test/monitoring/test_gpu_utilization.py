@@ -57,10 +57,11 @@ def monitor(nvml, **options):
     ("samples", "options", "expected"),
     [
         ([10, *range(81, 100), 100], {}, GPUUtilization((10 + sum(range(81, 100)) + 100) / 21, 81.0, 100.0, 21)),
+        ([10, *[90] * 19], {}, GPUUtilization(86.0, 10.0, 90.0, 20)),
         ([0, 0, 3, 20, 90, 0, 80], {"interval_s": 0.5, "startup_s": 1.0}, GPUUtilization(170 / 3, 0.0, 90.0, 3)),
         ([0], {}, GPUUtilization(0.0, 0.0, 0.0, 0)),
     ],
-    ids=["all count", "not before the first work and in the startup", "no work"],
+    ids=["all count", "a twentieth", "not before the first work and in the startup", "no work"],
 )
 def test_statistics_are_those_of_the_samples(samples, options, expected):
     counted = monitor(FakeNvml([]), **options)
