@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-from rosbags.typesys import Stores, get_typestore
 
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.runner import Reply
 
 GENERATIONS = ("at once", "deferred", "spliced")
-STORE = get_typestore(Stores.ROS2_KILTED)
+
+
+@cache
+def store() -> Any:
+    from rosbags.typesys import Stores, get_typestore
+
+    return get_typestore(Stores.ROS2_KILTED)
 
 
 def read(data: bytes, type_name: str) -> Any:
-    return STORE.deserialize_cdr(data, type_name)
+    return store().deserialize_cdr(data, type_name)
 
 
 def stamp_ns(message: Any) -> int:
