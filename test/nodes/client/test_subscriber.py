@@ -231,6 +231,11 @@ def test_foreign_messages_on_its_topics_are_ignored_and_do_not_end_the_frames(ro
     assert all(frame["camera"].any() for frame in frames if frame.valid["camera"][-1])
 
 
+def test_subscriber_of_a_given_node_is_spun_by_its_owner(rig, robot):
+    with FusedSubscriber(node=rig.node) as subscriber:
+        until(subscriber.latest, "a frame")
+
+
 @pytest.mark.parametrize("transport", ["auto", "message"])
 def test_image_that_the_node_does_not_have_is_an_error_before_the_first_frame(robot, transport):
     with FusedSubscriber(images=["camera", "fornt"], transport=transport) as subscriber:
@@ -270,15 +275,15 @@ def test_async_loop_without_a_node_ends_at_its_limit(rig):
         asyncio.run(loop())
 
 
-def test_latest_of_a_node_that_nobody_spins_warns_once(rig, robot, reported, capfd):
+def test_latest_of_a_node_that_nobody_spins_warns_once(rig, reported, capfd):
     node = rig.stranger()
     with FusedSubscriber(node=node, transport="message") as subscriber:
         assert subscriber.latest() is None
         assert subscriber.latest() is None
         assert capfd.readouterr().err.count("nobody spins the node stranger; add it to an executor") == 1
 
-    with FusedSubscriber(node=rig.node) as spun:
-        until(spun.latest, "a frame")
+    with FusedSubscriber(node=rig.node, transport="message") as spun:
+        spun.latest(0.5)
     assert "nobody spins" not in capfd.readouterr().err
 
 
