@@ -175,6 +175,14 @@ def test_damage_found_while_playing_is_logged(rig, capfd, tmp_path):
     assert "1 of 7 chunks are damaged; 20 of 140 messages could not be read" in capfd.readouterr().err
 
 
+def test_topics_of_a_spec_are_replayed(rig):
+    spec = ROOT / "config" / "panda_lift.yaml"
+    with Bag(PANDA) as bag:
+        played = BagPlayer(rig.node, bag, Options(spec=str(spec), duration_s=0.2, rate=10.0)).run()
+        streams = {stream.topic for stream in load_spec(spec).streams}
+        assert played.messages == sum(1 for _ in bag.messages(streams, None, bag.start_ns + 200 * MS))
+
+
 def test_relative_topics_of_a_spec_are_replayed_in_the_namespace(rig, tmp_path):
     spec = tmp_path / "robot.yaml"
     spec.write_text(
