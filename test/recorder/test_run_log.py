@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,16 @@ def test_a_file_that_is_no_run_is_refused(tmp_path):
     (tmp_path / "a.mcap").write_bytes(b"\x89MCAP0\r\n")
     with pytest.raises(RoboCacheError, match="not a run log"):
         verify(tmp_path / "a.mcap")
+
+
+def test_damage_anywhere_is_at_most_a_users_error(log, tmp_path):
+    complete, path = log.read_bytes(), tmp_path / "run.mcap"
+    for seed in range(30):
+        random_, content = random.Random(seed), bytearray(complete)
+        content[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
+        path.write_bytes(content[: random_.choice((len(content), random_.randrange(len(content))))])
+        with suppress(RoboCacheError):
+            verify(path)
 
 
 def test_the_command_prints_the_difference_and_cuts_a_part(log, tmp_path):
