@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ SMALL = Load(cameras=1, width=32, height=24, camera_hz=10, points=50, cloud_hz=5
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(live, "WARM_UP_S", 1.0)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
@@ -39,53 +38,25 @@ def children_of(pid: int | str) -> set[str]:
     return {child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()}
 
 
-# Of the tests of the complete measurement, which takes half a minute.
-COMPLETE = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one run of node and peer finds, and what it leaves behind."""
-    out = tmp_path_factory.mktemp("bench")
+@pytest.mark.slow
+def test_the_complete_measurement_of_node_and_peer(tmp_path):
     before = children_of("self")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "WARM_UP_S", 1.0)
-        patch.setenv("XDG_RUNTIME_DIR", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        live.main(live.Options(SMALL, seconds=2.0, device="cpu", delay_ms=20.0), naive=True, out=out)
-    left = children_of("self") - before
-    return {**json.loads((out / "live.json").read_text()), "left": left, "files": os.listdir(out)}
+    live.main(live.Options(SMALL, seconds=2.0, device="cpu", delay_ms=20.0), naive=True, out=tmp_path)
 
-
-@COMPLETE
-def test_every_stream_is_counted(found: dict[str, Any]) -> None:
-    streams = found["node"]["streams"]
-
-    assert set(streams) == {"camera0", "cloud", "joints", "imu", "pose"}
-    assert all(0 < stream["received"] <= stream["sent"] for stream in streams.values())
-
-
-@COMPLETE
-def test_consumer_has_frames_without_a_copy(found: dict[str, Any]) -> None:
-    node = found["node"]
-
-    assert node["frames_in_consumer"] > 0
+    assert children_of("self") == before  # nothing is left running
+    assert {"live.json", "live.png"} <= set(os.listdir(tmp_path))
+    found = json.loads((tmp_path / "live.json").read_text())
+    node, naive = found["node"], found["naive"]
+    assert set(node["streams"]) == {"camera0", "cloud", "joints", "imu", "pose"}
+    assert all(0 < stream["received"] <= stream["sent"] for stream in node["streams"].values())
+    assert node["frames_in_consumer"] > 0  # without a copy
     assert node["tensors_in_consumer"]["cloud"] == "(64, 64, 64) torch.uint8 cpu"
     assert node["jitter_ms"]["count"] == node["ticks"]
+    assert naive["streams"]["joints"]["received"] > 0
+    assert naive["jitter_ms"]["count"] > 0
 
 
-@COMPLETE
-def test_peer_is_measured_next_to_it(found: dict[str, Any]) -> None:
-    assert found["naive"]["streams"]["joints"]["received"] > 0
-    assert found["naive"]["jitter_ms"]["count"] > 0
-
-
-@COMPLETE
-def test_nothing_is_left_running(found: dict[str, Any]) -> None:
-    assert found["left"] == set()
-
-
-def test_sigterm_ends_a_measurement_with_its_processes(tmp_path: Path) -> None:
+def test_sigterm_ends_a_measurement_with_its_processes(tmp_path):
     arguments = ["--device", "cpu", "--seconds", "600", "--cameras", "0", "--cloud-hz", "0", "--out", str(tmp_path)]
     run = forked.Popen([sys.executable, "-m", "robocache_ros.cli.commands", "bench", "live", *arguments])
     try:
@@ -99,20 +70,14 @@ def test_sigterm_ends_a_measurement_with_its_processes(tmp_path: Path) -> None:
         run.wait()
 
 
-@COMPLETE
-def test_results_are_written(found: dict[str, Any]) -> None:
-    pytest.importorskip("matplotlib", reason="draws its results")
-    assert {"live.json", "live.png"} <= set(found["files"])
-
-
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def forks(monkeypatch):
     """The processes of a measurement are forked."""
     monkeypatch.setattr(processes, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": forked.Popen}))
 
 
 @pytest.mark.usefixtures("forks")
-def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_node_that_does_not_start_says_why(tmp_path):
     with processes.Family(tmp_path, {}) as family:
         child = family.start("node", "traced_node", spec="/nowhere.yaml", device="cpu", rows=1)
 
@@ -121,7 +86,7 @@ def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forks")
-def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
+def test_child_without_a_result_is_an_error(tmp_path):
     with processes.Family(tmp_path, {}) as family:
         child = family.start("naive", "naive_node")
         child.process.wait()
@@ -138,7 +103,7 @@ def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
         (["--camera-hz", "0", "--cloud-hz", "0", "--joints-hz", "0", "--imu-hz", "0", "--pose-hz", "0"], "all are 0"),
     ],
 )
-def test_impossible_measurement_is_refused(arguments: list[str], message: str) -> None:
+def test_impossible_measurement_is_refused(arguments, message):
     app = Typer()
     app.callback()(lambda: None)
     app.command()(command.live)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -21,7 +18,7 @@ PUBLISHED = {"sent": {"joints": 10}, "skipped": {"joints": 0}, "started_ns": STA
 
 
 @pytest.fixture
-def node() -> dict[str, Any]:
+def node():
     return {
         "streams": ["joints_position"],
         "device": "cpu",
@@ -44,41 +41,35 @@ def node() -> dict[str, Any]:
 
 
 @pytest.fixture
-def consumer() -> dict[str, Any]:
+def consumer():
     return {"tensors": {}, "rows_lost": 0, "tick_ns": TICKS, "framed_ns": TICKS + 4 * MS,
             "had_ns": TICKS + 5 * MS, "joints_ns": TICKS - MS}  # fmt: skip
 
 
 @pytest.fixture
-def found(node: dict[str, Any], consumer: dict[str, Any]) -> dict[str, Any]:
+def found(node, consumer):
     return summarize(OPTIONS, PUBLISHED, node, consumer, {"node": {}})
 
 
-def test_losses_count_all_messages_that_were_sent(found: dict[str, Any]) -> None:
+def test_losses_count_all_messages_and_latencies_those_after_the_warm_up(found):
     joints = found["streams"]["joints"]
 
     assert (joints["sent"], joints["received"], joints["lost"]) == (10, 9, 1)
     assert joints["received_share"] == 0.9
     assert joints["counters"] == {"late": 1}
-
-
-def test_warm_up_is_not_in_the_latencies(found: dict[str, Any]) -> None:
     assert found["ticks"] == 5
-    assert found["streams"]["joints"]["to_node_ms"] == {"p50": 2.0, "p99": 2.0, "max": 2.0, "count": 5.0}
+    assert joints["to_node_ms"] == {"p50": 2.0, "p99": 2.0, "max": 2.0, "count": 5.0}
 
 
-def test_jitter_is_against_tick_and_delay(found: dict[str, Any]) -> None:
+def test_jitter_is_against_tick_and_delay_and_consumers_frames_are_joined_by_tick(found):
     assert found["jitter_ms"]["max"] == pytest.approx(1.0)
-
-
-def test_consumers_frames_are_joined_by_their_tick(found: dict[str, Any]) -> None:
     assert found["made_to_consumer_ms"]["p50"] == pytest.approx(2.0)
     assert found["emission_to_consumer_ms"]["p50"] == pytest.approx(2.0)
     assert found["newest_joint_age_in_consumer_ms"]["p50"] == pytest.approx(4.0)
     assert found["earlier_joint_age_in_consumer_ms"]["p50"] == pytest.approx(6.0)
 
 
-def test_jitter_of_the_naive_node_is_against_the_grid_that_fits_it_best(node: dict[str, Any]) -> None:
+def test_jitter_of_the_naive_node_is_against_the_grid_that_fits_it_best(node):
     late = node["ticks.published_ns"].copy()
     late[7] += 2 * MS
     peer = {**node, "received": {"joints": 9}, "ticks.published_ns": late + 7 * MS}
@@ -90,15 +81,18 @@ def test_jitter_of_the_naive_node_is_against_the_grid_that_fits_it_best(node: di
     assert found["jitter_ms"]["max"] == pytest.approx(2.0)
 
 
-def test_report_names_each_stream(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_names_each_stream_and_a_plot_is_drawn(found, tmp_path, capsys):
     print_report({"node": found})
 
     assert ["joints", "10", "9", "1", "90.00", "%"] in [
         line.split()[:6] for line in capsys.readouterr().out.splitlines()
     ]
+    pytest.importorskip("matplotlib")
+    write_plot({"node": found}, tmp_path / "live.png")
+    assert (tmp_path / "live.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_columns_stay_apart_whatever_the_numbers_are(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_stay_apart_whatever_the_numbers_are(found, capsys):
     huge = {"p50": 12345678.9, "p99": 12345678.9, "max": 12345678.9, "count": 1.0}
     found["streams"]["joints"] |= {"to_node_ms": huge, "to_tensor_on_gpu_ms": huge, "received": 10**12}
     found["streams"]["a_sensor_of_a_long_name"] = found["streams"]["joints"]
@@ -117,10 +111,3 @@ def test_columns_stay_apart_whatever_the_numbers_are(found: dict[str, Any], caps
             assert row[at:].startswith("12345678.900 / 12345678.900 / 12345678.900")
     values = [line for line in lines if "tensors in the consumer" in line]
     assert len({line.rstrip().rindex("  ") for line in values}) == 1
-
-
-def test_plot_is_drawn(found: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    write_plot({"node": found}, tmp_path / "live.png")
-
-    assert (tmp_path / "live.png").read_bytes().startswith(b"\x89PNG")

@@ -1,35 +1,28 @@
-"""Rings of shared memory, their frames, and processes at their other end."""
+"""Rings of shared memory, and processes at their other end."""
 
 from __future__ import annotations
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from robocache_ros import ipc
 from robocache_ros.ipc import shared_memory
 from test import forked
+from test.ipc import peer
 
-MakeWriter = Callable[..., ipc.Writer]
-
-PEER = Path(__file__).with_name("peer.py")
 ROOT = Path(__file__).parents[2]
-FIELDS = (ipc.Field("fused", "float32", (2, 3)), ipc.Field("age_ns", "int64", (2,), host=True))
 
 
-def frame(value):
-    """Values of FIELDS that show the number they were made of."""
-    return {"fused": torch.full((2, 3), float(value)), "age_ns": np.full(2, 2**60 + value)}
+def publish(writer, ticks, device="cpu"):
+    """Publish the frames of some ticks."""
+    for tick in ticks:
+        writer.publish(tick, peer.values(tick, device))
 
 
 class Peer:
@@ -37,7 +30,7 @@ class Peer:
 
     def __init__(self, role, path, device, user, env):
         self.process = forked.Popen(
-            [sys.executable, str(PEER), role, str(path), device, str(user)],
+            [sys.executable, peer.__file__, role, str(path), device, str(user)],
             preload=["robocache_ros.ipc"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -46,10 +39,12 @@ class Peer:
         )
         self.hello = self._answer()
 
-    def ask(self, *command):
-        assert self.process.stdin
+    def tell(self, *command):
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
+
+    def ask(self, *command):
+        self.tell(*command)
         return self._answer()
 
     def kill(self):
@@ -59,11 +54,9 @@ class Peer:
     def end(self):
         self.kill()
         for stream in (self.process.stdin, self.process.stdout):
-            if stream:
-                stream.close()
+            stream.close()
 
     def _answer(self):
-        assert self.process.stdout
         line = self.process.stdout.readline()
         assert line, f"the peer ended with code {self.process.wait()}"
         return json.loads(line)
@@ -93,47 +86,22 @@ def spawn(path):
         return peers[-1]
 
     yield start
-    for peer in peers:
-        peer.end()
+    for each in peers:
+        each.end()
 
 
 @pytest.fixture
-def eventually():
-    """Waits for what another process or thread brings about; it fails where that never comes true."""
-
-    def wait(condition):
-        end = time.monotonic() + 120
-        while not condition():
-            assert time.monotonic() < end, "it did not come about"
-            time.sleep(0.005)
-
-    return wait
-
-
-@pytest.fixture(scope="session")
-def peer_frames():
-    """`FIELDS` and `values` of peer.py: the frames that its processes write and read."""
-    return runpy.run_path(str(PEER))
+def device(request):
+    """Where the frames are: the CPU, where the test does not name another."""
+    return getattr(request, "param", "cpu")
 
 
 @pytest.fixture
-def make_writer(path):
-    """Makes writers, and closes them."""
-    writers = []
-
-    def make(fields, **options):
-        writers.append(ipc.Writer(path, fields, **options))
-        return writers[-1]
-
-    yield make
-    for writer in writers:
-        writer.close()
-
-
-@pytest.fixture
-def writer(make_writer):
-    """A ring of three slots for frames of FIELDS."""
-    return make_writer(FIELDS, slots=3, meta="columns")
+def writer(path, device):
+    """A ring of three slots for the frames of peer.py."""
+    writer = ipc.Writer(path, peer.FIELDS, slots=3, device=device, meta="columns")
+    yield writer
+    writer.close()
 
 
 @pytest.fixture

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 import torch
 
 from robocache_ros import ipc
-from robocache_ros.errors import RoboCacheError
-
-
-@pytest.fixture
-def device(request):
-    """Where the frames are: the CPU, where the test does not name another."""
-    return getattr(request, "param", "cpu")
-
+from test.ipc.conftest import publish
+from test.nodes.rig import until
 
 on_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
-
-
-@pytest.fixture
-def values(peer_frames, device):
-    return lambda tick_ns: peer_frames["values"](tick_ns, device)
-
-
-@pytest.fixture
-def writer(make_writer, peer_frames, device):
-    return make_writer(peer_frames["FIELDS"], slots=3, device=device)
 
 
 def shown(tick_ns):
@@ -36,89 +18,67 @@ def shown(tick_ns):
 
 
 @on_both
-def test_another_process_reads_what_was_published(writer, spawn, values):
+def test_another_process_reads_what_was_published(writer, spawn, device):
     consumer = spawn("reader")
-    writer.publish(300, values(300))
+    publish(writer, [300], device)
     assert consumer.ask("latest") == shown(300)
 
 
 def test_another_process_is_woken_by_a_frame(spawn, path):
     node = spawn("writer")
     reader = ipc.Reader(path)
-    node.process.stdin.write('["publish", 7]\n')
-    node.process.stdin.flush()
+    node.tell("publish", 7)
     assert reader.wait(120.0).tick_ns == 7
 
 
-def test_slot_leased_by_another_process_is_kept_also_when_others_are_killed(writer, spawn, values, eventually):
+def test_slot_leased_by_another_process_is_kept_also_when_others_are_killed(writer, spawn):
     consumer, killed = spawn("reader"), spawn("reader")
-    writer.publish(1, values(1))
+    publish(writer, [1])
     for reader in (consumer, killed):
         assert reader.ask("latest") == shown(1)
     killed.kill()
-    eventually(lambda: writer.readers == 1)
-    for tick in range(2, 40):
-        writer.publish(tick, values(tick))
+    until(lambda: writer.readers == 1)
+    publish(writer, range(2, 40))
     assert consumer.ask("again") == {**shown(1), "overwritten": False}
     assert writer.overwritten == 0
     assert consumer.ask("latest") == shown(39)
 
 
-def test_another_process_learns_that_it_was_overwritten(writer, spawn, values):
+def test_another_process_learns_that_it_was_overwritten(writer, spawn):
     consumer = spawn("reader")
-    writer.publish(1, values(1))
+    publish(writer, [1])
     consumer.ask("latest")
     second = spawn("reader")
     for tick in (2, 3):
-        writer.publish(tick, values(tick))
+        publish(writer, [tick])
         second.ask("latest")
-    writer.publish(4, values(4))
+    publish(writer, [4])
     assert consumer.ask("again")["overwritten"] is True
     assert writer.overwritten == 1
 
 
 @on_both
-def test_consumer_killed_while_it_leases_slots_gives_them_back(writer, spawn, values, eventually):
+def test_consumer_killed_while_it_leases_slots_gives_them_back(writer, spawn, device):
     killed = spawn("reader")
     for tick in (1, 2, 3):
-        writer.publish(tick, values(tick))
+        publish(writer, [tick], device)
         killed.ask("latest")
     killed.kill()
-    eventually(lambda: writer.readers == 0)
-    for tick in range(4, 20):
-        writer.publish(tick, values(tick))
+    until(lambda: writer.readers == 0)
+    publish(writer, range(4, 20), device)
     assert writer.overwritten == 0
 
 
-def test_stopped_consumer_does_not_stop_the_writer(writer, spawn, values):
-    consumer = spawn("reader")
-    consumer.process.send_signal(signal.SIGSTOP)
-    for tick in range(1, 2000):
-        writer.publish(tick, values(tick))
-    consumer.process.send_signal(signal.SIGCONT)
-    assert consumer.ask("latest") == shown(1999)
-
-
-def test_frame_outlives_the_node_that_wrote_it(spawn, path):
+def test_frame_outlives_the_node_that_was_killed_in_the_middle_of_the_next(spawn, path):
     node = spawn("writer")
     reader = ipc.Reader(path)
     node.ask("publish", 9)
     lease = reader.latest()
+    assert node.ask("half", 10) == "half"
     node.kill()
+    assert lease.tensors["fused"].unique().tolist() == [9]
     assert reader.latest() is None
     assert not reader.alive
-    assert lease.tensors["fused"].unique().tolist() == [9]
-
-
-def test_node_killed_in_the_middle_of_a_frame_shows_no_half(spawn, path):
-    node = spawn("writer")
-    reader = ipc.Reader(path)
-    node.ask("publish", 1)
-    lease = reader.latest()
-    assert node.ask("half", 2) == "half"
-    node.kill()
-    assert lease.tensors["fused"].unique().tolist() == [1]
-    assert reader.latest() is None
 
 
 def test_waiting_consumer_is_woken_by_the_nodes_death(spawn, path):
@@ -129,32 +89,24 @@ def test_waiting_consumer_is_woken_by_the_nodes_death(spawn, path):
     assert not reader.alive
 
 
-def test_restarted_node_takes_the_socket_of_the_dead_one(spawn, path):
-    spawn("writer").kill()
-    assert path.exists()
-    node = spawn("writer")
-    node.ask("publish", 4)
-    assert ipc.Reader(path).latest().tick_ns == 4
-
-
 @on_both
 def test_connection_finds_the_restarted_node(spawn, path, device):
     connection = ipc.Connection(path, retry_s=0.0)
-    first = spawn("writer", device=device)
-    first.ask("publish", 1)
-    reader = connection.connect()
-    lease = reader.latest()
-    assert (lease.tick_ns, lease.tensors["fused"].unique().tolist()) == (1, [1])
-    first.kill()
-    assert reader.latest() is None
-    assert connection.connect() is None
-    del lease, reader
-    second = spawn("writer", device=device)
-    second.ask("publish", 2)
-    reader = connection.connect()
-    lease = reader.latest()
-    assert (lease.tick_ns, lease.tensors["fused"].unique().tolist()) == (2, [2])
-    assert reader.generation == second.hello["generation"] != first.hello["generation"]
+    generations = []
+    for tick in (1, 2):
+        node = spawn("writer", device=device)
+        node.ask("publish", tick)
+        reader = connection.connect()
+        lease = reader.latest()
+        assert (lease.tick_ns, lease.tensors["fused"].unique().tolist()) == (tick, [tick])
+        assert reader.generation == node.hello["generation"]
+        generations.append(reader.generation)
+        node.kill()
+        assert reader.latest() is None
+        assert path.exists()  # a killed node leaves its socket
+        assert connection.connect() is None
+        del lease, reader
+    assert generations[0] != generations[1]
 
 
 def test_connection_without_a_node_tells_why_and_does_not_try_at_every_call(path, spawn):
@@ -176,32 +128,31 @@ LONG_CYCLES = 400_000_000  # about 0.2 s: longer than a process needs to look
 
 
 @on_gpu
-def test_reader_waits_on_the_gpu_for_a_frame_that_is_announced_before_it_is_made(writer, spawn, values):
+def test_reader_waits_on_the_gpu_for_a_frame_that_is_announced_before_it_is_made(writer, spawn, device):
     consumer = spawn("reader")
     torch.cuda._sleep(LONG_CYCLES)
-    writer.publish(7, values(7))
+    publish(writer, [7], device)
     pending = not torch.cuda.current_stream().query()
     assert consumer.ask("latest") == shown(7)
     assert pending
 
 
 @on_gpu
-def test_slot_is_kept_until_the_readers_queued_work_is_done(writer, spawn, values):
+def test_slot_is_kept_until_the_readers_queued_work_is_done(writer, spawn, device):
     consumer = spawn("reader")
-    writer.publish(1, values(1))
+    publish(writer, [1], device)
     consumer.ask("latest")
     consumer.ask("read_slowly", LONG_CYCLES)
-    for tick in range(2, 40):
-        writer.publish(tick, values(tick))
+    publish(writer, range(2, 40), device)
     assert consumer.ask("late") == [1]
     assert writer.overwritten == 0
 
 
 @on_gpu
-def test_released_slot_is_used_again(writer, spawn, values):
+def test_released_slot_is_used_again(writer, spawn, device):
     consumer = spawn("reader")
     for tick in range(1, 40):
-        writer.publish(tick, values(tick))
+        publish(writer, [tick], device)
         assert consumer.ask("latest") == shown(tick)
         consumer.ask("release")
     assert writer.overwritten == 0
@@ -220,14 +171,7 @@ def test_process_cannot_map_its_own_ring(writer, path):
 
 
 @pytest.mark.gpu
-def test_ring_beyond_the_gpus_memory_says_how_much_it_needs(path):
-    huge = ipc.Field("front", "uint8", (2**40,))
-    with pytest.raises(RoboCacheError, match=r"no ring of 8388608\.0 MiB"):
-        ipc.Writer(path, [huge], device="cuda")
-
-
-@pytest.mark.gpu
-def test_rings_give_the_gpus_memory_back(path, make_writer):
+def test_rings_give_the_gpus_memory_back(path):
     field = ipc.Field("front", "uint8", (2**28,))
     ipc.Writer(path, [field], slots=2, device="cuda").close()
 

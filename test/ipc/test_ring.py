@@ -10,39 +10,38 @@ import torch
 
 from robocache_ros import ipc
 from robocache_ros.errors import RoboCacheError
-from test.ipc.conftest import FIELDS, frame
+from test.ipc.conftest import publish
+from test.ipc.peer import FIELDS, values
 
 
 def test_frame_arrives_complete(writer, reader):
     assert (reader.meta, reader.latest()) == ("columns", None)
-    writer.publish(20, frame(5))
+    writer.publish(20, values(5))
     with reader.latest() as lease:
         assert torch.equal(lease.tensors["fused"], torch.full((2, 3), 5.0))
         assert lease.host["age_ns"].tolist() == [2**60 + 5] * 2  # exact: no float has been near it
 
 
 def test_latest_is_the_newest_frame_whatever_the_clock_does(writer, reader):
-    for tick in range(1, 8):
-        writer.publish(tick, frame(tick))
+    publish(writer, range(1, 8))
     before = reader.latest()
     assert before.tick_ns == 7
     assert reader.latest(before.sequence) is None
-    writer.publish(2, frame(8))
+    publish(writer, [2])
     assert reader.latest(before.sequence).tick_ns == 2
 
 
 def test_frame_is_not_read_before_it_is_announced(writer, reader):
-    writer.publish(20, frame(5))
-    writer.fill(40, frame(6))
+    publish(writer, [20])
+    writer.fill(40, values(6))
     assert reader.latest().tick_ns == 20
     writer.announce()
     assert torch.equal(reader.latest().tensors["fused"], torch.full((2, 3), 6.0))
 
 
 def test_frame_that_was_never_announced_is_overwritten(writer, reader):
-    writer.fill(20, frame(5))
-    for tick in range(40, 200, 20):
-        writer.publish(tick, frame(tick))
+    writer.fill(20, values(5))
+    publish(writer, range(40, 200, 20))
     assert reader.latest().tick_ns == 180
 
 
@@ -52,23 +51,24 @@ def test_reader_that_knows_the_period_warms_up_before_the_next_frame(writer, rea
 
     def warm_up():
         warmed_up.append(len(waited))
-        writer.publish(300_000_000, frame(7))
+        publish(writer, [300_000_000])
 
     for tick_ns in (100_000_000, 200_000_000):
-        writer.publish(tick_ns, frame(5))
+        publish(writer, [tick_ns])
         waited.append(reader.wait(60.0, warm_up=warm_up))
     waited.append(reader.wait(60.0, waited[-1].sequence, warm_up))  # a tenth of a second after the one before
     assert [lease.tick_ns for lease in waited if lease] == [100_000_000, 200_000_000, 300_000_000]
     assert warmed_up == [2]
 
 
-def test_reader_that_knows_no_period_waits(writer, reader):
-    writer.publish(20, frame(5))
-    warmed_up = []
-    first = reader.wait(60.0, 0, lambda: warmed_up.append(None))
-    assert first
-    assert reader.wait(0.01, first.sequence, lambda: warmed_up.append(None)) is None
-    assert not warmed_up
+def test_wait_gives_the_frame_after_the_last_one_or_ends_without(writer, reader):
+    publish(writer, [1])
+    first = reader.latest()
+    assert reader.wait(0.01, first.sequence, lambda: pytest.fail("no period is known")) is None
+    publish(writer, [2])
+    second = reader.wait(60.0, first.sequence)
+    assert second.tick_ns == 2
+    assert reader.wait(0.01, second.sequence) is None
 
 
 class Interrupting:
@@ -91,37 +91,27 @@ def test_frame_is_not_seen_before_it_is_complete(writer, reader):
         seen.append(reader.latest().tick_ns)
         raise KeyError("half a frame")
 
-    writer.publish(1, frame(1))
+    publish(writer, [1])
     with pytest.raises(KeyError):
-        writer.publish(2, {**frame(-1), "age_ns": Interrupting(interrupt)})
+        writer.publish(2, {**values(-1), "age_ns": Interrupting(interrupt)})
     assert [*seen, reader.latest().tick_ns] == [1, 1]
 
 
-def test_wait_gives_the_frame_after_the_last_one_or_ends_without(writer, reader):
-    writer.publish(1, frame(1))
-    first = reader.latest()
-    writer.publish(2, frame(2))
-    second = reader.wait(60.0, first.sequence)
-    assert second.tick_ns == 2
-    assert reader.wait(0.01, second.sequence) is None
-
-
 def test_reader_that_does_not_listen_does_not_stop_the_writer(writer, reader):
-    for tick in range(1, 3000):  # more announcements than fit into a socket's buffer
-        writer.publish(tick, frame(tick))
+    publish(writer, range(1, 3000))  # more announcements than fit into a socket's buffer
     assert reader.latest().tick_ns == 2999
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("given", "message"),
     [
-        ({**frame(1), "fused": torch.zeros(3, 3)}, r"fused: expected \(2, 3\) float32, got \(3, 3\)"),
-        ({"fused": torch.zeros(2, 3)}, "age_ns: missing"),
+        ({**values(1), "fused": torch.zeros(3, 3)}, r"fused: expected \(2, 3\) float32, got \(3, 3\)"),
+        ({name: value for name, value in values(1).items() if name != "age_ns"}, "age_ns: missing"),
     ],
 )
-def test_value_that_does_not_fit_is_refused_by_name(writer, reader, values, message):
+def test_value_that_does_not_fit_is_refused_by_name(writer, reader, given, message):
     with pytest.raises(RoboCacheError, match=message):
-        writer.publish(1, values)
+        writer.publish(1, given)
     assert reader.latest() is None
 
 
@@ -130,13 +120,20 @@ def test_second_node_of_the_same_name_is_refused(writer, path):
         ipc.Writer(path, FIELDS)
 
 
-def test_ring_beyond_the_memory_tells_how_much_it_needs(path):
-    huge = ipc.Field("front", "uint8", (2**50,))
-    with pytest.raises(RoboCacheError, match=r"robocache-ring: 8589934592\.0 MiB of shared memory are not available"):
-        ipc.Writer(path, [huge])
+@pytest.mark.parametrize(
+    ("device", "size", "message"),
+    [
+        ("cpu", 2**50, r"robocache-ring: 8589934592\.0 MiB of shared memory are not available"),
+        pytest.param("cuda", 2**40, r"no ring of 8388608\.0 MiB", marks=pytest.mark.gpu),
+    ],
+    indirect=["device"],
+)
+def test_ring_beyond_the_memory_says_how_much_it_needs(path, device, size, message):
+    with pytest.raises(RoboCacheError, match=message):
+        ipc.Writer(path, [ipc.Field("front", "uint8", (size,))], device=device)
 
 
-def test_closed_writer_leaves_no_socket(make_writer, path):
+def test_closed_writer_leaves_no_socket(path):
     ipc.Writer(path, FIELDS).close()
     assert not path.exists()
     with pytest.raises(ipc.IpcUnavailableError, match="no node answers there"):
@@ -146,46 +143,36 @@ def test_closed_writer_leaves_no_socket(make_writer, path):
 @pytest.mark.parametrize(
     "lease",
     [
-        lambda first, other: first,
-        lambda first, other: first.tensors["fused"][0],
-        lambda first, other: (other.latest(), first.release())[0],
-        lambda first, other: (first, other.latest().release())[0],
+        lambda first, reader, other: first,
+        lambda first, reader, other: first.tensors["fused"][0],
+        lambda first, reader, other: (reader.latest(), first.release())[0],
+        lambda first, reader, other: (other.latest(), first.release())[0],
+        lambda first, reader, other: (first, other.latest().release())[0],
     ],
-    ids=["lease", "view of a tensor", "second of two readers", "first of two readers"],
+    ids=["lease", "view of a tensor", "second lease", "second of two readers", "first of two readers"],
 )
 def test_slot_is_not_used_again_while_something_leases_it(writer, reader, path, lease):
     other = ipc.Reader(path)
-    writer.publish(1, frame(1))
-    kept = lease(reader.latest(), other)
+    publish(writer, [1])
+    kept = lease(reader.latest(), reader, other)
     gc.collect()
-    for tick in range(2, 50):
-        writer.publish(tick, frame(tick))
+    publish(writer, range(2, 50))
     assert getattr(kept, "tensors", {"fused": kept})["fused"].unique().tolist() == [1]
     assert not getattr(kept, "overwritten", False)
     assert writer.overwritten == 0
 
 
-def test_slot_leased_twice_is_kept_until_both_are_released(writer, reader):
-    writer.publish(1, frame(1))
-    first, second = reader.latest(), reader.latest()
-    first.release()
-    for tick in range(2, 9):
-        writer.publish(tick, frame(tick))
-    assert not second.overwritten
-
-
 def test_released_slot_is_used_again_under_its_tensors(writer, reader):
-    writer.publish(1, frame(1))
+    publish(writer, [1])
     lease = reader.latest()
     lease.release()
-    for tick in range(2, 5):
-        writer.publish(tick, frame(tick))
+    publish(writer, range(2, 5))
     assert lease.tensors["fused"].unique().tolist() == [4]
 
 
 def test_forgotten_frames_give_their_slots_back(writer, reader):
     for tick in range(1, 9):
-        writer.publish(tick, frame(tick))
+        publish(writer, [tick])
         assert reader.latest().tick_ns == tick
         gc.collect()
     assert writer.overwritten == 0
@@ -194,9 +181,9 @@ def test_forgotten_frames_give_their_slots_back(writer, reader):
 def test_writer_goes_on_when_every_slot_is_leased(writer, reader):
     leases = []
     for tick in range(1, 4):
-        writer.publish(tick, frame(tick))
+        publish(writer, [tick])
         leases.append(reader.latest())
-    writer.publish(4, frame(4))
+    publish(writer, [4])
     assert reader.latest().tick_ns == 4
     assert writer.overwritten == 1
     assert [one.overwritten for one in leases] == [True, False, False]  # the oldest is overwritten
@@ -210,13 +197,13 @@ def test_writer_goes_on_when_every_slot_is_leased(writer, reader):
     ],
 )
 def test_overwritten_reader_gets_an_error_on_leaving_unless_it_has_its_own(writer, reader, raised, expected, message):
-    writer.publish(1, frame(1))
+    publish(writer, [1])
     others = []
 
     def read_too_long():
         with reader.latest():
             for tick in range(2, 5):
-                writer.publish(tick, frame(tick))
+                publish(writer, [tick])
                 others.append(reader.latest())
             if raised:
                 raise raised
@@ -226,7 +213,7 @@ def test_overwritten_reader_gets_an_error_on_leaving_unless_it_has_its_own(write
 
 
 def test_fields_start_on_aligned_offsets_and_their_description_reads_back_the_same():
-    fields = (ipc.Field("fused", "float32", (4, 3)), ipc.Field("front", "uint8", (3, 5, 7)), FIELDS[1])
+    fields = (ipc.Field("fused", "float32", (4, 3)), ipc.Field("front", "uint8", (3, 5, 7)), FIELDS[-1])
     layout = ipc.RingLayout(fields, 8, "cuda", meta='{"rate_hz": 50}')
     assert layout.offsets == {"fused": 0, "front": 256, "age_ns": 0}
     assert (layout.slot_bytes, layout.host_bytes) == (512, 256)
@@ -244,8 +231,3 @@ def test_fields_start_on_aligned_offsets_and_their_description_reads_back_the_sa
 def test_impossible_field_is_named(field, message):
     with pytest.raises(RoboCacheError, match=message):
         ipc.Field(*field)
-
-
-def test_description_that_is_not_text_is_refused():
-    with pytest.raises(RoboCacheError, match="ring description"):
-        ipc.RingLayout.from_json(b"\xff")

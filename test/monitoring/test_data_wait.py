@@ -60,15 +60,10 @@ def test_waits_that_the_device_has_not_reached_are_read_later():
     assert meter.result().waited_s == MAX_OPEN + 5
 
 
-def test_nothing_measured_is_a_share_of_zero():
-    meter = DataWaitMeter()
-    meter.end()  # without a begin
-    assert meter.result().share == 0
-    assert meter.result().steps == 0
-
-
-def test_on_the_cpu_it_is_the_time_in_next():
+def test_on_the_cpu_it_is_the_time_in_next_and_a_share_of_zero_before():
     meter = DataWaitMeter("cpu", skip=0)
+    meter.end()  # without a begin
+    assert (meter.result().share, meter.result().steps) == (0, 0)
     list(meter.batches(range(3)))
     result = meter.result()
     assert 0 < result.waited_s <= result.total_s

@@ -53,25 +53,21 @@ def monitor(nvml, **options):
     return GPUUtilizationMonitor(nvml=nvml, **{"interval_s": 1e-4, "startup_s": 0.0, **options})
 
 
-def test_statistics_are_those_of_the_samples():
-    counted = monitor(FakeNvml([]))
-    for percent in [10, *range(81, 100), 100]:
+@pytest.mark.parametrize(
+    ("samples", "options", "expected"),
+    [
+        ([10, *range(81, 100), 100], {}, GPUUtilization((10 + sum(range(81, 100)) + 100) / 21, 81.0, 100.0, 21)),
+        ([10, *[90] * 19], {}, GPUUtilization(86.0, 10.0, 90.0, 20)),
+        ([0, 0, 3, 20, 90, 0, 80], {"interval_s": 0.5, "startup_s": 1.0}, GPUUtilization(170 / 3, 0.0, 90.0, 3)),
+        ([0], {}, GPUUtilization(0.0, 0.0, 0.0, 0)),
+    ],
+    ids=["all count", "a twentieth", "not before the first work and in the startup", "no work"],
+)
+def test_statistics_are_those_of_the_samples(samples, options, expected):
+    counted = monitor(FakeNvml([]), **options)
+    for percent in samples:
         counted.add(percent)
-    assert counted.result == GPUUtilization(avg=(10 + sum(range(81, 100)) + 100) / 21, p5=81.0, max=100.0, samples=21)
-
-
-def test_samples_before_the_first_work_and_of_the_startup_are_left_out():
-    counted = monitor(FakeNvml([]), interval_s=0.5, startup_s=1.0)
-    for percent in (0, 0, 3, 20, 90, 0, 80):
-        counted.add(percent)
-    assert counted.result == GPUUtilization(avg=170 / 3, p5=0.0, max=90.0, samples=3)
-    assert counted.latest == 80
-
-
-def test_a_gpu_that_never_works_has_no_samples():
-    counted = monitor(FakeNvml([]))
-    counted.add(0)
-    assert counted.result == GPUUtilization(0.0, 0.0, 0.0, 0)
+    assert (counted.result, counted.latest) == (expected, samples[-1])
 
 
 @pytest.mark.parametrize("context", [False, True])
@@ -102,7 +98,7 @@ def test_an_error_of_the_body_of_a_context_is_not_replaced_by_one_of_nvml():
     nvml = FakeNvml([60, -1])  # the second one is an error
 
     def body():
-        with GPUUtilizationMonitor(interval_s=1e-4, nvml=nvml):
+        with monitor(nvml):
             assert nvml.taken.wait(60)
             raise KeyError("of the body")
 

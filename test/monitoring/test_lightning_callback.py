@@ -28,7 +28,7 @@ class Regression(lightning.LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning
-def test_the_callback_measures_and_logs(tmp_path) -> None:
+def test_the_callback_measures_and_logs(tmp_path):
     from robocache_ros.monitoring.lightning_callback import TrainingMonitor
 
     monitor = TrainingMonitor(every=2)
@@ -39,14 +39,13 @@ def test_the_callback_measures_and_logs(tmp_path) -> None:
 
     trainer.fit(Regression(), torch.utils.data.DataLoader(torch.rand(16, 3), batch_size=2))
 
-    assert monitor.data_wait is not None
     assert monitor.data_wait.steps == 14  # between 16 batches, without the first
     assert 0 <= float(trainer.callback_metrics["data_wait_share"]) < 1
     assert monitor.gpu_utilization is None
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning
-def test_a_driver_that_fails_does_not_fail_the_training() -> None:
+def test_a_driver_that_fails_does_not_fail_the_training():
     from robocache_ros.monitoring.lightning_callback import TrainingMonitor
 
     class Failing:
@@ -54,7 +53,7 @@ def test_a_driver_that_fails_does_not_fail_the_training() -> None:
             raise RoboCacheError("GPU 0: lost; check nvidia-smi")
 
     monitor = TrainingMonitor()
-    monitor._monitor = Failing()  # type: ignore[assignment]
+    monitor._monitor = Failing()
     monitor.on_train_end()
 
     assert monitor.gpu_utilization is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from test.nodes.rig import JOINT_SPEC, Rig, until
+from test.nodes.rig import JOINT_SPEC, Rig
 
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "config" / "panda_lift.yaml"
@@ -35,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_participants_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_participants_of_earlier_tests(monkeypatch):
     # A node is in a reference cycle: until Python looks, its participant lives on, with threads and shared memory.
     gc.collect()
     if not gc.get_freeze_count():
@@ -46,20 +45,15 @@ def _no_participants_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(tmp_path):
     pytest.importorskip("rclpy")
     rig = Rig(tmp_path)
     yield rig
     rig.close()
 
 
-@pytest.fixture
-def wait() -> Callable[..., Any]:
-    return until
-
-
 @pytest.fixture(scope="module")
-def panda_spec() -> dict[str, Any]:
+def panda_spec():
     """The example spec, with subscriptions that lose nothing."""
     spec: dict[str, Any] = yaml.safe_load(SPEC.read_text())
     for stream in spec["streams"].values():
@@ -68,12 +62,12 @@ def panda_spec() -> dict[str, Any]:
 
 
 @pytest.fixture
-def joint_spec() -> dict[str, Any]:
+def joint_spec():
     return deepcopy(JOINT_SPEC)
 
 
 @pytest.fixture
-def own_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_sockets(monkeypatch):
     """A folder for the sockets of this test, with a short name: the path of a socket has 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="rc") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)

@@ -59,6 +59,13 @@ def repeating(action: Callable[[], Any], condition: Callable[[], Any], period_s:
     return repeated
 
 
+def stamped(message: Any, stamp_ns: int | None = None) -> Any:
+    """A message with a time in its header; None: now."""
+    stamp = message.header.stamp
+    stamp.sec, stamp.nanosec = divmod(time.time_ns() if stamp_ns is None else stamp_ns, 10**9)
+    return message
+
+
 class Inbox:
     """The serialized messages of a topic."""
 
@@ -176,33 +183,38 @@ class Rig:
                 with suppress(InvalidHandle):  # a test destroyed a node while the executor collected its handles
                     self.executor.spin_until_future_complete(self._closed)
 
-    def fusion(self, spec: dict[str, Any] | Path | str, **parameters: Any) -> Any:
-        """A fusion node in this process."""
+    def make(self, kind: type[Any], parameters: dict[str, Any], *, spins: bool = True, **options: Any) -> Any:
+        """A node of the package in this process, unconfigured."""
         from rclpy.parameter import Parameter
 
+        overrides = [Parameter(name, value=value) for name, value in parameters.items()]
+        node = kind(context=self.context, parameter_overrides=overrides, **options)
+        self._nodes.append(node)
+        if spins:
+            self.executor.add_node(node)
+        return node
+
+    def fusion(self, spec: dict[str, Any] | Path | str, **parameters: Any) -> Any:
+        """A fusion node in this process, unconfigured."""
         from robocache_ros.nodes.fusion_node import FusionNode
 
         path = str(self.write(spec) if isinstance(spec, dict) else spec)
-        given = {"spec": path, "device": "cpu", "diagnostics_period_s": 0.1} | parameters
-        overrides = [Parameter(name, value=value) for name, value in given.items()]
-        node = FusionNode(context=self.context, parameter_overrides=overrides)
-        self._nodes.append(node)
-        self.executor.add_node(node)
-        return node
+        return self.make(FusionNode, {"spec": path, "device": "cpu", "diagnostics_period_s": 0.1} | parameters)
 
     def recorder(self, spec: dict[str, Any], **parameters: Any) -> Any:
         """An episode recorder in this process, which is active."""
-        from rclpy.parameter import Parameter
-
         from robocache_ros.nodes.episode_recorder import EpisodeRecorder
 
         given = {"spec": str(self.write(spec)), "out": str(self.tmp_path / "recordings")} | parameters
-        overrides = [Parameter(name, value=value) for name, value in given.items()]
-        node = EpisodeRecorder(context=self.context, parameter_overrides=overrides)
-        self._nodes.append(node)
+        node = self.make(EpisodeRecorder, given)
         assert node.autostart()
-        self.executor.add_node(node)
         return node
+
+    def runner(self, spec: Path, *, spins: bool = True, **parameters: Any) -> Any:
+        """A policy runner in this process, unconfigured."""
+        from robocache_ros.nodes.policy_runner import PolicyRunner
+
+        return self.make(PolicyRunner, {"spec": str(spec)} | parameters, spins=spins)
 
     @contextmanager
     def simulator(self, **given: Any) -> Iterator[Any]:

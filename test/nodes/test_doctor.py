@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("rclpy")
-from builtin_interfaces.msg import Time
 from sensor_msgs.msg import JointState
 
 from robocache_ros.cli import doctor as command
 from robocache_ros.cli import main
-from test.nodes.rig import JOINT_SPEC, Rig
+from test.nodes.rig import JOINT_SPEC, Rig, stamped
 from test.policy.doctor.lerobot_files import save
 
 JOINTS = [0.25, -0.5]
@@ -35,7 +32,7 @@ STATISTICS = {
 
 
 @pytest.fixture
-def spec() -> dict[str, Any]:
+def spec():
     made = deepcopy(JOINT_SPEC)
     made["streams"]["command"]["role"] = "action"
     return made
@@ -49,9 +46,7 @@ def publishing(rig: Rig, position: list[float]) -> Iterator[None]:
     def run() -> None:
         message = JointState(name=["a", "b"], position=position)
         while not stopped.wait(0.005):
-            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-            message.header.stamp = Time(sec=seconds, nanosec=nanoseconds)
-            publisher.publish(message)
+            publisher.publish(stamped(message))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -69,9 +64,7 @@ def diagnosis(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[An
     return ended.value.code, (captured.out + captured.err).splitlines()
 
 
-def test_degrees_of_a_live_robot_are_found(
-    rig: Rig, spec: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_degrees_of_a_live_robot_are_found(rig, spec, tmp_path, capfd):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     rig.fusion(spec).autostart()
 
@@ -83,9 +76,7 @@ def test_degrees_of_a_live_robot_are_found(
     assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], lines
 
 
-def test_a_node_with_another_spec_is_found(
-    rig: Rig, spec: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_with_another_spec_is_found(rig, spec, tmp_path, capfd):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     other = deepcopy(spec)
     other["streams"]["joints"]["names"] = ["b", "a"]
@@ -98,13 +89,7 @@ def test_a_node_with_another_spec_is_found(
     assert "error: spec: the node has another one: joints; start the node with this spec" in lines
 
 
-def test_a_node_that_does_not_run_is_an_error(
-    spec: dict[str, Any],
-    rig: Rig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_node_that_does_not_run_is_an_error(spec, rig, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(command, "WAIT_S", 0.2)
 
     code, lines = diagnosis(capfd, save(tmp_path / "act", CONFIG, STATISTICS), "--spec", rig.write(spec), "--live")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,9 @@ from std_msgs.msg import Bool, Float32MultiArray
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.filters import FusedFilter
 from robocache_ros.nodes.frame_messages import read_fused
-from test.nodes.rig import Rig, repeating, until
+from test.nodes.rig import Rig, repeating, stamped, until
 
 JOINTS = {"joints": {"topic": "/joints", "names": ["a", "b"]}}
-
-
-def stamped(message: Any, stamp_ns: int) -> Any:
-    """A message with the time of its header."""
-    message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp_ns, 10**9)
-    return message
 
 
 class Driver:
@@ -69,14 +62,14 @@ def sim_time_node(rig: Rig) -> Any:
 
 
 @pytest.fixture
-def driver(rig: Rig) -> Iterator[Driver]:
+def driver(rig):
     driver = Driver(rig)
     yield driver
     driver.stop()
 
 
 @pytest.fixture
-def fused(rig: Rig) -> Iterator[Callable[..., FusedFilter]]:
+def fused(rig):
     """Makes filters of the rig's node."""
     made: list[FusedFilter] = []
 
@@ -89,7 +82,7 @@ def fused(rig: Rig) -> Iterator[Callable[..., FusedFilter]]:
         each.close()
 
 
-def test_filters_are_fused_without_a_file(rig: Rig, driver: Driver, fused: Callable[..., FusedFilter]) -> None:
+def test_filters_are_fused_without_a_file(rig, driver, fused):
     inputs = [Subscriber(rig.node, Image, "/front"), Subscriber(rig.node, JointState, "/joints")]
     frames: list[Any] = []
 
@@ -104,9 +97,7 @@ def test_filters_are_fused_without_a_file(rig: Rig, driver: Driver, fused: Calla
     assert frame.tick_age_ns >= frame.layout.spec.delay_ns
 
 
-def test_callbacks_get_the_frame_and_their_arguments_in_the_order_of_registration(
-    rig: Rig, driver: Driver, fused: Callable[..., FusedFilter]
-) -> None:
+def test_callbacks_get_the_frame_and_their_arguments_in_the_order_of_registration(rig, driver, fused):
     calls: list[Any] = []
     made = fused([Subscriber(rig.node, JointState, "/joints")], streams=JOINTS)
 
@@ -119,7 +110,7 @@ def test_callbacks_get_the_frame_and_their_arguments_in_the_order_of_registratio
     assert calls[first : first + 4] == [(ticks[0], "first", 1), ticks[0], (ticks[1], "first", 1), ticks[1]]
 
 
-def test_other_filters_read_the_time_of_a_frame(rig: Rig, driver: Driver, fused: Callable[..., FusedFilter]) -> None:
+def test_other_filters_read_the_time_of_a_frame(rig, driver, fused):
     made = fused([Subscriber(rig.node, JointState, "/joints")], streams=JOINTS)
     cache = Cache(made, 100)
     pairs: list[Any] = []
@@ -133,9 +124,7 @@ def test_other_filters_read_the_time_of_a_frame(rig: Rig, driver: Driver, fused:
     assert np.diff(stamps).tolist() == [20_000_000] * 2
 
 
-def test_a_topic_that_stops_is_marked_where_a_synchronizer_delivers_nothing(
-    rig: Rig, driver: Driver, fused: Callable[..., FusedFilter]
-) -> None:
+def test_a_topic_that_stops_is_marked_where_a_synchronizer_delivers_nothing(rig, driver, fused):
     inputs = [Subscriber(rig.node, Image, "/front"), Subscriber(rig.node, JointState, "/joints")]
     pairs: list[Any] = []
     frames: list[Any] = []
@@ -153,9 +142,7 @@ def test_a_topic_that_stops_is_marked_where_a_synchronizer_delivers_nothing(
     assert {int(frame.valid["joints"][-1]) for frame in frames[at:]} <= {1, 2}
 
 
-def test_a_spec_gives_the_bits_of_the_fusion_node(
-    rig: Rig, joint_spec: dict[str, Any], fused: Callable[..., FusedFilter]
-) -> None:
+def test_a_spec_gives_the_bits_of_the_fusion_node(rig, joint_spec, fused):
     joint_spec["delay_ms"] = 200  # no sample arrives at the very deadline of a tick that uses it
     node = sim_time_node(rig)
     frames: dict[int, Any] = {}
@@ -188,9 +175,7 @@ def test_a_spec_gives_the_bits_of_the_fusion_node(
     assert compared > 5
 
 
-def test_a_spec_in_a_file_is_fused_until_the_filter_is_closed(
-    rig: Rig, driver: Driver, joint_spec: dict[str, Any], fused: Callable[..., FusedFilter]
-) -> None:
+def test_a_spec_in_a_file_is_fused_until_the_filter_is_closed(rig, driver, joint_spec, fused):
     frames: list[Any] = []
     made = fused(rig.write(joint_spec))
     made.registerCallback(frames.append)
@@ -205,9 +190,7 @@ def test_a_spec_in_a_file_is_fused_until_the_filter_is_closed(
     assert len(frames) <= count + 1  # one may have been on its way
 
 
-def test_bytes_of_a_raw_subscriber_give_the_same_values(
-    rig: Rig, driver: Driver, fused: Callable[..., FusedFilter]
-) -> None:
+def test_bytes_of_a_raw_subscriber_give_the_same_values(rig, driver, fused):
     inputs = [Subscriber(rig.node, JointState, "/joints", raw=True, qos_profile=QoSProfile(depth=10))]
     frames: list[Any] = []
 
@@ -217,7 +200,7 @@ def test_bytes_of_a_raw_subscriber_give_the_same_values(
     assert frames[-1]["joints"][-1].tolist() == [1.0, 2.0]
 
 
-def test_streams_follow_from_types_that_say_them(rig: Rig, fused: Callable[..., FusedFilter]) -> None:
+def test_streams_follow_from_types_that_say_them(rig, fused):
     inputs = [Subscriber(rig.node, kind, topic) for kind, topic in ((PoseStamped, "arm/pose"), (Bool, "/closed"))]
 
     spec = fused(inputs).spec
@@ -229,7 +212,7 @@ def test_streams_follow_from_types_that_say_them(rig: Rig, fused: Callable[..., 
     ]
 
 
-def test_sim_time_decides_the_ticks_of_filters(rig: Rig, fused: Callable[..., FusedFilter]) -> None:
+def test_sim_time_decides_the_ticks_of_filters(rig, fused):
     node = sim_time_node(rig)
     joints = rig.publisher(JointState, "/joints")
     frames: list[Any] = []
@@ -257,9 +240,7 @@ def test_sim_time_decides_the_ticks_of_filters(rig: Rig, fused: Callable[..., Fu
     ],
     ids=["joints without names", "no filter", "wrong key"],
 )
-def test_inputs_that_cannot_be_fused_are_refused(
-    rig: Rig, fused: Callable[..., FusedFilter], streams: Any, options: Any, expected: str
-) -> None:
+def test_inputs_that_cannot_be_fused_are_refused(rig, fused, streams, options, expected):
     inputs = [Subscriber(rig.node, JointState, "/joints")]
 
     with pytest.raises(RoboCacheError) as refused:
@@ -269,14 +250,12 @@ def test_inputs_that_cannot_be_fused_are_refused(
     assert len(str(refused.value)) < 200
 
 
-def test_keys_beside_a_spec_are_refused(
-    rig: Rig, joint_spec: dict[str, Any], fused: Callable[..., FusedFilter]
-) -> None:
+def test_keys_beside_a_spec_are_refused(rig, joint_spec, fused):
     with pytest.raises(RoboCacheError, match="rate_hz: given beside a spec; write them in the spec"):
         fused(joint_spec, rate_hz=20)
 
 
-def test_a_busy_executor_gets_the_newest_frames(rig: Rig, driver: Driver, fused: Callable[..., FusedFilter]) -> None:
+def test_a_busy_executor_gets_the_newest_frames(rig, driver, fused):
     made = fused([Subscriber(rig.node, JointState, "/joints")], 2, streams=JOINTS)
     blocked, go_on = threading.Event(), threading.Event()
     ticks: list[int] = []

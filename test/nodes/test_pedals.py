@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,7 @@ from test.nodes.rig import until
 
 
 @pytest.fixture
-def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
+def plug(monkeypatch):
     plug = Plug()
     monkeypatch.setattr("evdev.InputDevice", plug)
     monkeypatch.setattr(pedals, "AGAIN_S", 0.01)
@@ -24,12 +23,12 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
 
 
 @pytest.fixture
-def heard() -> list[tuple[str, bool] | str]:
+def heard():
     return []
 
 
 @pytest.fixture
-def pedal(plug: Plug, heard: list[tuple[str, bool] | str]) -> Iterator[Pedal]:
+def pedal(plug, heard):
     pedal = Pedal(
         "/dev/pedal",
         {"KEY_A": "start", "KEY_B": "success"},
@@ -41,7 +40,7 @@ def pedal(plug: Plug, heard: list[tuple[str, bool] | str]) -> Iterator[Pedal]:
 
 
 @pytest.mark.usefixtures("pedal")
-def test_a_key_counts_once_while_it_is_held(plug: Plug, heard: list[tuple[str, bool] | str]) -> None:
+def test_a_key_counts_once_while_it_is_held(plug, heard):
     plug.send("KEY_A", 1, 2, 2, 2, 0)
     plug.send("KEY_C", 1, 0)  # not mapped
     plug.send("KEY_B", 1)
@@ -51,9 +50,7 @@ def test_a_key_counts_once_while_it_is_held(plug: Plug, heard: list[tuple[str, b
 
 
 @pytest.mark.usefixtures("pedal")
-def test_a_pedal_that_is_unplugged_works_again_when_it_is_back(
-    plug: Plug, heard: list[tuple[str, bool] | str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pedal_that_is_unplugged_works_again_when_it_is_back(plug, heard, caplog):
     plug.pull()
     until(lambda: "lost" in heard, "the pedal to be missed")
     plug.is_in = True
@@ -64,7 +61,7 @@ def test_a_pedal_that_is_unplugged_works_again_when_it_is_back(
     assert "parameter pedal: /dev/pedal: unplugged (No such device)" in caplog.text
 
 
-def test_a_failing_action_does_not_end_the_pedal(plug: Plug, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_action_does_not_end_the_pedal(plug, caplog):
     heard = []
 
     def fail(action: str, pressed: bool) -> None:
@@ -86,7 +83,7 @@ def test_a_failing_action_does_not_end_the_pedal(plug: Plug, caplog: pytest.LogC
         (errno.EACCES, "cannot be opened (Permission denied); add yourself to the group input"),
     ],
 )
-def test_a_device_that_cannot_be_opened_is_refused(plug: Plug, error: int, words: str) -> None:
+def test_a_device_that_cannot_be_opened_is_refused(plug, error, words):
     plug.is_in, plug.error = False, error
 
     with pytest.raises(RoboCacheError) as refused:
@@ -96,12 +93,12 @@ def test_a_device_that_cannot_be_opened_is_refused(plug: Plug, error: int, words
 
 
 @pytest.mark.usefixtures("plug")
-def test_a_key_that_the_device_does_not_have_is_refused() -> None:
+def test_a_key_that_the_device_does_not_have_is_refused():
     with pytest.raises(RoboCacheError, match="has no KEY_Z; change pedal_keys"):
         Pedal("/dev/pedal", {"KEY_Z": "start"}, lambda *_: None)
 
 
-def test_a_file_that_is_not_a_device_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_file_that_is_not_a_device_is_refused(tmp_path_factory):
     file = tmp_path_factory.mktemp("pedal") / "file"
     file.touch()
 
@@ -110,12 +107,12 @@ def test_a_file_that_is_not_a_device_is_refused(tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.parametrize("text", ["jump=KEY_A", "start", "start=A", "start=KEY_NONE", "", "start=EV_KEY"])
-def test_keys_that_are_not_known_are_refused(text: str) -> None:
+def test_keys_that_are_not_known_are_refused(text):
     with pytest.raises(RoboCacheError, match="parameter pedal_keys: "):
         read_keys(text, ("start", "success"))
 
 
-def test_keys_are_read_with_their_actions() -> None:
+def test_keys_are_read_with_their_actions():
     assert read_keys("start=KEY_A, success=BTN_LEFT", ("start", "success")) == {
         "KEY_A": "start",
         "BTN_LEFT": "success",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -15,25 +13,25 @@ import numpy as np
 from robocache_ros.nodes.frame_messages import plot_message
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
-from test.nodes.rig import JOINT_SPEC, repeating
+from test.nodes.rig import JOINT_SPEC, repeating, until
 
 NAMES = [
     *("joints.a", "joints.b", "command.0", "valid:joints", "valid:command", "age_ms:joints", "age_ms:command"),
 ]
 
 
-def test_a_subscriber_gets_names_and_values_of_each_tick(rig: Any, wait: Callable[..., Any]) -> None:
+def test_a_subscriber_gets_names_and_values_of_each_tick(rig):
     from sensor_msgs.msg import JointState
 
     from test.nodes.faults.fusion_rig import FusionRig, joint_state
 
-    fusion = FusionRig(rig, wait, JOINT_SPEC)
+    fusion = FusionRig(rig, JOINT_SPEC)
     plots = rig.listen(JointState, "/fusion_node/plot")
 
     def found() -> list[JointState]:
         return [plot for plot in plots.messages if plot.position[NAMES.index("valid:joints")]]
 
-    wait(repeating(lambda: fusion.joints.publish(joint_state(time.time_ns())), found, 0.02), "a tick with joints")
+    until(repeating(lambda: fusion.joints.publish(joint_state(time.time_ns())), found, 0.02), "a tick with joints")
     plot = found()[0]
     assert list(plot.name) == NAMES
     values = dict(zip(plot.name, plot.position, strict=True))
@@ -45,21 +43,19 @@ def test_a_subscriber_gets_names_and_values_of_each_tick(rig: Any, wait: Callabl
     assert not plot.velocity
 
 
-def test_nothing_is_published_without_a_subscriber(
-    rig: Any, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_published_without_a_subscriber(rig, monkeypatch):
     from robocache_ros.nodes import frame_messages
     from test.nodes.faults.fusion_rig import FusionRig
 
     made: list[int] = []
     monkeypatch.setattr(frame_messages, "plot_message", lambda *args: made.append(1) or plot_message(*args))
-    fusion = FusionRig(rig, wait, JOINT_SPEC)
-    wait(lambda: len(fusion.fused) > 5, "ticks")
+    fusion = FusionRig(rig, JOINT_SPEC)
+    until(lambda: len(fusion.fused) > 5, "ticks")
 
     assert not made
 
 
-def test_of_a_window_the_newest_sample_is_plotted() -> None:
+def test_of_a_window_the_newest_sample_is_plotted():
     imu = {"topic": "/imu", "type": "sensor_msgs/msg/Imu", "field": "angular_velocity", "align": "window", "samples": 2}
     layout = Layout(load_spec({"robocache": 1, "actions": "none", "streams": {"imu": imu}}))
     row = np.array([1, 2, 3, 4, 5, 6, 1, 7.5, 9, 7.5], np.float32)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
-from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
@@ -25,26 +24,38 @@ from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_cl
 from robocache_ros.nodes.subscriptions import ReceivedMessage
 from robocache_ros.nodes.tick_loop import SimClockSource
 from robocache_ros.spec import QosSpec, load_spec
-from test.nodes.rig import repeating
+from test.nodes.rig import repeating, stamped, until
 
 S = 1_000_000_000
 
 
-def test_message_arrives_at_the_sim_time_of_the_clock_before_it() -> None:
+def test_message_arrives_at_the_sim_time_of_the_clock_before_it_in_a_bounded_history():
     timeline = SimTimeline()
     for source, sim in ((100, 7), (200, 8), (300, 9)):
         timeline.add(source, sim)
 
     assert [timeline.arrival_ns(t) for t in (99, 100, 199, 200, 299, 300, 1000)] == [7, 7, 7, 8, 8, 9, 9]
 
-
-def test_timeline_keeps_a_bounded_history() -> None:
     timeline = SimTimeline()
     for index in range(5 * CLOCK_HISTORY):
         timeline.add(index, index)
 
     assert timeline.arrival_ns(0) >= 3 * CLOCK_HISTORY
     assert timeline.now_ns == 5 * CLOCK_HISTORY - 1
+
+
+class FakeTopics:
+    """A small topic whose messages a test makes wait; `push` is called with the arrival of each."""
+
+    def __init__(self, push: Callable[[int], None]) -> None:
+        self.topics = [SimpleNamespace(large=False, qos=QosSpec(depth=50), subscription=None)]
+        self.waiting: list[int] = []  # times of publication
+        self.push = lambda topic, message, arrival_ns: push(arrival_ns)
+
+    def provide_buffers(self) -> None: ...
+
+    def take_from(self, topic: Any, limit: int) -> list[tuple[Any, ReceivedMessage]]:
+        return [(topic, ReceivedMessage(b"", self.waiting.pop(), 0))] if self.waiting else []
 
 
 def clock_message(now_ns: int) -> bytes:
@@ -54,8 +65,8 @@ def clock_message(now_ns: int) -> bytes:
 class Simulation:
     """Publishes /clock and joints to an active node."""
 
-    def __init__(self, rig: Any, wait: Callable[..., Any], spec: dict[str, Any]) -> None:
-        self.rig, self.wait = rig, wait
+    def __init__(self, rig: Any, spec: dict[str, Any]) -> None:
+        self.rig = rig
         rig.fusion(spec, use_sim_time=True).autostart()
         self.fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
         self.diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
@@ -63,7 +74,7 @@ class Simulation:
         self._joints = rig.publisher(JointState, "/joints")
         topics = (self._clock.get_subscription_count, self._joints.get_subscription_count,
                   self.fused.subscription.get_publisher_count)  # fmt: skip
-        wait(lambda: all(matched() for matched in topics), "the node")
+        until(lambda: all(matched() for matched in topics), "the node")
 
     def publish_clock(self, data: bytes) -> None:
         self._clock.publish(data)
@@ -71,9 +82,7 @@ class Simulation:
     def step(self, now_ns: int) -> None:
         self._now_ns = now_ns
         self.publish_clock(clock_message(now_ns))
-        joints = JointState(name=["a", "b"], position=[now_ns / S, 0.0])
-        joints.header.stamp = Time(sec=now_ns // S, nanosec=now_ns % S)
-        self._joints.publish(joints)
+        self._joints.publish(stamped(JointState(name=["a", "b"], position=[now_ns / S, 0.0]), now_ns))
 
     def run(self, first_ns: int, last_ns: int) -> None:
         for now_ns in range(first_ns, last_ns + 1, 10_000_000):
@@ -85,7 +94,7 @@ class Simulation:
     def until_tick(self, tick_ns: int) -> None:
         """Wait for a tick; the clock moves on by 1 ns, again and again, since a subscriber may lose a message."""
         again = repeating(lambda: self.publish_clock(clock_message(self._now_ns + 1)), lambda: tick_ns in self.ticks())
-        self.wait(again, f"tick {tick_ns}")
+        until(again, f"tick {tick_ns}")
 
 
 class EndlessTopics:
@@ -111,13 +120,13 @@ class EndlessTopics:
         self.pushed.append(topic.large)
 
 
-def test_messages_that_wait_for_the_clock_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_wait_for_the_clock_are_bounded(rig, monkeypatch):
     monkeypatch.setattr(tick_loop, "MAX_WAITING", {"small": 120, "large": 60})
     endless = EndlessTopics(rig)
     engine = FusionEngine(
         load_spec({"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64", "dim": 1}}})
     )
-    source = SimClockSource(rig.node, endless, engine, Counter())  # type: ignore[arg-type]
+    source = SimClockSource(rig.node, endless, engine, Counter())
     among: list[Any] = []
     monkeypatch.setattr(source._waiter, "wait", lambda timeout_ns, topics: among.append(len(topics)))
 
@@ -134,25 +143,17 @@ def test_messages_that_wait_for_the_clock_are_bounded(rig: Any, monkeypatch: pyt
     source.destroy()
 
 
-def test_message_that_the_transport_held_back_is_late_and_does_not_restart_the_timeline(
-    rig: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_message_that_the_transport_held_back_is_late_and_does_not_restart_the_timeline(rig, monkeypatch):
     spec = {"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64", "stamp": "receive"}}}
     engine = FusionEngine(load_spec(spec))
-    held_back: list[tuple[Any, ReceivedMessage]] = []
     outcomes: list[Outcome] = []
-    topics = SimpleNamespace(
-        topics=[SimpleNamespace(large=False, qos=QosSpec(depth=50), subscription=None)],
-        provide_buffers=lambda: None,
-        take_from=lambda topic, limit: [held_back.pop()] if held_back else [],
-        push=lambda topic, message, arrival_ns: outcomes.append(engine.push("a", None, arrival_ns, np.ones(1, "f4"))),
-    )
-    source = SimClockSource(rig.node, topics, engine, Counter())  # type: ignore[arg-type]
+    topics = FakeTopics(lambda arrival_ns: outcomes.append(engine.push("a", None, arrival_ns, np.ones(1, "f4"))))
+    source = SimClockSource(rig.node, topics, engine, Counter())
     clocks = [(ns, ns) for ns in range(5 * S, 7 * S, S // 100)]  # each published at its own time
     monkeypatch.setattr(source, "_take_clocks", lambda: clocks)
     ticks = sum(len(frames) for frames in source.step())
 
-    clocks, held_back = [(7 * S, 7 * S)], [(topics.topics[0], ReceivedMessage(b"", 6 * S, 0))]
+    clocks, topics.waiting = [(7 * S, 7 * S)], [6 * S]
     ticks += sum(len(frames) for frames in source.step())
 
     assert outcomes == [Outcome.LATE]
@@ -162,22 +163,14 @@ def test_message_that_the_transport_held_back_is_late_and_does_not_restart_the_t
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched(
-    rig: Any, monkeypatch: pytest.MonkeyPatch, together: bool
-) -> None:
+def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched(rig, monkeypatch, together):
     stream = {"topic": "/a", "type": "sensor_msgs/msg/JointState", "names": ["x"], "align": "hold"}
     engine = FusionEngine(load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 20, "streams": {"a": stream}}))
-    waiting: list[tuple[Any, ReceivedMessage]] = []
     outcomes: list[Outcome] = []
-    topics = SimpleNamespace(
-        topics=[SimpleNamespace(large=False, qos=QosSpec(depth=50), subscription=None)],
-        provide_buffers=lambda: None,
-        take_from=lambda topic, limit: [waiting.pop()] if waiting else [],
-        push=lambda topic, message, arrival_ns: outcomes.append(
-            engine.push("a", 5 * S + 10_000_000, arrival_ns, np.ones(1, "f4"))
-        ),
+    topics = FakeTopics(
+        lambda arrival_ns: outcomes.append(engine.push("a", 5 * S + 10_000_000, arrival_ns, np.ones(1, "f4")))
     )
-    source = SimClockSource(rig.node, topics, engine, Counter())  # type: ignore[arg-type]
+    source = SimClockSource(rig.node, topics, engine, Counter())
     deadline_ns = 5 * S + 40_000_000
     batches = [[(5 * S, 5 * S)], [(deadline_ns, deadline_ns)], [(deadline_ns + 9, deadline_ns + 2_000_000)]]
     if together:
@@ -186,7 +179,7 @@ def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched
     for clocks in batches:
         monkeypatch.setattr(source, "_take_clocks", lambda clocks=clocks: clocks)
         if clocks[-1][0] > deadline_ns:  # published after the clock of the deadline
-            waiting.append((topics.topics[0], ReceivedMessage(b"", deadline_ns + 1, 0)))
+            topics.waiting.append(deadline_ns + 1)
         ticks += [tick_ns for frames in source.step() for tick_ns in frames.ticks_ns.tolist()]
 
     assert ticks == [5 * S, 5 * S + 20_000_000]
@@ -195,28 +188,11 @@ def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched
 
 
 @pytest.fixture
-def simulation(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> Simulation:
-    return Simulation(rig, wait, joint_spec)
+def simulation(rig, joint_spec):
+    return Simulation(rig, joint_spec)
 
 
-def test_no_tick_without_clock(simulation: Simulation) -> None:
-    simulation.wait(lambda: len(simulation.diagnostics) > 3, "diagnostics")
-
-    status, values = simulation.rig.status(simulation.diagnostics, "ticks")
-
-    assert values["emitted"] == "0"
-    assert "/clock" in status.message
-
-
-def test_ticks_are_published_as_the_clock_passes_them(simulation: Simulation) -> None:
-    simulation.run(5 * S, 6 * S)
-
-    simulation.until_tick(6 * S - 20_000_000)  # delay_ms is 20
-
-    assert 6 * S not in simulation.ticks()
-
-
-def test_clock_that_jumps_back_restarts_the_timeline(simulation: Simulation) -> None:
+def test_clock_that_jumps_back_restarts_the_timeline(simulation):
     simulation.run(5 * S, 6 * S)
     simulation.run(2 * S, 3 * S)
 
@@ -228,12 +204,10 @@ def test_clock_that_jumps_back_restarts_the_timeline(simulation: Simulation) -> 
     after = windows[2 * S + 20_000_000]
     assert after[:-2, 0].tolist() == [0.0, 0.0]
     assert after[-1, 0] == pytest.approx(2.02)
-    simulation.wait(
-        lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("clock_jumps") == "1", "the jump"
-    )
+    until(lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("clock_jumps") == "1", "the jump")
 
 
-def test_clock_that_jumps_ahead_skips_the_time_between(simulation: Simulation) -> None:
+def test_clock_that_jumps_ahead_skips_the_time_between(simulation):
     simulation.run(5 * S, 6 * S)
     simulation.run(3600 * S, 3601 * S)
 
@@ -242,9 +216,15 @@ def test_clock_that_jumps_ahead_skips_the_time_between(simulation: Simulation) -
     assert len(simulation.ticks()) < 110
 
 
-def test_paused_clock_pauses_the_ticks(simulation: Simulation) -> None:
+def test_ticks_wait_for_the_clock_follow_it_and_pause_with_it(simulation):
+    until(lambda: len(simulation.diagnostics) > 3, "diagnostics")
+    status, values = simulation.rig.status(simulation.diagnostics, "ticks")
+    assert values["emitted"] == "0"
+    assert "/clock" in status.message
+
     simulation.run(5 * S, 6 * S)
-    simulation.until_tick(6 * S - 20_000_000)
+    simulation.until_tick(6 * S - 20_000_000)  # delay_ms is 20
+    assert 6 * S not in simulation.ticks()
     for _ in range(20):
         simulation.step(6 * S)
 
@@ -268,13 +248,11 @@ def test_paused_clock_pauses_the_ticks(simulation: Simulation) -> None:
     ],
     ids=["little", "big endian", "zero", "negative", "nanoseconds", "truncated", "empty"],
 )
-def test_clock_message_is_a_time_or_invalid(data: bytes, time_ns: int | None) -> None:
+def test_clock_message_is_a_time_or_invalid(data, time_ns):
     assert read_clock(data) == time_ns
 
 
-def test_invalid_clocks_are_counted_logged_once_and_ignored(
-    simulation: Simulation, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_clocks_are_counted_logged_once_and_ignored(simulation, capfd):
     simulation.run(5 * S, 6 * S)
     for seconds, nanoseconds in ((-1, 0), (-(2**31), 0), (6, S), (-1, 2**32 - 1)):
         simulation.publish_clock(struct.pack("<4siI", b"\0\1\0\0", seconds, nanoseconds))
@@ -284,8 +262,6 @@ def test_invalid_clocks_are_counted_logged_once_and_ignored(
     simulation.until_tick(7 * S - 20_000_000)
 
     assert simulation.ticks() == sorted(simulation.ticks())
-    simulation.wait(
-        lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("invalid_clocks") == "5", "the count"
-    )
+    until(lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("invalid_clocks") == "5", "the count")
     assert simulation.rig.status(simulation.diagnostics, "ticks")[1]["clock_jumps"] == "0"
     assert capfd.readouterr().err.count("/clock: a message is not a time") == 1

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from robocache_ros.sim.so101 import JOINTS
-from test.nodes.rig import PATIENCE_S, Rig, repeating, until
+from test.nodes.rig import PATIENCE_S, repeating, stamped, until
 
 pytest.importorskip("rclpy", reason="needs the `ros` extra")
 pytest.importorskip("std_srvs", reason="needs the `ros` extra")
 
 
 @pytest.fixture
-def simulator(rig: Rig) -> Iterator[Any]:
+def simulator(rig):
     with rig.simulator(rate=1.0) as node:
         yield node
 
 
-def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig: Rig, simulator: Any) -> None:
+def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig, simulator):
     from rosgraph_msgs.msg import Clock
     from sensor_msgs.msg import JointState
     from std_msgs.msg import Bool
@@ -60,9 +58,7 @@ def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig: Rig, sim
     until(lambda: joints.newest.position[5] > 1.0, "the expert to open the gripper")
 
 
-def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(rig, monkeypatch):
     from rosgraph_msgs.msg import Clock
     from sensor_msgs.msg import JointState
 
@@ -73,9 +69,7 @@ def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(
         until(lambda: commands.get_subscription_count() and len(clock), "the simulator")
 
         def send(time_ns: int) -> None:
-            command = JointState(name=list(JOINTS), position=[0.25] * 6)
-            command.header.stamp.sec, command.header.stamp.nanosec = divmod(time_ns, 10**9)
-            commands.publish(command)
+            commands.publish(stamped(JointState(name=list(JOINTS), position=[0.25] * 6), time_ns))
 
         def waits() -> list[int]:
             times = (message.clock.sec * 10**9 + message.clock.nanosec for message in clock.messages)
@@ -92,7 +86,7 @@ def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(
         assert [after - before for before, after in pairwise(waits())] == [20_000_000] * 6
 
 
-def test_in_lockstep_the_first_episode_begins_with_the_first_command(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_lockstep_the_first_episode_begins_with_the_first_command(rig, monkeypatch):
     from rosgraph_msgs.msg import Clock
     from sensor_msgs.msg import JointState
     from std_msgs.msg import Bool

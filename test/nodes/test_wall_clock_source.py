@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +13,11 @@ pytest.importorskip("rclpy")
 from sensor_msgs.msg import Image
 
 from robocache_ros.engine import FusionEngine
-from robocache_ros.nodes import middleware, tick_loop
-from robocache_ros.nodes import subscriptions as flood
-from robocache_ros.nodes import subscriptions as large_messages
+from robocache_ros.nodes import middleware, subscriptions, tick_loop
 from robocache_ros.nodes.subscriptions import ARRIVALS_BATCH, LargeMessages, ReceivedMessage
 from robocache_ros.nodes.tick_loop import WallClockSource
 from robocache_ros.spec import load_spec
+from test.nodes.rig import stamped, until
 
 MS = 1_000_000
 SPEC: dict[str, Any] = {
@@ -53,7 +51,7 @@ class ReceivedMessages:
 
 
 @pytest.fixture
-def wall_clock(rig: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def wall_clock(rig, monkeypatch):
     """A wall clock source, the arrivals it pushed, and the large messages that it will find received."""
     large: list[ReceivedMessages] = []
 
@@ -65,17 +63,17 @@ def wall_clock(rig: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(tick_loop, "PUSH_NS", 3600_000 * MS)  # a step has time for all messages
     engine = FusionEngine(load_spec(SPEC))
     pushed: list[int] = []
-    subscriptions: Any = SimpleNamespace(
+    topics: Any = SimpleNamespace(
         topics=[],
         provide_buffers=lambda: None,
         push=lambda topic, message, arrival_ns: pushed.append(arrival_ns),
     )
-    source = WallClockSource(rig.node, subscriptions, engine, lambda error: None)
+    source = WallClockSource(rig.node, topics, engine, lambda error: None)
     yield SimpleNamespace(source=source, engine=engine, pushed=pushed, received=large[0].received)
     source.destroy()
 
 
-def test_message_received_after_a_tick_was_made_arrives_after_it(wall_clock: Any) -> None:
+def test_message_received_after_a_tick_was_made_arrives_after_it(wall_clock):
     while not list(wall_clock.source.step()):
         wall_clock.source.wait()
     made_ns = wall_clock.engine.newest_cut_ns
@@ -87,7 +85,7 @@ def test_message_received_after_a_tick_was_made_arrives_after_it(wall_clock: Any
     assert wall_clock.pushed == [made_ns + 1, made_ns + 1 * MS]
 
 
-def test_flood_does_not_keep_a_tick_waiting(wall_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flood_does_not_keep_a_tick_waiting(wall_clock, monkeypatch):
     for name in ("PUSH_NS", "FLOOD_NS"):
         monkeypatch.setattr(tick_loop, name, -1)  # a step has time for one message
     while not list(wall_clock.source.step()):
@@ -105,7 +103,7 @@ def test_flood_does_not_keep_a_tick_waiting(wall_clock: Any, monkeypatch: pytest
     assert min(wall_clock.pushed) > made_ns
 
 
-def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flood_with_pauses_is_one_flood(wall_clock, monkeypatch):
     def flooded() -> int:
         wall_clock.received.extend((None, ReceivedMessage(b"", 0, 1)) for _ in range(2 * ARRIVALS_BATCH))
         before = len(wall_clock.pushed)
@@ -124,13 +122,13 @@ def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.Mon
 
     assert flooded() == 1
 
-    monkeypatch.setattr(flood, "FLOOD_WINDOW_NS", 0)
+    monkeypatch.setattr(subscriptions, "FLOOD_WINDOW_NS", 0)
     for _ in range(2):  # a window that begins in the flood, and a calm one
         list(wall_clock.source.step())
     assert flooded() == 2 * ARRIVALS_BATCH
 
 
-def test_signal_ends_a_wait_for_messages(rig: Any) -> None:
+def test_signal_ends_a_wait_for_messages(rig):
     signal = middleware.Signal(rig.node)
     waiter = middleware.Waiter(rig.node, 0, signal)
     signal.send()
@@ -141,27 +139,26 @@ def test_signal_ends_a_wait_for_messages(rig: Any) -> None:
     signal.destroy()
 
 
-def test_images_of_any_size_are_received_next_to_the_ticks(rig: Any, wait: Callable[..., Any]) -> None:
+def test_images_of_any_size_are_received_next_to_the_ticks(rig):
     node = rig.fusion(SPEC, ring_slots=0)
     node.autostart()
     images = rig.publisher(Image, "/front")
     aligned = rig.listen(Image, "/fusion_node/front/aligned")
-    wait(images.get_subscription_count, "the node's subscription")
-    wait(aligned.subscription.get_publisher_count, "the node's images")
+    until(images.get_subscription_count, "the node's subscription")
+    until(aligned.subscription.get_publisher_count, "the node's images")
     sizes = [(2, 2), (2, 2), (1000, 700), (2, 2)]  # the first, one of its size, one larger than its buffer
     for number, (width, height) in enumerate(sizes, 1):
         image = Image(
             width=width, height=height, step=3 * width, encoding="rgb8", data=bytes([number]) * 3 * width * height
         )
-        image.header.stamp.sec, image.header.stamp.nanosec = divmod(time.time_ns(), 10**9)
-        images.publish(image)
+        images.publish(stamped(image))
 
-        wait(lambda number=number: len(aligned) and set(bytes(aligned.newest.data)) == {number}, f"image {number}")
+        until(lambda number=number: len(aligned) and set(bytes(aligned.newest.data)) == {number}, f"image {number}")
 
     assert node.pipeline.ingest.counters["front"]["received"] == len(sizes)
     topic = node.pipeline.subscriptions.topics[0]
     assert topic.buffer_bytes > 1000 * 700 * 3
-    wait(lambda: [len(buffer) for buffer in topic.buffers] == [topic.buffer_bytes] * 2, "buffers for the largest")
+    until(lambda: [len(buffer) for buffer in topic.buffers] == [topic.buffer_bytes] * 2, "buffers for the largest")
 
 
 class EndlessTopic:
@@ -182,29 +179,27 @@ class EndlessTopic:
             yield ReceivedMessage(b"", 0, self.received)
 
 
-def test_messages_that_are_not_read_stay_in_the_middleware(
-    rig: Any, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(large_messages, "MAX_LARGE_UNREAD", 3)
-    monkeypatch.setattr(large_messages, "LARGE_BATCH", 3)
+def test_messages_that_are_not_read_stay_in_the_middleware(rig, monkeypatch):
+    monkeypatch.setattr(subscriptions, "MAX_LARGE_UNREAD", 3)
+    monkeypatch.setattr(subscriptions, "LARGE_BATCH", 3)
     source = EndlessTopic(rig)
-    large = LargeMessages(rig.node, SimpleNamespace(topics=[source], resubscribe=id), lambda error: None)  # type: ignore[arg-type]
+    large = LargeMessages(rig.node, SimpleNamespace(topics=[source], resubscribe=id), lambda error: None)
     read: list[int] = []
     while len(read) < 30:
         source.read = len(read) + 1  # the message that is read next is no longer kept
-        read += [message.received_ns for _, message in wait(lambda: large.read(1), "a message")]
+        read += [message.received_ns for _, message in until(lambda: large.read(1), "a message")]
     large.destroy()
 
     assert read == list(range(1, 31))
     assert source.most <= 3 + 3 - 1  # below 3, a batch of 3 is received
 
 
-def test_error_while_receiving_is_reported_to_the_node(rig: Any, wait: Callable[..., Any]) -> None:
+def test_error_while_receiving_is_reported_to_the_node(rig):
     source = EndlessTopic(rig)
-    source.take = lambda subscriber, limit: iter([1 // 0])  # type: ignore[method-assign]
+    source.take = lambda subscriber, limit: iter([1 // 0])
     failures: list[Exception] = []
-    large = LargeMessages(rig.node, SimpleNamespace(topics=[source], resubscribe=id), failures.append)  # type: ignore[arg-type]
-    wait(lambda: failures, "the failure")
+    large = LargeMessages(rig.node, SimpleNamespace(topics=[source], resubscribe=id), failures.append)
+    until(lambda: failures, "the failure")
     large.destroy()
 
     assert isinstance(failures[0], ZeroDivisionError)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
@@ -37,7 +36,6 @@ def outputs_of(output: dict[str, Any], urdf: str = ROBOT, **stream: Any) -> Outp
 
 def limits(outputs: Outputs, key: str) -> list[float]:
     values = getattr(outputs.limits, key)
-    assert values is not None
     return [round(float(value), 5) for value in values]
 
 
@@ -58,15 +56,15 @@ DEGREES = {"names": ["pan"], "unit": "deg", "offset": [10]}
     ],
 )
 def test_limits_are_those_of_the_joints_in_the_unit_of_the_stream_or_the_narrower_of_the_spec(
-    output: dict[str, Any], stream: dict[str, Any], lower: list[float], upper: list[float], max_step: list[float] | None
-) -> None:
+    output, stream, lower, upper, max_step
+):
     outputs = outputs_of(output, **stream)
 
     assert (limits(outputs, "lower"), limits(outputs, "upper")) == (lower, upper)
     assert max_step is None or limits(outputs, "max_step") == max_step
 
 
-def test_other_outputs_keep_their_limits() -> None:
+def test_other_outputs_keep_their_limits():
     stream = {"type": "std_msgs/msg/Float64", "align": "hold", "role": "action"}
     spec = load_spec(
         {"robocache": 1, "streams": {name: {"topic": f"/{name}", **stream} for name in ("arm", "gripper")}}
@@ -95,7 +93,7 @@ def test_other_outputs_keep_their_limits() -> None:
         ),
     ],
 )
-def test_what_a_urdf_cannot_limit_is_refused(output: dict[str, Any], stream: dict[str, Any], words: str) -> None:
+def test_what_a_urdf_cannot_limit_is_refused(output, stream, words):
     with pytest.raises(RoboCacheError) as refused:
         outputs_of(output, **stream)
 
@@ -128,7 +126,7 @@ DEEP = "<robot>" + "<link>" * 1000 + "</link>" * 1000 + "</robot>"
         (ROBOT.replace("-1.5", "1.6"), "pan: its limits exclude every value"),
     ],
 )
-def test_what_is_not_a_safe_urdf_is_refused(text: str, words: str) -> None:
+def test_what_is_not_a_safe_urdf_is_refused(text, words):
     with pytest.raises(RoboCacheError) as refused:
         read_joints(text, "arm.urdf")
 
@@ -136,7 +134,7 @@ def test_what_is_not_a_safe_urdf_is_refused(text: str, words: str) -> None:
     assert len(str(refused.value)) < 200
 
 
-def test_a_urdf_that_was_not_read_or_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_urdf_that_was_not_read_or_is_too_large_is_refused(monkeypatch):
     raw = {"topic": "/command", "type": "sensor_msgs/msg/JointState", "names": NAMES, "role": "action"}
     spec = load_spec({"robocache": 1, "streams": {"action": raw}})
     with pytest.raises(RoboCacheError, match="/robot_description was not read"):
@@ -146,7 +144,7 @@ def test_a_urdf_that_was_not_read_or_is_too_large_is_refused(monkeypatch: pytest
         read_joints(ROBOT, "arm.urdf")
 
 
-def test_files_are_found_beside_the_spec(tmp_path: Any) -> None:
+def test_files_are_found_beside_the_spec(tmp_path):
     (tmp_path / "arm.urdf").write_text(ROBOT)
     options = RunOptions(outputs={"a": {"urdf": "arm.urdf"}, "b": {"urdf": "/robot_description"}})
 
@@ -154,14 +152,3 @@ def test_files_are_found_beside_the_spec(tmp_path: Any) -> None:
     assert options.urdf_topics == ["/robot_description"]
     with pytest.raises(RoboCacheError, match="give the path of a URDF"):
         read_urdf_files(options, tmp_path / "other")
-
-
-def test_a_step_beyond_the_limits_stops_a_run() -> None:
-    from robocache_ros.policy.watchdog import State, Watchdog
-
-    outputs = outputs_of({}, names=["pan"])
-    watchdog = Watchdog(outputs.limits, outputs.names)
-
-    assert watchdog.command(np.array([1.5], np.float32)) is not None
-    assert watchdog.command(np.array([1.51], np.float32)) is None
-    assert (watchdog.state, watchdog.reason) == (State.STOP, "action.pan: 1.51 is above its limit")

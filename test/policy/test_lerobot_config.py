@@ -33,7 +33,7 @@ def feature(*shape: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     write(tmp_path)
     return tmp_path
 
@@ -52,7 +52,7 @@ def write(folder: Path, rename: dict[str, str] | None = None, **changed: Any) ->
     (folder / "policy_preprocessor.json").write_text(json.dumps({"steps": steps}))
 
 
-def test_a_folder_is_a_policy_of_lerobot_that_goes_with_its_spec(folder: Path) -> None:
+def test_a_folder_is_a_policy_of_lerobot_that_goes_with_its_spec(folder):
     assert kind_of(str(folder)) == "lerobot"
     found = checked_config(folder, spec())
     assert (found.type, found.horizon, found.observed_ticks, found.cameras) == ("act", 50, 1, ("front",))
@@ -60,23 +60,26 @@ def test_a_folder_is_a_policy_of_lerobot_that_goes_with_its_spec(folder: Path) -
     assert observed_ticks(str(folder)) == 1
 
 
-def test_features_have_the_names_of_the_dataset_also_where_the_training_renamed_them(folder: Path) -> None:
-    write(
-        folder,
-        rename={"observation.images.front": "observation.images.camera1"},
-        input_features={"observation.images.camera1": feature(3, 4, 6)},
-    )
-    assert checked_config(folder, spec()).inputs == {"observation.images.front": (3, 4, 6)}
-
-
-def test_an_empty_camera_is_left_to_the_policy(folder: Path) -> None:
-    write(folder, inputs={"observation.images.empty_camera_0": feature(3, 480, 640)})
-    assert "front" in checked_config(folder, spec()).cameras
-
-
-def test_an_image_of_any_size_goes_with_a_stream_without_one(folder: Path) -> None:
-    write(folder, inputs={"observation.images.wrist": feature(3, 480, 640)})
-    assert checked_config(folder, spec()).cameras == ("front", "wrist")
+@pytest.mark.parametrize(
+    ("changed", "cameras"),
+    [
+        ({"inputs": {"observation.images.empty_camera_0": feature(3, 480, 640)}}, ("front",)),  # left to the policy
+        ({"inputs": {"observation.images.wrist": feature(3, 480, 640)}}, ("front", "wrist")),  # a stream without a size
+        (
+            {
+                "rename": {"observation.images.front": "observation.images.camera1"},
+                "input_features": {"observation.images.camera1": feature(3, 4, 6)},
+            },
+            ("front",),
+        ),
+    ],
+    ids=["an empty camera", "an image of any size", "features that the training renamed"],
+)
+def test_cameras_are_those_of_the_dataset(folder, changed, cameras):
+    write(folder, **changed)
+    found = checked_config(folder, spec())
+    assert found.cameras == cameras
+    assert found.inputs["observation.images.front"] == (3, 4, 6)
 
 
 @pytest.mark.parametrize(
@@ -91,32 +94,32 @@ def test_an_image_of_any_size_goes_with_a_stream_without_one(folder: Path) -> No
         ({"n_obs_steps": 2}, "n_obs_steps 2 is not possible for act; train with 1"),
         ({"type": "diffusion", "n_obs_steps": 99}, "n_obs_steps 99 is not possible"),
         ({"input_features": None}, "not a policy of LeRobot"),
+        ({"input_features": [1]}, "not a policy of LeRobot"),
+        ({"chunk_size": -3}, "not a policy of LeRobot"),
         ({"output_features": {}}, "not a policy of LeRobot"),
     ],
 )
-def test_a_policy_that_does_not_go_with_the_spec_is_refused_with_names(
-    folder: Path, changed: dict[str, Any], words: str
-) -> None:
+def test_a_policy_that_does_not_go_with_the_spec_is_refused_with_names(folder, changed, words):
     write(folder, **changed)
     with pytest.raises(RoboCacheError, match=words) as caught:
         check_policy(str(folder), spec())
     assert len(str(caught.value)) < 200
 
 
-def test_several_observations_are_possible_for_diffusion(folder: Path) -> None:
+def test_several_observations_are_possible_for_diffusion(folder):
     write(folder, type="diffusion", n_obs_steps=2, n_action_steps=8)
     found = checked_config(folder, spec())
     assert (found.horizon, found.observed_ticks, observed_ticks(str(folder))) == (8, 2, 2)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"type": "act"}'])
-def test_a_damaged_config_is_refused(folder: Path, text: str) -> None:
+def test_a_damaged_config_is_refused(folder, text):
     (folder / "config.json").write_text(text)
     with pytest.raises(RoboCacheError, match=r"config\.json: not a"):
         read_lerobot_config(folder)
 
 
-def test_the_folder_of_a_checkpoint_names_that_of_the_policy(tmp_path: Path) -> None:
+def test_the_folder_of_a_checkpoint_names_that_of_the_policy(tmp_path):
     with pytest.raises(RoboCacheError, match=r"config\.json: cannot be read"):
         check_policy(str(tmp_path), spec())
     (tmp_path / "pretrained_model").mkdir()
@@ -125,7 +128,7 @@ def test_the_folder_of_a_checkpoint_names_that_of_the_policy(tmp_path: Path) -> 
         check_policy(str(tmp_path), spec())
 
 
-def test_a_python_without_lerobot_is_named_with_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_lerobot_is_named_with_what_to_install(folder, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda _name: None)
     with pytest.raises(RoboCacheError, match=r"lerobot is not installed in .*; there: pip install lerobot==0\.4\.4"):
         check_policy(str(folder), spec())

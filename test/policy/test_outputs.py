@@ -12,7 +12,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.outputs import Outputs
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.run import RunOptions
-from test.policy.controllers import read, stamp_ns
+from test.policy.models import read, stamp_ns
 
 JOG = (
     "std_msgs/Header header\nstring[] joint_names\nfloat64[] displacements\nfloat64[] velocities\nfloat64 duration\n"
@@ -43,7 +43,7 @@ def outputs_of(stream: dict[str, Any], **output: Any) -> Outputs:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_decoder_reads_the_row_that_was_sent_bit_for_bit(name: str) -> None:
+def test_a_decoder_reads_the_row_that_was_sent_bit_for_bit(name):
     stream = STREAMS[name]
     given = {"names": NAMES} if name == "jog" else {"frame": "base"}
     outputs = outputs_of(stream, **given)
@@ -59,7 +59,7 @@ def test_a_decoder_reads_the_row_that_was_sent_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMS if name != "jog"])
-def test_another_library_reads_the_messages(name: str) -> None:
+def test_another_library_reads_the_messages(name):
     outputs = outputs_of(STREAMS[name], frame="base")
     row = np.arange(1, outputs.width + 1, dtype=np.float32)
 
@@ -73,7 +73,7 @@ def test_another_library_reads_the_messages(name: str) -> None:
         assert (message.twist.linear.x, message.twist.angular.z, message.twist.linear.y) == (1, 2, 0)
 
 
-def test_a_trajectory_begins_a_tick_after_its_stamp_and_has_positions_only() -> None:
+def test_a_trajectory_begins_a_tick_after_its_stamp_and_has_positions_only():
     stream = STREAMS["joints"]
     outputs = outputs_of(stream, type="trajectory_msgs/msg/JointTrajectory")
     rows = np.array([[1, 2], [3, 4]], np.float32)
@@ -95,9 +95,7 @@ def test_a_trajectory_begins_a_tick_after_its_stamp_and_has_positions_only() -> 
         (STREAMS["twist"], {"type": "std_msgs/msg/Float64MultiArray", "accept_no_timeout": True}),
     ],
 )
-def test_velocities_without_a_timeout_are_sent_only_where_the_spec_accepts_it(
-    stream: dict[str, Any], output: dict[str, Any]
-) -> None:
+def test_velocities_without_a_timeout_are_sent_only_where_the_spec_accepts_it(stream, output):
     if not output:
         with pytest.raises(RoboCacheError, match="have no timeout"):
             outputs_of(stream)
@@ -106,7 +104,7 @@ def test_velocities_without_a_timeout_are_sent_only_where_the_spec_accepts_it(
         assert [each.topic for each in outputs.velocities] == ["/command"]
 
 
-def test_zero_velocity_is_zero_whatever_the_offset_of_the_stream() -> None:
+def test_zero_velocity_is_zero_whatever_the_offset_of_the_stream():
     outputs = outputs_of(STREAMS["array"] | {"unit": "m/s"}, accept_no_timeout=True)
     message = read(outputs.velocities[0].zero(STAMP_NS, PERIOD_NS), STREAMS["array"]["type"])
     assert message.data.tolist() == [0, 0, 0]
@@ -125,12 +123,12 @@ def test_zero_velocity_is_zero_whatever_the_offset_of_the_stream() -> None:
         (STREAMS["joints"] | {"label": "delta"}, {}, "deltas are not sent"),
     ],
 )
-def test_an_output_that_cannot_be_is_refused(stream: dict[str, Any], output: dict[str, Any], words: str) -> None:
+def test_an_output_that_cannot_be_is_refused(stream, output, words):
     with pytest.raises(RoboCacheError, match=words):
         outputs_of(stream, **output)
 
 
-def test_a_spec_without_an_action_has_no_outputs() -> None:
+def test_a_spec_without_an_action_has_no_outputs():
     raw = {"robocache": 1, "streams": {"joints": STREAMS["joints"] | {"topic": "/joints"}}}
     with pytest.raises(RoboCacheError, match="role: action"):
         Outputs(load_spec(raw), RunOptions())
@@ -146,11 +144,11 @@ def test_a_spec_without_an_action_has_no_outputs() -> None:
         ("turned", {}, ("slerp",) * 4 + ("linear",) * 3),
     ],
 )
-def test_what_is_blended_follows_from_the_spec(name: str, output: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_what_is_blended_follows_from_the_spec(name, output, expected):
     assert outputs_of(STREAMS[name], **output).blending == expected
 
 
-def test_the_limits_of_several_streams_are_those_of_their_columns() -> None:
+def test_the_limits_of_several_streams_are_those_of_their_columns():
     streams = {
         "arm": STREAMS["joints"] | {"topic": "/arm", "role": "action"},
         "hand": STREAMS["number"] | {"topic": "/hand", "role": "action", "align": "hold"},
@@ -158,7 +156,6 @@ def test_the_limits_of_several_streams_are_those_of_their_columns() -> None:
     run = {"outputs": {"arm": {"lower": -1, "upper": [1, 2]}, "hand": {"topic": "/grip", "max_step": 0.5}}}
     spec = load_spec({"robocache": 1, "streams": streams, "run": run})
     assert load_spec(spec.to_dict()) == spec
-    assert spec.run
     outputs = Outputs(spec, spec.run)
 
     assert [each.topic for each in outputs.outputs] == ["/arm", "/grip"]
@@ -167,5 +164,4 @@ def test_the_limits_of_several_streams_are_those_of_their_columns() -> None:
         (outputs.limits.upper, [1, 2, np.inf]),
         (outputs.limits.max_step, [np.inf, np.inf, 0.5]),
     ):
-        assert found is not None
         assert found.tolist() == expected

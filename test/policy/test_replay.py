@@ -23,7 +23,7 @@ from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies import identity, open_policy
 from robocache_ros.policy.replay import Verification, cut, verify
-from robocache_ros.policy.runner import Reply, Runner
+from robocache_ros.policy.runner import Runner
 from robocache_ros.policy.watchdog import State
 from robocache_ros.policy.worker import answer
 from robocache_ros.recorder.mcap import McapWriter
@@ -31,6 +31,7 @@ from robocache_ros.recorder.run_log import CALLS, EVENTS, RUN, LoggedEngine, Run
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from test.fuzz.messages import serialize
+from test.policy.models import FakeWorker
 
 ROOT = Path(__file__).parents[2]
 RATE_HZ = 50
@@ -48,37 +49,28 @@ def other(frame):
 """
 
 
-class LateWorker:
-    """A policy whose answers a test triggers."""
+class LateWorker(FakeWorker):
+    """A real policy whose answers a test triggers."""
 
     def __init__(self, policy: str, spec: FusionSpec) -> None:
+        super().__init__()
         self._policy = open_policy(policy, spec)
-        self._replies: list[Reply] = []
-        self.waiting: tuple[FusedFrame, int] | None = None
-        self.dead = ""
 
     @property
     def busy(self) -> bool:
-        return self.waiting is not None or bool(self.dead)
-
-    def observe(self, frame: FusedFrame, tick: int) -> None: ...
+        return bool(self.requests or self.dead)
 
     def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
-        self.waiting = (frame, tick)
+        super().submit(frame, tick, prefix)
+        self._frame = frame
 
     def answer(self) -> None:
-        if self.waiting:
-            self._replies.append(answer(self._policy, *self.waiting))
-            self.waiting = None
-
-    def poll(self) -> list[Reply]:
-        found, self._replies = self._replies, []
-        return found
+        if self.requests:
+            self.replies.append(answer(self._policy, self._frame, self.requests.pop()))
 
     def restart(self) -> None:
-        self.dead, self.waiting = "", None
-
-    def close(self) -> None: ...
+        super().restart()
+        self.requests.clear()
 
 
 def outputs_of(output: dict[str, Any] | None = None, **run: Any) -> Outputs:
@@ -91,7 +83,6 @@ def outputs_of(output: dict[str, Any] | None = None, **run: Any) -> Outputs:
     if output:
         raw["run"]["outputs"] = {"action": output}
     spec = load_spec(raw)
-    assert spec.run
     return Outputs(spec, spec.run)
 
 
@@ -156,22 +147,21 @@ def happening(random_: random.Random, runner: Runner, worker: LateWorker, tick: 
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def code(tmp_path_factory):
     path = tmp_path_factory.mktemp("policy") / "mine.py"
     path.write_text(CODE)
     return path
 
 
 @pytest.fixture(scope="module")
-def wave(code: Path) -> str:
+def wave(code):
     return f"{code}:wave"
 
 
 @pytest.fixture(scope="module")
-def log(wave: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("run") / "run.mcap"
-    play(path, wave, 3, outputs_of(blend="none"))
-    return path
+def log(wave, code):
+    play(code.with_name("run.mcap"), wave, 3, outputs_of(blend="none"))
+    return code.with_name("run.mcap")
 
 
 OUTPUTS: dict[str, dict[str, Any] | None] = {
@@ -189,9 +179,7 @@ OUTPUTS: dict[str, dict[str, Any] | None] = {
         ("velocity", "zero-velocity", "crossfade"),
     ],
 )
-def test_a_run_is_recomputed_to_the_bit_whatever_happens_in_it(
-    tmp_path: Path, wave: str, output: str, stop: str, blend: str
-) -> None:
+def test_a_run_is_recomputed_to_the_bit_whatever_happens_in_it(tmp_path, wave, output, stop, blend):
     outputs = outputs_of(OUTPUTS[output], blend=blend, stop=stop, replan_every=5, action_latency_ms=30.0)
     steps = play(tmp_path / "run.mcap", wave, len(output + blend), outputs)
 
@@ -232,64 +220,56 @@ def executed(log: Path, after: int = 0) -> tuple[Any, Any, int]:
     raise AssertionError("no such step")
 
 
-def test_one_flipped_bit_of_a_chunk_names_the_tick_its_plan_and_its_command(
-    log: Path, wave: str, tmp_path: Path
-) -> None:
+def test_one_flipped_bit_of_a_chunk_names_the_tick_its_plan_and_its_command(log, wave, tmp_path):
     reply, step, row = executed(log)
     chunk = reply.arrays["actions"].tobytes()
     place = lambda content: content.index(chunk) + row * 8 + 4  # noqa: E731 - of its second column
 
     found = altered(log, tmp_path / "run.mcap", place)
 
-    assert found.first is not None
     assert (found.first.tick, found.first.stream, found.first.column) == (step.facts["tick"], "action", "action.1")
     assert found.first.recorded == repr(float(step.arrays["row"][1]))
     assert found.first.computed != found.first.recorded
     assert "the checksum of the chunk" in found.notes[0]
 
     again = verify(tmp_path / "run.mcap", policy=wave)
-    assert again.first is not None
     assert (again.first.tick, again.first.stream) == (reply.facts["tick"], "the plan")
     assert again.first.column == f"row {row} of action.1"
     assert again.different["plans"] == 1
 
 
-def test_one_flipped_bit_of_an_observation_names_its_stream_and_column(log: Path, tmp_path: Path) -> None:
+def test_one_flipped_bit_of_an_observation_names_its_stream_and_column(log, tmp_path):
     plan = next(event for event in RunReader(log).events() if event.name == "plan")
     joints = plan.arrays["tensors/joints"].tobytes()
 
     found = altered(log, tmp_path / "run.mcap", lambda content: content.index(joints) + len(joints) - 8)
 
-    assert found.first is not None
     assert (found.first.tick, found.first.stream) == (plan.facts["tick"], "the observation of joints")
     assert found.first.column == "joints.a"
     assert found.different == {"observations": 1}
 
 
-def test_one_flipped_bit_of_a_command_a_plan_or_the_metadata_is_named(log: Path, tmp_path: Path) -> None:
+def test_one_flipped_bit_of_a_command_a_plan_or_the_metadata_is_named(log, tmp_path):
     _, step, _ = executed(log)
     row = step.arrays["row"].tobytes()
     head = f'"tick": {step.facts["tick"]}, "state"'.encode()
 
     found = altered(log, tmp_path / "run.mcap", lambda content: content.index(row, content.index(head)) + 1)
 
-    assert found.first is not None
     assert (found.first.tick, found.first.column) == (step.facts["tick"], "action.0")
     assert found.different == {"commands": 1}
 
     plan = next(event for event in RunReader(log).events() if event.name == "plan")
     head = b'"event": "plan", "facts": {"tick": %d' % plan.facts["tick"]
     found = altered(log, tmp_path / "run.mcap", lambda content: content.index(head) + len(head) - 1)
-    assert found.first is not None
     assert (found.first.tick, found.first.stream) == (plan.facts["tick"] ^ 1, "the plan")
     with pytest.raises(RoboCacheError, match="its metadata are damaged"):
         altered(log, tmp_path / "run.mcap", lambda content: content.index(b'"streams"'))
 
 
-def test_another_policy_is_named_by_the_first_plan_that_differs(log: Path, code: Path) -> None:
+def test_another_policy_is_named_by_the_first_plan_that_differs(log, code):
     found = verify(log, policy=f"{code}:other")
 
-    assert found.first is not None
     assert (found.first.stream, found.first.column) == ("the plan", "row 0 of action.0")
     assert set(found.different) == {"plans"}
     assert 0 < found.different["plans"] < found.plans
@@ -297,7 +277,7 @@ def test_another_policy_is_named_by_the_first_plan_that_differs(log: Path, code:
         verify(log, policy=f"{code}:nothing")
 
 
-def test_a_function_does_not_plan_again_unless_it_is_given(log: Path) -> None:
+def test_a_function_does_not_plan_again_unless_it_is_given(log):
     found = verify(log)
     assert (found.plans, found.first) == (0, None)
     assert found.notes == [
@@ -305,7 +285,7 @@ def test_a_function_does_not_plan_again_unless_it_is_given(log: Path) -> None:
     ]
 
 
-def test_a_part_of_a_run_recomputes_its_commands(log: Path, wave: str, tmp_path: Path) -> None:
+def test_a_part_of_a_run_recomputes_its_commands(log, wave, tmp_path):
     first = executed(log, START + 100)[1].facts["tick"] - 4
 
     part = cut(log, tmp_path / "part.mcap", first, first + 9)
@@ -318,11 +298,10 @@ def test_a_part_of_a_run_recomputes_its_commands(log: Path, wave: str, tmp_path:
     reply, step, row = executed(tmp_path / "part.mcap")
     chunk = reply.arrays["actions"].tobytes()
     found = altered(tmp_path / "part.mcap", tmp_path / "b.mcap", lambda content: content.index(chunk) + row * 8)
-    assert found.first is not None
     assert found.first.tick == step.facts["tick"]
 
 
-def test_a_part_of_a_run_is_complete_where_the_times_of_its_threads_step_back(log: Path, tmp_path: Path) -> None:
+def test_a_part_of_a_run_is_complete_where_the_times_of_its_threads_step_back(log, tmp_path):
     run, path = RunReader(log), tmp_path / "late.mcap"
     file = McapWriter(path, {RUN: run.metadata})
     types = {feed.topic: feed.type for feed in run.spec.feeds} | {topic.name: topic.type for topic in (CALLS, EVENTS)}
@@ -343,7 +322,7 @@ def test_a_part_of_a_run_is_complete_where_the_times_of_its_threads_step_back(lo
     assert (part.first, part.ticks, part.commands) == (None, 10, 10)
 
 
-def test_damage_anywhere_is_at_most_a_users_error(wave: str, tmp_path: Path) -> None:
+def test_damage_anywhere_is_at_most_a_users_error(wave, tmp_path):
     path = tmp_path / "run.mcap"
     play(path, wave, 3, outputs_of(blend="none"), ticks=45)
     complete = path.read_bytes()
@@ -357,7 +336,7 @@ def test_damage_anywhere_is_at_most_a_users_error(wave: str, tmp_path: Path) -> 
             verify(path, policy=wave)
 
 
-def test_the_command_prints_what_is_equal_and_what_differs(log: Path, code: Path) -> None:
+def test_the_command_prints_what_is_equal_and_what_differs(log, code):
     def call(*words: Any) -> Any:
         return CliRunner().invoke(app, ["replay", str(log), "--verify", *map(str, words)])
 
@@ -371,11 +350,10 @@ def test_the_command_prints_what_is_equal_and_what_differs(log: Path, code: Path
     assert "plans differ" in bad.output
 
 
-def test_a_checkpoint_of_the_run_plans_again_unless_its_file_has_changed(tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_run_plans_again_unless_its_file_has_changed(tmp_path):
     raw = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text())
     del raw["streams"]["front"]
     spec = load_spec(raw | {"run": {"replan_every": 2}})
-    assert spec.run
     checkpoint = tmp_path / "checkpoint.pt"
     shutil.copy(ROOT / "examples" / "so101_policy.pt", checkpoint)
     worker, log, layout = LateWorker(str(checkpoint), spec), RunLog(tmp_path / "run.mcap", spec), Layout(spec)

@@ -11,7 +11,6 @@ import hashlib
 import io
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,10 +26,10 @@ from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk
 from robocache_ros.policy.policies import RunnablePolicy, check_policy, open_policy
-from robocache_ros.policy.runner import Reply
 from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
+from test.nodes.rig import until
 
 STREAMS: dict[str, Any] = {
     "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b", "c"]},
@@ -45,7 +44,6 @@ STREAMS: dict[str, Any] = {
     "hand": {"topic": "/hand", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"},
 }
 IMAGE = torch.arange(3 * 4 * 6, dtype=torch.uint8).view(3, 4, 6)
-KINDS = ("openpi", "gr00t")
 
 
 def spec(**run: Any) -> FusionSpec:
@@ -157,25 +155,19 @@ class Server:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Server]]:
+def start():
     """Starts servers that end with the test."""
     with contextlib.ExitStack() as started:
         yield lambda *given: started.enter_context(contextlib.closing(Server(*given)))
 
 
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, start: Callable[..., Server]) -> Server:
+def only(kind: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("server", [kind], indirect=True)
+
+
+@pytest.fixture(params=("openpi", "gr00t"))
+def server(request, start):
     return start(request.param)
-
-
-@pytest.fixture
-def openpi(start: Callable[..., Server]) -> Server:
-    return start("openpi")
-
-
-@pytest.fixture
-def gr00t(start: Callable[..., Server]) -> Server:
-    return start("gr00t")
 
 
 @contextlib.contextmanager
@@ -195,7 +187,7 @@ def plan(policy: RunnablePolicy, tick: int) -> Chunk:
     return policy.plan(frame(), tick)
 
 
-def test_a_plan_is_the_rows_of_the_answer(server: Server) -> None:
+def test_a_plan_is_the_rows_of_the_answer(server):
     with opened(server.url) as policy:
         for tick in (7, 9):
             chunk = policy.plan(frame(), tick)
@@ -204,13 +196,14 @@ def test_a_plan_is_the_rows_of_the_answer(server: Server) -> None:
     assert len(server.requests) == 2
 
 
-def test_openpi_gets_every_vector_and_image_and_the_prompt(openpi: Server) -> None:
+@only("openpi")
+def test_openpi_gets_every_vector_and_image_and_the_prompt(server):
     grey = frame()
     grey.tensors["front"] = IMAGE[:1]
-    with opened(openpi.url) as policy:
+    with opened(server.url) as policy:
         for given in (frame(), grey):
             policy.plan(given, 7)
-    request, of_grey = openpi.requests
+    request, of_grey = server.requests
     assert set(request) == {"observation/joints", "observation/gripper", "observation/front", "prompt"}
     assert request["prompt"] == "lift the cube"
     joints, image = request["observation/joints"], request["observation/front"]
@@ -220,20 +213,22 @@ def test_openpi_gets_every_vector_and_image_and_the_prompt(openpi: Server) -> No
     assert of_grey["observation/front"].tolist() == IMAGE[[0, 0, 0]].permute(1, 2, 0).tolist()
 
 
-def test_openpi_gets_the_keys_of_the_spec(openpi: Server) -> None:
-    openpi.answer = lambda _request: msgpack.packb(
+@only("openpi")
+def test_openpi_gets_the_keys_of_the_spec(server):
+    server.answer = lambda _request: msgpack.packb(
         {"right": openpi_array(rows()[:, 3:]), "left": openpi_array(rows()[:, :3]), "actions": 0}
     )
     mapping = {"observation/state": ["joints", "gripper"], "grid": "points"}
-    with opened(openpi.url, observation=mapping, task_key="text", action_keys=["left", "right"]) as policy:
+    with opened(server.url, observation=mapping, task_key="text", action_keys=["left", "right"]) as policy:
         assert policy.plan(frame(), 7).actions.tolist() == rows().tolist()
-    (request,) = openpi.requests
+    (request,) = server.requests
     assert set(request) == {"observation/state", "grid", "text"}
     assert request["observation/state"].tolist() == [0.25, 0.5, 1, 2]
     assert request["grid"].shape == (2, 2, 2)
 
 
-def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everything(gr00t: Server) -> None:
+@only("gr00t")
+def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everything(server):
     def settings(*keys: str) -> dict[str, Any]:
         return {"__ModalityConfig_class__": True, "as_json": {"modality_keys": list(keys), "delta_indices": [0]}}
 
@@ -241,10 +236,10 @@ def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everyth
         {},
         {"video": settings("front"), "state": settings("joints"), "language": settings("said", "meant")},
     ):
-        gr00t.settings = wanted
-        with opened(gr00t.url) as policy:
+        server.settings = wanted
+        with opened(server.url) as policy:
             policy.plan(frame(), 7)
-    anything, data = (request["data"] for request in gr00t.requests)
+    anything, data = (request["data"] for request in server.requests)
     assert set(anything["observation"]["state"]) == {"joints", "gripper"}
     assert set(anything["observation"]["language"]) == {"annotation.human.action.task_description"}
     assert data["options"] is None
@@ -259,19 +254,21 @@ def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everyth
     assert observation["language"]["said"] == [["lift the cube"]]
 
 
-def test_gr00t_gets_the_keys_of_the_spec(gr00t: Server) -> None:
+@only("gr00t")
+def test_gr00t_gets_the_keys_of_the_spec(server):
     mapping = {"state.q": ["joints", "gripper"], "video.ego": "front"}
-    gr00t.answer = lambda _request: msgpack.packb(
+    server.answer = lambda _request: msgpack.packb(
         [{"q": gr00t_array(rows()[None, :, :3]), "g": gr00t_array(np.asfortranarray(rows()[None, :, 3:]))}, {}]
     )
-    with opened(gr00t.url, observation=mapping, task_key="say", action_keys=["q", "g"]) as policy:
+    with opened(server.url, observation=mapping, task_key="say", action_keys=["q", "g"]) as policy:
         assert policy.plan(frame(), 7).actions.tolist() == rows().tolist()
-    observation = gr00t.requests[0]["data"]["observation"]
+    observation = server.requests[0]["data"]["observation"]
     assert observation["state"]["q"].tolist() == [[[0.25, 0.5, 1, 2]]]
     assert set(observation["video"]) == {"ego"}
     assert observation["language"] == {"say": [["lift the cube"]]}
 
 
+@only("gr00t")
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -279,15 +276,13 @@ def test_gr00t_gets_the_keys_of_the_spec(gr00t: Server) -> None:
         ({"video": {"modality_keys": ["front"], "delta_indices": [-8, 0]}}, "2 video steps; train with"),
     ],
 )
-def test_gr00t_that_asks_for_what_the_spec_lacks_is_refused_with_names(
-    gr00t: Server, settings: dict[str, Any], words: str
-) -> None:
-    gr00t.settings = settings
-    with opened(gr00t.url) as policy, pytest.raises(RoboCacheError, match=words):
+def test_gr00t_that_asks_for_what_the_spec_lacks_is_refused_with_names(server, settings, words):
+    server.settings = settings
+    with opened(server.url) as policy, pytest.raises(RoboCacheError, match=words):
         policy.plan(frame(), 7)
 
 
-def test_the_key_of_the_server_comes_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_the_server_comes_from_the_environment(server, monkeypatch):
     monkeypatch.setenv("ROBOCACHE_POLICY_KEY", "secret")
     with opened(server.url) as policy:
         policy.plan(frame(), 7)
@@ -295,18 +290,7 @@ def test_the_key_of_the_server_comes_from_the_environment(server: Server, monkey
     assert given == ("Api-Key secret" if server.kind == "openpi" else "secret")
 
 
-def test_a_failure_of_the_server_is_shown_and_the_next_plan_succeeds(server: Server) -> None:
-    with opened(server.url) as policy:
-        good, server.answer = server.answer, lambda _request: 'Traceback\n  File "x"\nValueError: no \x1b[31mcamera\n'
-        with pytest.raises(RoboCacheError, match=r"the server failed: .*ValueError: no .*camera") as caught:
-            policy.plan(frame(), 7)
-        assert str(caught.value).isprintable()
-        assert len(str(caught.value)) < 200
-        server.answer = good
-        assert len(policy.plan(frame(), 8).actions) == 5
-
-
-def test_a_server_that_does_not_answer_is_an_error_and_then_asked_again(server: Server) -> None:
+def test_a_server_that_does_not_answer_is_an_error_and_then_asked_again(server):
     with opened(server.url, timeout_s=0.3) as policy:
         good, server.answer = server.answer, lambda _request: None
         with pytest.raises(RoboCacheError, match=r"no answer in 0\.3 s; check that the server runs"):
@@ -315,33 +299,26 @@ def test_a_server_that_does_not_answer_is_an_error_and_then_asked_again(server: 
         assert len(plan(policy, 8).actions) == 5
 
 
-def test_a_server_that_ends_and_comes_back_is_used_again(server: Server, start: Callable[..., Server]) -> None:
+def test_a_server_that_ends_and_comes_back_is_used_again(server, start):
     with opened(server.url, timeout_s=0.3) as policy:
         plan(policy, 7)
         server.close()
-        with pytest.raises(RoboCacheError, match="check that the server runs"):
-            policy.plan(frame(), 8)
-        with pytest.raises(RoboCacheError, match="check that the server runs"):
-            policy.plan(frame(), 9)
+        for tick in (8, 9):
+            with pytest.raises(RoboCacheError, match="check that the server runs"):
+                policy.plan(frame(), tick)
         start(server.kind, server.port)
         assert plan(policy, 10).tick == 10
 
 
 @pytest.mark.usefixtures("forked_policies")
-def test_the_process_of_a_policy_outlives_its_server(start: Callable[..., Server]) -> None:
+def test_the_process_of_a_policy_outlives_its_server(start):
     server = start("openpi")
     worker = ProcessWorker(server.url, spec())
 
-    def reply(tick: int) -> Reply:
-        while worker.busy:
-            assert not worker.dead
-            worker.poll()
-            time.sleep(0.01)
+    def reply(tick: int) -> Any:
+        until(lambda: worker.poll() or not worker.busy, "the policy to be open")
         worker.submit(frame(), tick)
-        while not (replies := worker.poll()):
-            assert not worker.dead
-            time.sleep(0.01)
-        return replies[0]
+        return until(worker.poll, "an answer")[0]
 
     try:
         assert reply(7).chunk is not None
@@ -385,6 +362,10 @@ def answers(kind: str) -> dict[str, tuple[Any, str]]:
         },
     }[kind]
     return damaged | {
+        "a failure": (
+            'Traceback\n  File "x"\nValueError: no \x1b[31mcamera\n',
+            "the server failed: .*ValueError: no .*camera",
+        ),
         "garbage": (b"\xc1garbage", "cannot be read"),
         "deep": (b"\x91" * 100_000, "cannot be read"),
         "nothing": (actions(), "no .H, D. .* in nothing; set run.action_keys"),
@@ -397,26 +378,27 @@ def answers(kind: str) -> dict[str, tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("case", answers("openpi"))
-def test_an_answer_that_is_not_actions_is_an_error_and_the_next_one_is_read(server: Server, case: str) -> None:
+def test_an_answer_that_is_not_actions_is_an_error_and_the_next_one_is_read(server, case):
     bad, words = answers(server.kind)[case]
     good = server.answer
     with opened(server.url) as policy:
         server.answer = lambda _request: bad
         with pytest.raises(RoboCacheError, match=words) as caught:
             policy.plan(frame(), 7)
+        assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 200
         server.answer = good
         assert len(policy.plan(frame(), 8).actions) == 5
 
 
-def test_an_answer_above_the_limit_is_not_read(server: Server) -> None:
+def test_an_answer_above_the_limit_is_not_read(server):
     large = server.actions(np.zeros((400_000, 4)))
     server.answer = lambda _request: large
     with opened(server.url, timeout_s=0.5) as policy, pytest.raises(RoboCacheError, match=server.url):
         policy.plan(frame(), 7)
 
 
-def test_a_server_that_reads_nothing_does_not_block_for_ever() -> None:
+def test_a_server_that_reads_nothing_does_not_block_for_ever():
     ended = threading.Event()
 
     def deaf() -> None:
@@ -449,39 +431,33 @@ def test_a_server_that_reads_nothing_does_not_block_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("address", "run", "words"),
     [
-        ("openpi://", "is not an address; write openpi://HOST:8000"),
-        ("gr00t://host:1/path", "is not an address; write gr00t://HOST:5555"),
-        ("gr00t://host:70000", "is not an address"),
-        ("openpi://me@host", "is not an address"),
-        ("ws://host:8000", "no such kind of server; use openpi://HOST:PORT or gr00t://HOST:PORT"),
+        ("openpi://", {}, "is not an address; write openpi://HOST:8000"),
+        ("gr00t://host:1/path", {}, "is not an address; write gr00t://HOST:5555"),
+        ("gr00t://host:70000", {}, "is not an address"),
+        ("openpi://me@host", {}, "is not an address"),
+        ("ws://host:8000", {}, "no such kind of server; use openpi://HOST:PORT or gr00t://HOST:PORT"),
+        ("gr00t://host", {"observation": {"grid": "points"}}, "GR00T takes vectors and images, not points"),
+        (
+            "openpi://host",
+            {"observation": {"x": ["joints", "front"]}},
+            "front is not a vector; give it a key of its own",
+        ),
+        ("openpi://host", {"prefix": 3}, "takes no prefix; remove the option"),
     ],
 )
-def test_what_is_not_an_address_is_refused(text: str, words: str) -> None:
+def test_an_address_or_options_that_a_server_cannot_have_are_refused_at_the_start(address, run, words):
     with pytest.raises(RoboCacheError, match=words):
-        check_policy(text, spec())
-
-
-@pytest.mark.parametrize(
-    ("kind", "run", "words"),
-    [
-        ("gr00t", {"observation": {"grid": "points"}}, "GR00T takes vectors and images, not points"),
-        ("openpi", {"observation": {"x": ["joints", "front"]}}, "front is not a vector; give it a key of its own"),
-        ("openpi", {"prefix": 3}, "takes no prefix; remove the option"),
-    ],
-)
-def test_options_that_a_server_cannot_have_are_refused_at_the_start(kind: str, run: dict[str, Any], words: str) -> None:
-    with pytest.raises(RoboCacheError, match=words):
-        check_policy(f"{kind}://host", spec(**run))
+        check_policy(address, spec(**run))
 
 
 @pytest.mark.parametrize("given", ["arm", "absent", ["joints", "absent"]])
-def test_a_stream_that_is_not_observed_is_refused_in_the_spec(given: Any) -> None:
+def test_a_stream_that_is_not_observed_is_refused_in_the_spec(given):
     with pytest.raises(RoboCacheError, match=r"run\.observation\.key: .* is not a stream with role: observation"):
         spec(observation={"key": given})
 
 
-def test_the_keys_of_a_server_are_written_and_read_back() -> None:
+def test_the_keys_of_a_server_are_written_and_read_back():
     found = spec(observation={"a/b.c": "joints", "d": ["joints", "gripper"]}, action_keys=["x"], task_key="t")
     assert load_spec(found.to_dict()) == found

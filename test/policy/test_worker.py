@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +19,7 @@ from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.run import RunOptions
+from test.nodes.rig import until
 
 SPEC = load_spec(
     {"robocache": 1, "streams": {"x": {"topic": "/x", "type": "std_msgs/msg/Float32MultiArray", "dim": 2}}}
@@ -44,14 +41,14 @@ def chunk(frame):
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("policy") / "mine.py"
     path.write_text(CODE)
     return path
 
 
 @pytest.fixture(scope="module")
-def worker(file: Path, forked_policies: None) -> Iterator[ProcessWorker]:
+def worker(file, forked_policies):
     worker = ProcessWorker(f"{file}:held", SPEC)
     yield worker
     worker.close()
@@ -62,73 +59,64 @@ def frame(value: float) -> FusedFrame:
     return FusedFrame(40_000_000, torch.tensor([40_000_000]), {"x": x}, {"x": torch.ones(1, dtype=torch.uint8)}, {})
 
 
-def wait_for(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 120
-    while not (value := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    return value
-
-
 def ready(worker: ProcessWorker) -> None:
-    wait_for(lambda: worker.poll() or not worker.busy or worker.dead)
+    until(lambda: worker.poll() or not worker.busy or worker.dead)
     assert not worker.dead
 
 
-def test_a_frame_is_answered_and_an_error_too(worker: ProcessWorker) -> None:
+def test_a_frame_is_answered_and_an_error_too(worker):
     ready(worker)
     worker.submit(frame(1.5), 2)
     assert worker.busy
-    (reply,) = wait_for(worker.poll)
+    (reply,) = until(worker.poll)
     assert reply.tick == 2
     assert reply.chunk.actions.tolist() == [[1.5, 1.5]] * 3
 
     worker.submit(frame(-1), 3)
-    (reply,) = wait_for(worker.poll)
+    (reply,) = until(worker.poll)
     assert (reply.chunk, reply.error) == (None, "ValueError('a negative value')")
     assert not worker.busy
 
 
-def test_a_process_that_was_killed_is_noticed_and_started_again(worker: ProcessWorker) -> None:
+def test_a_process_that_was_killed_is_noticed_and_started_again(worker):
     ready(worker)
-    assert worker.pid
     os.kill(worker.pid, signal.SIGKILL)
-    wait_for(lambda: worker.poll() or worker.dead)
+    until(lambda: worker.poll() or worker.dead)
     assert worker.dead == "its process ended with exit code -9"
 
     worker.restart()
 
     ready(worker)
     worker.submit(frame(2), 9)
-    assert wait_for(worker.poll)[0].tick == 9
+    assert until(worker.poll)[0].tick == 9
 
 
 @pytest.mark.usefixtures("forked_policies")
-def test_a_policy_that_cannot_be_opened_says_why(file: Path) -> None:
+def test_a_policy_that_cannot_be_opened_says_why(file):
     worker = ProcessWorker(f"{file}:absent", SPEC)
-    wait_for(lambda: worker.poll() or worker.dead)
+    until(lambda: worker.poll() or worker.dead)
     worker.close()
     assert "has no function absent" in worker.dead
 
 
-def test_a_function_with_a_prefix_gets_what_its_chunk_continues(worker: ProcessWorker) -> None:
+def test_a_function_with_a_prefix_gets_what_its_chunk_continues(worker):
     ready(worker)
     worker.submit(frame(0), 2, Prefix(np.ones((4, 2), np.float32), 3))
-    (reply,) = wait_for(worker.poll)
+    (reply,) = until(worker.poll)
     assert reply.chunk.actions.tolist() == [[4, 4]] * 4
 
 
-def test_a_prefix_for_a_policy_that_takes_none_is_refused(file: Path) -> None:
+def test_a_prefix_for_a_policy_that_takes_none_is_refused(file):
     with pytest.raises(RoboCacheError, match=r"run\.prefix: .*chunk takes no prefix; remove the option"):
         open_policy(f"{file}:chunk", replace(SPEC, run=RunOptions(prefix=3)))
 
 
-def test_a_function_may_return_a_chunk_of_another_tick(file: Path) -> None:
+def test_a_function_may_return_a_chunk_of_another_tick(file):
     found = open_policy(f"{file}:chunk", SPEC).plan(frame(0), 9)
     assert (found.tick, found.actions.dtype, found.actions.shape) == (7, np.float32, (2, 2))
 
 
-def test_a_function_of_a_module_is_called() -> None:
+def test_a_function_of_a_module_is_called():
     assert isinstance(open_policy("robocache_ros.policy.plan:Chunk", SPEC), object)
     with pytest.raises(RoboCacheError, match="no module absent"):
         open_policy("absent.module:function", SPEC)
@@ -137,12 +125,12 @@ def test_a_function_of_a_module_is_called() -> None:
 
 
 @pytest.mark.parametrize("text", ["policy", "http://host", "a:b c", ""])
-def test_what_is_not_a_policy_is_refused(text: str) -> None:
+def test_what_is_not_a_policy_is_refused(text):
     with pytest.raises(RoboCacheError, match="policy: "):
         kind_of(text)
 
 
-def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot() -> None:
+def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot():
     from robocache_ros.policy.policies.checkpoint import CheckpointPolicy
     from robocache_ros.training.policies.policy_config import PolicyConfig
 
@@ -154,9 +142,9 @@ def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot() -> None:
             assert noise.shape == (1, 4, 2)
             return frame["x"][None].expand(1, 4, 2)
 
-    found = CheckpointPolicy(Trained()).plan(frame(3), 5)  # type: ignore[arg-type]
+    found = CheckpointPolicy(Trained()).plan(frame(3), 5)
     assert isinstance(found, Chunk)
     assert (found.tick, found.actions.tolist()) == (5, [[3, 3]] * 4)
     other = replace(frame(3), layout=Layout(replace(SPEC, rate_hz=30)))
     with pytest.raises(RoboCacheError, match="rate_hz: 30, but the training had 50"):
-        CheckpointPolicy(Trained()).plan(other, 5)  # type: ignore[arg-type]
+        CheckpointPolicy(Trained()).plan(other, 5)

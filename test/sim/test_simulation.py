@@ -24,7 +24,7 @@ STATE = sim.SimOptions(camera=False)
 
 
 @pytest.fixture(scope="module")
-def simulation() -> sim.Simulation:
+def simulation():
     return sim.Simulation(STATE)
 
 
@@ -38,31 +38,28 @@ def messages(simulation: sim.Simulation, steps: int) -> list[RawMessage]:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
-def test_the_expert_carries_the_block_to_the_goal(simulation: sim.Simulation, seed: int) -> None:
+def test_the_expert_carries_the_block_to_the_goal(simulation, seed):
     last = [message.log_ns for message in sim.episode(simulation, seed)][-1]
 
     assert simulation.robot.is_success
     assert last < simulation.now_ns
 
 
-def test_a_block_that_stays_where_it_was_is_no_success(simulation: sim.Simulation) -> None:
+def test_a_block_that_stays_where_it_was_is_no_success(simulation):
     simulation.begin(0, expert=False)
     messages(simulation, 50)
 
     assert not simulation.robot.is_success
 
 
-def test_the_same_seed_gives_the_same_bits() -> None:
+def test_the_same_seed_gives_the_same_bits():
     options = sim.SimOptions(camera=False, disturbance=0.015)
-    runs = []
-    for _ in range(2):
-        simulation = sim.Simulation(options)
-        runs.append(list(islice(sim.episode(simulation, 7), 2000)))
+    first, second = (list(islice(sim.episode(sim.Simulation(options), 7), 2000)) for _ in range(2))
 
-    assert runs[0] == runs[1]
+    assert first == second
 
 
-def test_topics_come_at_their_rates_and_in_order(simulation: sim.Simulation) -> None:
+def test_topics_come_at_their_rates_and_in_order(simulation):
     simulation.begin(5, expert=True)
     found = messages(simulation, 500)
 
@@ -73,7 +70,7 @@ def test_topics_come_at_their_rates_and_in_order(simulation: sim.Simulation) -> 
 
 
 @pytest.mark.skipif(find_library("EGL") is None, reason="needs EGL")
-def test_an_image_is_published_38_ms_after_its_exposure_with_jitter() -> None:
+def test_an_image_is_published_38_ms_after_its_exposure_with_jitter():
     simulation = sim.Simulation(sim.SimOptions(image_size=(24, 32)))
     found = [message for message in messages(simulation, 500) if message.topic == sim.IMAGES]
     simulation.close()
@@ -85,7 +82,7 @@ def test_an_image_is_published_38_ms_after_its_exposure_with_jitter() -> None:
     assert delays_ms.std() > 1
 
 
-def test_a_command_is_clipped_to_the_limits_and_one_that_is_not_finite_is_refused(simulation: sim.Simulation) -> None:
+def test_a_command_is_clipped_to_the_limits_and_one_that_is_not_finite_is_refused(simulation):
     simulation.begin(0, expert=False)
     simulation.command([9.0] * 6)
 
@@ -95,7 +92,7 @@ def test_a_command_is_clipped_to_the_limits_and_one_that_is_not_finite_is_refuse
             simulation.command(wrong)
 
 
-def test_a_disturbance_is_executed_and_not_published() -> None:
+def test_a_disturbance_is_executed_and_not_published():
     simulation = sim.Simulation(sim.SimOptions(camera=False, disturbance=0.02))
     simulation.begin(3, expert=True)
     found = [message for message in messages(simulation, 11) if message.topic == sim.COMMANDS]
@@ -105,7 +102,7 @@ def test_a_disturbance_is_executed_and_not_published() -> None:
     assert published[5] == simulation.robot.targets[5]
 
 
-def test_messages_are_those_of_the_ros_types(simulation: sim.Simulation) -> None:
+def test_messages_are_those_of_the_ros_types(simulation):
     from rosbags.typesys import Stores, get_typestore
 
     store = get_typestore(Stores.LATEST)
@@ -125,7 +122,7 @@ SEED = 1000  # of the first of two demonstrations
 
 
 @pytest.fixture(scope="module")
-def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def demonstrations(tmp_path_factory):
     """Two recordings, written once and asked for twice."""
     folder = tmp_path_factory.mktemp("sim") / "demos"
     given, lines = SimArguments(STATE, seed=SEED, episodes=2), list[str]()
@@ -138,41 +135,29 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return written
 
 
-def test_demonstrations_are_recordings_that_fuse_with_the_spec_of_the_robot(demonstrations: list[Path]) -> None:
+def test_demonstrations_mark_their_episode_and_fuse_with_the_spec_of_the_robot(demonstrations):
     with Bag(demonstrations[1]) as bag:
+        assert [message.data[4] for message in bag.messages([sim.EPISODE])] == [1]
         frames = list(BagRun(bag, load_spec(ROOT / "config" / "so101.yaml").without_cameras()).frames())
     assert all((part.valid > 0).all() for part in frames)
     actions = np.concatenate([part.fused.numpy() for part in frames])[:, -6:]
     assert np.abs(np.diff(actions, axis=0)).max() < 0.2  # rad per tick
 
 
-@pytest.mark.parametrize("wrong", [{"seed": -1}, {"rate": float("nan")}, {"episodes": -1}, {"out": Path("x")}])
-def test_wrong_arguments_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(RoboCacheError, match=next(iter(wrong))):
-        SimArguments(**wrong)  # type: ignore[arg-type]
-
-
-def test_the_defaults_of_the_command_line_are_those_of_the_arguments() -> None:
+def test_wrong_arguments_are_refused_and_the_command_line_has_their_defaults():
+    for name, value in (("seed", -1), ("rate", float("nan")), ("episodes", -1), ("out", Path("x"))):
+        with pytest.raises(RoboCacheError, match=name):
+            SimArguments(**{name: value})
     given = parser().parse_args([])
-
     assert (given.seed, given.episodes, given.rate) == (0, 0, 1.0)
 
 
-def test_each_recording_of_demonstrations_says_where_its_episode_is(demonstrations: list[Path]) -> None:
-    for recording in demonstrations:
-        with Bag(recording) as bag:
-            assert [message.data[4] for message in bag.messages([sim.EPISODE])] == [1]
-
-
-def test_while_the_expert_advises_its_commands_are_those_of_an_operator() -> None:
+def test_while_the_expert_advises_its_commands_are_those_of_an_operator():
     simulation = sim.Simulation(STATE)
     before = simulation.robot.targets.copy()
     simulation.advise(on=True)
 
-    topics = set()
-    for _ in range(50):
-        topics |= {message.topic for message in simulation.publish()}
-        simulation.step()
+    topics = {message.topic for message in messages(simulation, 50)}
 
     assert sim.OPERATOR in topics
     assert sim.COMMANDS not in topics
@@ -180,7 +165,7 @@ def test_while_the_expert_advises_its_commands_are_those_of_an_operator() -> Non
     simulation.close()
 
 
-def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonstrations: list[Path]) -> None:
+def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonstrations):
     spec = load_spec(ROOT / "config" / "so101.yaml").without_cameras()
     with Bag(demonstrations[0]) as bag:
         frames = list(BagRun(bag, spec).frames())
@@ -193,7 +178,6 @@ def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonst
     for tick, row in enumerate(rows):
         assert np.abs(simulation.robot.positions - row[:6]).max() < 1e-3  # rad: labels are float32
         command = plan.take(tick)
-        assert command is not None
         simulation.command(command.row.astype(np.float64))
         simulation.step()
         while not simulation.at_tick:
@@ -202,7 +186,7 @@ def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonst
     simulation.close()
 
 
-def test_the_expert_fetches_a_block_again_that_it_lost() -> None:
+def test_the_expert_fetches_a_block_again_that_it_lost():
     simulation = sim.Simulation(STATE)
     simulation.begin(0, expert=True)
     while simulation.robot.block[2] < 0.06:  # until it is lifted

@@ -5,39 +5,36 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytest.importorskip("rclpy")
-from builtin_interfaces.msg import Time
 from rclpy.executors import MultiThreadedExecutor
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 
 from robocache_ros.client import FusedFrame, FusedSubscriber
-from test.nodes.rig import repeating
+from test.nodes.rig import repeating, stamped, until
 
 S = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
-def runtime(own_sockets: Path) -> None:
+def runtime(own_sockets):
     """Sockets in a folder of the test."""
 
 
 class Simulation:
     """Publishes joints, images and /clock to an active node."""
 
-    def __init__(self, rig: Any, wait: Callable[..., Any]) -> None:
-        self._wait = wait
+    def __init__(self, rig: Any) -> None:
         self._clock, self._joints, self._camera = (
             rig.publisher(kind, topic)
             for kind, topic in ((Clock, "/clock"), (JointState, "/joints"), (Image, "/camera"))
         )
-        wait(lambda: all(p.get_subscription_count() for p in (self._clock, self._joints, self._camera)), "the node")
+        until(lambda: all(p.get_subscription_count() for p in (self._clock, self._joints, self._camera)), "the node")
         self.now_ns = 0
 
     def tell_time(self) -> None:
@@ -50,29 +47,27 @@ class Simulation:
         def step() -> Any:
             self.now_ns += 10_000_000
             self.tell_time()
-            stamp = Time(sec=self.now_ns // S, nanosec=self.now_ns % S)
             state = JointState(name=["a", "b"], position=[self.now_ns / S, 0.0])
             image = Image(height=2, width=2, encoding="rgb8", step=6, data=bytes(range(12)))
-            for message, publisher in ((state, self._joints), (image, self._camera)):
-                message.header.stamp = stamp
-                publisher.publish(message)
+            self._joints.publish(stamped(state, self.now_ns))
+            self._camera.publish(stamped(image, self.now_ns))
             return condition()
 
-        self._wait(step, what)
+        until(step, what)
 
 
 @pytest.fixture
-def simulation(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> Simulation:
+def simulation(rig, joint_spec):
     qos = {"reliability": "reliable", "depth": 20}
     joint_spec["streams"]["camera"] = {
         "topic": "/camera", "type": "sensor_msgs/msg/Image", "image": {"size": [2, 2]}, "qos": qos,
     }  # fmt: skip
     rig.fusion(joint_spec, use_sim_time=True).autostart()
-    return Simulation(rig, wait)
+    return Simulation(rig)
 
 
 @pytest.mark.parametrize("transport", ["auto", "message"])
-def test_frames_go_on_after_the_clock_has_jumped_back(simulation: Simulation, transport: str) -> None:
+def test_frames_go_on_after_the_clock_has_jumped_back(simulation, transport):
     frames: list[tuple[int, bool]] = []
 
     def keep(frame: FusedFrame) -> None:
@@ -93,7 +88,7 @@ def test_frames_go_on_after_the_clock_has_jumped_back(simulation: Simulation, tr
 
 
 @pytest.mark.parametrize("transport", ["auto", "message"])
-def test_age_of_a_tick_is_that_of_sim_time(simulation: Simulation, wait: Callable[..., Any], transport: str) -> None:
+def test_age_of_a_tick_is_that_of_sim_time(simulation, transport):
     with FusedSubscriber(transport=transport) as subscriber:
         subscriber.wait_for_layout(60.0)
         simulation.run(
@@ -104,12 +99,12 @@ def test_age_of_a_tick_is_that_of_sim_time(simulation: Simulation, wait: Callabl
             frame = subscriber.latest()
             return frame is not None and frame.tick_ns + frame.tick_age_ns == simulation.now_ns
 
-        wait(repeating(simulation.tell_time, at_end), "a tick whose age is counted to the end of the clock")
+        until(repeating(simulation.tell_time, at_end), "a tick whose age is counted to the end of the clock")
         assert subscriber.latest(max_age_ms=60_000) is not None
 
 
 @pytest.fixture
-def busy_node(rig: Any) -> Iterator[Any]:
+def busy_node(rig):
     """A node in a MultiThreadedExecutor, with a callback that occupies its callback group until the test ends."""
     done = threading.Event()
     node = rig.stranger()
@@ -136,9 +131,7 @@ def busy_node(rig: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("transport", ["auto", "message"])
-def test_busy_callbacks_of_the_given_node_lose_no_frame(
-    rig: Any, joint_spec: dict[str, Any], wait: Callable[..., Any], busy_node: Any, transport: str
-) -> None:
+def test_busy_callbacks_of_the_given_node_lose_no_frame(rig, joint_spec, busy_node, transport):
     rig.fusion(joint_spec, use_sim_time=True).autostart()
     clock = rig.clock()
     ticks: list[int] = []
@@ -157,7 +150,7 @@ def test_busy_callbacks_of_the_given_node_lose_no_frame(
             clock.step()
             return bool(connected_ns and ticks and ticks[-1] >= connected_ns)
 
-        wait(connected, "a frame since the connection")
+        until(connected, "a frame since the connection")
         clock.until(lambda: ticks[-1] == clock.due_ns, "the newest frame")
         before, missed = len(ticks), ours.missed
         for _ in range(20):

@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,17 +22,16 @@ from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes.frame_messages import read_fused
 from test import forked
-
-Wait = Callable[..., Any]
+from test.nodes.rig import until
 
 
 @pytest.fixture(autouse=True)
-def runtime(own_sockets: Path) -> None:
+def runtime(own_sockets):
     """Sockets in a folder of the test."""
 
 
 @pytest.fixture
-def spec() -> dict[str, Any]:
+def spec():
     qos = {"reliability": "reliable", "depth": 20}
     image = {"size": [2, 2], "normalize": "imagenet"}
     return {
@@ -51,13 +49,13 @@ def spec() -> dict[str, Any]:
 
 
 @pytest.fixture
-def publishers(rig: Any) -> tuple[Any, Any]:
+def publishers(rig):
     """Of commands and of images."""
     return rig.publisher(Float64MultiArray, "/command"), rig.publisher(Image, "/camera")
 
 
 @pytest.fixture
-def publish(publishers: tuple[Any, Any]) -> Callable[[], None]:
+def publish(publishers):
     """Publishes one command and one image, which are valid at every later tick."""
     command, camera = publishers
 
@@ -69,14 +67,21 @@ def publish(publishers: tuple[Any, Any]) -> Callable[[], None]:
 
 
 @pytest.fixture
-def send(publishers: tuple[Any, Any], publish: Callable[[], None], wait: Wait) -> Callable[[], None]:
+def send(publishers, publish):
     """Publishes them when the node has subscribed."""
 
     def once() -> None:
-        wait(lambda: all(publisher.get_subscription_count() for publisher in publishers), "the node's topics")
+        until(lambda: all(publisher.get_subscription_count() for publisher in publishers), "the node's topics")
         publish()
 
     return once
+
+
+@pytest.fixture
+def node(rig, spec, send):
+    """An active node that has received both."""
+    rig.fusion(spec).autostart()
+    send()
 
 
 def valid_frame(subscriber: FusedSubscriber, *, shared: bool = True) -> FusedFrame:
@@ -87,11 +92,7 @@ def valid_frame(subscriber: FusedSubscriber, *, shared: bool = True) -> FusedFra
     raise AssertionError("the subscriber was closed")
 
 
-def test_shared_frames_are_those_of_the_messages_bit_for_bit(
-    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
-) -> None:
-    rig.fusion(spec).autostart()
-    send()
+def test_shared_frames_are_those_of_the_messages_bit_for_bit(rig, node):
     kept: dict[str, dict[int, FusedFrame]] = {"auto": {}, "message": {}}
 
     def keep(transport: str) -> Callable[[FusedFrame], None]:
@@ -108,7 +109,7 @@ def test_shared_frames_are_those_of_the_messages_bit_for_bit(
     ):
         valid_frame(auto)
         kept["auto"].clear()
-        wait(lambda: len(kept["auto"].keys() & kept["message"].keys()) > 5, "ticks of both")
+        until(lambda: len(kept["auto"].keys() & kept["message"].keys()) > 5, "ticks of both")
         assert (auto.shared, plain.shared) == (True, False)
 
     for tick in kept["auto"].keys() & kept["message"].keys():
@@ -121,30 +122,24 @@ def test_shared_frames_are_those_of_the_messages_bit_for_bit(
             assert torch.equal(*ages)  # a message has them as float32 of ms
 
 
-def test_first_frame_of_a_restarted_policy_is_made_after_it_connected(
-    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
-) -> None:
-    rig.fusion(spec).autostart()
-    send()
+def test_first_frame_of_a_restarted_policy_is_made_after_it_connected(rig, node):
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     with FusedSubscriber() as first:
         valid_frame(first)
-    wait(lambda: rig.status(diagnostics, "ticks")[1].get("ring_readers") == "0", "the node to see it go")
+    until(lambda: rig.status(diagnostics, "ticks")[1].get("ring_readers") == "0", "the node to see it go")
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
-    wait(lambda: len(fused) > 10, "ticks without a reader")
+    until(lambda: len(fused) > 10, "ticks without a reader")
     before_ns = read_fused(fused.newest)[0]
     ticks: list[int] = []
 
     with FusedSubscriber(callback=lambda frame: ticks.append(frame.tick_ns)) as restarted:
-        wait(lambda: len(ticks) > 2 and restarted.shared, "frames")
+        until(lambda: len(ticks) > 2 and restarted.shared, "frames")
 
     assert ticks[0] >= before_ns
     assert restarted.missed <= (ticks[-1] - ticks[0]) // 20_000_000 + 1 - len(ticks)
 
 
-def test_age_of_a_tick_is_that_of_the_wall_clock_at_each_look(rig: Any, spec: dict[str, Any], send: Any) -> None:
-    rig.fusion(spec).autostart()
-    send()
+def test_age_of_a_tick_is_that_of_the_wall_clock_at_each_look(node):
     with FusedSubscriber() as subscriber:
         frame = valid_frame(subscriber)
         before_ns = time.time_ns()
@@ -155,76 +150,52 @@ def test_age_of_a_tick_is_that_of_the_wall_clock_at_each_look(rig: Any, spec: di
 
 
 @pytest.mark.parametrize("transport", ["auto", "message"])
-def test_old_frame_is_not_the_latest_where_its_age_is_limited(
-    rig: Any, wait: Wait, spec: dict[str, Any], send: Any, transport: str
-) -> None:
-    rig.fusion(spec).autostart()
-    send()
+def test_old_frame_is_not_the_latest_where_its_age_is_limited(rig, node, transport):
     with FusedSubscriber(transport=transport) as subscriber:
-        frame = subscriber.latest(60.0, max_age_ms=60_000)
-        assert frame
+        assert subscriber.latest(60.0, max_age_ms=60_000)
         assert rig.change_state("deactivate")
 
-        wait(lambda: subscriber.latest(max_age_ms=100) is None, "the newest frame to be old")
+        until(lambda: subscriber.latest(max_age_ms=100) is None, "the newest frame to be old")
         assert subscriber.latest() is not None
 
 
-def test_loop_with_limits_raises_after_the_node_has_stopped(
-    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
-) -> None:
-    rig.fusion(spec).autostart()
-    send()
+def test_loop_with_limits_raises_after_the_node_has_stopped(rig, node):
     with FusedSubscriber(max_age_ms=500, timeout_s=1.0) as subscriber:
-        wait(subscriber.latest, "a frame")
+        until(subscriber.latest, "a frame")
         assert rig.change_state("deactivate")
-        wait(lambda: subscriber.latest() is None, "the newest frame to be old")
+        until(lambda: subscriber.latest() is None, "the newest frame to be old")
 
         with pytest.raises(RoboCacheError, match=r"fusion_node: no new tick within 1 s: the node publishes no ticks"):
             next(iter(subscriber))
 
 
-def test_topic_of_images_is_not_subscribed_to_while_frames_are_shared(
-    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
-) -> None:
-    rig.fusion(spec).autostart()
-    send()
+def test_topic_of_images_is_not_subscribed_to_while_frames_are_shared(rig, node):
     with FusedSubscriber(images=["camera"]) as subscriber:
         valid_frame(subscriber)
 
-        wait(lambda: rig.node.count_subscribers("/fusion_node/camera/aligned") == 0, "the subscription to go")
+        until(lambda: rig.node.count_subscribers("/fusion_node/camera/aligned") == 0, "the subscription to go")
 
 
-def test_node_without_a_ring_is_read_by_messages(rig: Any, spec: dict[str, Any], send: Any) -> None:
-    rig.fusion(spec, ring_slots=0).autostart()
+@pytest.mark.parametrize("ring_slots", [0, 4])
+def test_node_without_a_ring_or_in_a_folder_that_others_may_enter_is_read_by_messages(rig, spec, send, ring_slots):
+    if ring_slots:
+        folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "robocache"
+        folder.mkdir()
+        folder.chmod(0o777)
+    rig.fusion(spec, ring_slots=ring_slots).autostart()
     send()
     with FusedSubscriber(images=["camera"]) as subscriber:
-        frame = valid_frame(subscriber, shared=False)
-
-    assert frame["command"][-1].tolist() == [1.5, -2.0]
-
-
-def test_folder_that_others_may_enter_leaves_the_messages(
-    rig: Any, spec: dict[str, Any], send: Any, tmp_path: Path
-) -> None:
-    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "robocache"
-    folder.mkdir()
-    folder.chmod(0o777)
-    rig.fusion(spec).autostart()
-    send()
-    with FusedSubscriber() as subscriber:
         assert valid_frame(subscriber, shared=False)["command"][-1].tolist() == [1.5, -2.0]
 
 
-def test_killed_and_restarted_node_is_found_again(
-    rig: Any, wait: Wait, spec: dict[str, Any], send: Any, publish: Any
-) -> None:
+def test_killed_and_restarted_node_is_found_again(rig, spec, send, publish):
     first = rig.process(spec)
     send()
     with FusedSubscriber(images=["camera"]) as subscriber:
         before = valid_frame(subscriber)
         first.popen.kill()
         first.popen.wait()
-        wait(lambda: not subscriber.shared, "the ring to be missed")
+        until(lambda: not subscriber.shared, "the ring to be missed")
         rig.process(spec)
         rig.node.create_timer(0.1, publish)  # more than once: for a while the dead node counts as a subscriber still
         after = valid_frame(subscriber)
@@ -246,35 +217,26 @@ with FusedSubscriber() as subscriber:
 
 
 @pytest.fixture
-def consumer() -> Iterator[Any]:
+def consumer():
     """A consumer in a process of its own, which keeps the first frame that it gets."""
     process = forked.Popen([sys.executable, "-c", CONSUMER], preload=forked.NODE, stdout=subprocess.PIPE, text=True)
     yield process
     process.kill()
-    process.wait()
-    assert process.stdout
-    process.stdout.close()
+    process.communicate()
 
 
-def test_consumer_killed_while_it_keeps_a_frame_costs_the_node_nothing(
-    rig: Any, wait: Wait, spec: dict[str, Any], send: Any, consumer: Any
-) -> None:
+def test_consumer_killed_while_it_keeps_a_frame_costs_the_node_nothing(rig, spec, send, consumer):
     rig.process(spec, ring_slots=2)
     send()
     assert consumer.stdout.readline() == "keeps\n"
     consumer.send_signal(signal.SIGKILL)
     consumer.wait()
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
-
-    def values() -> dict[str, str]:
-        status = [s for s in diagnostics.newest.status if s.name.endswith(": ticks")] if len(diagnostics) else []
-        return {pair.key: pair.value for s in status for pair in s.values}
-
-    wait(lambda: values().get("ring_readers") == "0", "the node to see it go")
+    until(lambda: rig.status(diagnostics, "ticks")[1].get("ring_readers") == "0", "the node to see it go")
     with FusedSubscriber() as subscriber:
         assert valid_frame(subscriber)["command"][-1].tolist() == [1.5, -2.0]
 
 
-def test_transport_of_another_name_is_refused() -> None:
+def test_transport_of_another_name_is_refused():
     with pytest.raises(RoboCacheError, match="transport: 'shm' is not one of auto, message"):
         FusedSubscriber(transport="shm")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -15,6 +13,7 @@ import rclpy
 
 from robocache_ros.client import FusedSubscriber
 from test import forked
+from test.nodes.rig import until
 
 LOOP = """
 threading.Thread(target=say_ready, daemon=True).start()
@@ -37,6 +36,7 @@ IMPORTS = """
 import asyncio, contextlib, os, signal, sys, threading, time, traceback
 import rclpy
 from robocache_ros.client import FusedSubscriber
+from test.nodes.rig import until
 options = {}
 
 def say_ready():  # once the loop of the main thread waits for a frame
@@ -59,7 +59,7 @@ OWN_HANDLERS = "for each in (signal.SIGINT, signal.SIGTERM): signal.signal(each,
 
 
 @pytest.fixture
-def run() -> Iterator[Callable[..., Any]]:
+def run():
     """Starts a script and returns it once it prints a word."""
     processes: list[subprocess.Popen[str]] = []
 
@@ -67,7 +67,6 @@ def run() -> Iterator[Callable[..., Any]]:
         command = [sys.executable, "-c", script.replace("{fusion}", fusion)]
         process = forked.Popen(command, preload=forked.NODE, stdout=subprocess.PIPE, text=True)
         processes.append(process)
-        assert process.stdout
         while (line := process.stdout.readline()) != f"{word}\n":
             assert line, f"the script ended with {process.wait()}"
         return process
@@ -78,29 +77,8 @@ def run() -> Iterator[Callable[..., Any]]:
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("script", "number"),
-    [
-        (LOOP, signal.SIGTERM),
-        (INIT + SPUN_NODE + LOOP, signal.SIGINT),
-        (INIT + SPUN_NODE + LOOP, signal.SIGTERM),
-        (ASYNC_LOOP, signal.SIGTERM),
-    ],
-    ids=["own node", "given node, Ctrl-C", "given node", "async"],
-)
-def test_signal_ends_a_loop_that_waits(run: Callable[..., Any], script: str, number: int) -> None:
-    process = run(IMPORTS + script)
-    process.send_signal(number)
-
-    output, _ = process.communicate(timeout=120)
-    assert output.endswith("ended\n")
-    assert process.returncode == 0
-
-
 @pytest.mark.parametrize(("transport", "number"), [("auto", signal.SIGINT), ("message", signal.SIGTERM)])
-def test_signal_ends_a_loop_that_gets_frames(
-    run: Callable[..., Any], rig: Any, joint_spec: dict[str, Any], transport: str, number: int
-) -> None:
+def test_signal_ends_a_loop_that_gets_frames(run, rig, joint_spec, transport, number):
     rig.fusion(joint_spec).autostart()
     process = run(IMPORTS + f"options = {{'transport': {transport!r}}}\n" + LOOP, "frame", "fusion_node")
     process.send_signal(number)
@@ -110,9 +88,7 @@ def test_signal_ends_a_loop_that_gets_frames(
     assert process.returncode == 0
 
 
-def test_second_ctrl_c_interrupts_a_body_that_does_not_end(
-    run: Callable[..., Any], rig: Any, joint_spec: dict[str, Any], wait: Callable[..., Any]
-) -> None:
+def test_second_ctrl_c_interrupts_a_body_that_does_not_end(run, rig, joint_spec):
     rig.fusion(joint_spec).autostart()
     stuck = LOOP.replace('print("frame", flush=True)', 'print("frame", flush=True); time.sleep(600)')
     process = run(IMPORTS + "try:\n" + stuck.replace("\n", "\n    ") + "\nexcept KeyboardInterrupt: os._exit(5)",
@@ -122,25 +98,8 @@ def test_second_ctrl_c_interrupts_a_body_that_does_not_end(
         process.send_signal(signal.SIGINT)
         return process.poll() is not None
 
-    wait(sent, "the second of two signals that do not arrive as one")
+    until(sent, "the second of two signals that do not arrive as one")
     assert process.returncode == 5
-
-
-@pytest.mark.parametrize(
-    ("script", "number"),
-    [
-        (OWN_HANDLERS + INIT, signal.SIGINT),
-        (INIT + OWN_HANDLERS, signal.SIGTERM),
-        (OWN_HANDLERS, signal.SIGTERM),
-    ],
-    ids=["before init", "after init", "no init"],
-)
-def test_signal_handler_of_the_user_is_called(run: Callable[..., Any], script: str, number: int) -> None:
-    process = run(IMPORTS + script + LOOP)
-    process.send_signal(number)
-
-    process.communicate(timeout=120)
-    assert process.returncode == 7
 
 
 AFTER = """
@@ -160,23 +119,28 @@ sys.exit(6)
 @pytest.mark.parametrize(
     ("script", "number", "ending"),
     [
-        (AFTER % "True", signal.SIGINT, 5),
-        (AFTER % "True", signal.SIGTERM, -signal.SIGTERM),
-        (INIT + AFTER % "rclpy.ok()", signal.SIGTERM, 6),
+        pytest.param(LOOP, signal.SIGTERM, 0, id="a loop with a node of its own"),
+        pytest.param(INIT + SPUN_NODE + LOOP, signal.SIGINT, 0, id="with a given node, Ctrl-C"),
+        pytest.param(INIT + SPUN_NODE + LOOP, signal.SIGTERM, 0, id="with a given node"),
+        pytest.param(ASYNC_LOOP, signal.SIGTERM, 0, id="an async loop"),
+        pytest.param(OWN_HANDLERS + INIT + LOOP, signal.SIGINT, 7, id="a handler of the user before init"),
+        pytest.param(INIT + OWN_HANDLERS + LOOP, signal.SIGTERM, 7, id="after init"),
+        pytest.param(OWN_HANDLERS + LOOP, signal.SIGTERM, 7, id="without init"),
+        # After a loop a signal has its former effect.
+        pytest.param(AFTER % "True", signal.SIGINT, 5, id="after a loop, Ctrl-C"),
+        pytest.param(AFTER % "True", signal.SIGTERM, -signal.SIGTERM, id="after a loop"),
+        pytest.param(INIT + AFTER % "rclpy.ok()", signal.SIGTERM, 6, id="after a loop, with init"),
     ],
-    ids=["Ctrl-C", "SIGTERM", "SIGTERM with init"],
 )
-def test_signal_after_a_loop_has_its_former_effect(
-    run: Callable[..., Any], script: str, number: int, ending: int
-) -> None:
+def test_signal_ends_a_loop_that_waits_unless_the_user_handles_it(run, script, number, ending):
     process = run(IMPORTS + script)
     process.send_signal(number)
 
-    process.communicate(timeout=120)
-    assert process.returncode == ending
+    output, _ = process.communicate(timeout=120)
+    assert (process.returncode, output.endswith("ended\n")) == (ending, ending == 0)
 
 
-def test_shutdown_of_the_given_nodes_context_ends_the_loop() -> None:
+def test_shutdown_of_the_given_nodes_context_ends_the_loop():
     context = rclpy.Context()
     rclpy.init(context=context)
     node = rclpy.create_node("policy", context=context)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from test.nodes.faults.fusion_rig import FusionRig
+    pass
 
 
 @pytest.fixture
-def fusion(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> FusionRig:
+def fusion(rig, joint_spec):
     from test.nodes.faults.fusion_rig import FusionRig  # needs rclpy, without which `rig` skips the test
 
-    return FusionRig(rig, wait, joint_spec)
+    return FusionRig(rig, joint_spec)

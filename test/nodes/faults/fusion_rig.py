@@ -3,45 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
-from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
+
+from test.nodes.rig import stamped, until
 
 AHEAD_NS = 4 * 10**9  # of the clock, below max_skew_ms: no message is late where a busy machine takes long to send it
 
 
 def joint_state(time_ns: int | None = None, names: tuple[str, ...] = ("a", "b")) -> JointState:
     message = JointState(name=list(names), position=[0.5] * len(names))
-    seconds, nanoseconds = divmod(time.time_ns() + AHEAD_NS if time_ns is None else time_ns, 10**9)
-    message.header.stamp = Time(sec=seconds, nanosec=nanoseconds)
-    return message
+    return stamped(message, time.time_ns() + AHEAD_NS if time_ns is None else time_ns)
 
 
 class FusionRig:
     """An active node that subscribes to joints, and its diagnostics."""
 
-    def __init__(self, rig: Any, wait: Callable[..., Any], spec: dict[str, Any], **parameters: Any) -> None:
-        self.rig, self.wait = rig, wait
+    def __init__(self, rig: Any, spec: dict[str, Any], **parameters: Any) -> None:
+        self.rig = rig
         self.node = rig.fusion(spec, **parameters)
         self.node.autostart()
         self.fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
         self.diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
         self.joints = rig.publisher(JointState, "/joints")
-        wait(self.joints.get_subscription_count, "the node's subscription")
+        until(self.joints.get_subscription_count, "the node's subscription")
 
     def counts(self, part: str = "joints") -> dict[str, str]:
         return self.rig.status(self.diagnostics, part)[1]
 
     def until_counted(self, key: str, count: int, part: str = "joints") -> None:
-        self.wait(lambda: int(self.counts(part).get(key, "0")) >= count, f"{key} to be {count}")
+        until(lambda: int(self.counts(part).get(key, "0")) >= count, f"{key} to be {count}")
 
     def assert_alive(self) -> None:
         before = len(self.fused)
-        self.wait(lambda: len(self.fused) > before + 3, "further ticks")
+        until(lambda: len(self.fused) > before + 3, "further ticks")
         accepted = int(self.counts().get("accepted", "0"))
         self.joints.publish(joint_state())
         self.until_counted("accepted", accepted + 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from robocache_ros.nodes.process import WAITING, RosHandler
+from test.nodes.rig import until
 
 
 class SlowLogger:
@@ -29,12 +29,12 @@ class SlowLogger:
 
 
 @pytest.fixture
-def logger() -> SlowLogger:
+def logger():
     return SlowLogger()
 
 
 @pytest.fixture
-def handler(logger: SlowLogger) -> Iterator[RosHandler]:
+def handler(logger):
     handler = RosHandler(logger)
     yield handler
     logger.may_go_on.set()
@@ -53,52 +53,35 @@ def fill(handler: RosHandler, logger: SlowLogger, dropped: int) -> None:
     emit(handler, *(f"line {i}" for i in range(WAITING + dropped)))
 
 
-def test_records_keep_their_order_and_level(handler: RosHandler, logger: SlowLogger) -> None:
+def test_records_keep_their_order_and_level(handler, logger):
     logger.may_go_on.set()
-    emit(handler, "a", level=logging.DEBUG)
-    emit(handler, "b", level=logging.INFO)
-    emit(handler, "c", level=logging.WARNING)
-    emit(handler, "d", level=logging.ERROR)
+    levels = ("debug", "info", "warning", "error")
+    for level in levels:
+        emit(handler, f"of {level}", level=getattr(logging, level.upper()))
 
     handler.close()
 
-    assert logger.lines == [("debug", "a"), ("info", "b"), ("warning", "c"), ("error", "d")]
+    assert logger.lines == [(level, f"of {level}") for level in levels]
 
 
-def test_lines_beyond_the_queue_are_counted(handler: RosHandler, logger: SlowLogger) -> None:
-    fill(handler, logger, dropped=7)
+def test_dropped_lines_of_each_burst_are_reported_in_one_line_when_there_is_room(handler, logger):
+    for burst in (1, 2):
+        logger.entered.clear()
+        logger.may_go_on.clear()
+        fill(handler, logger, dropped=7)
+        assert handler.dropped == 7 * burst
+        logger.may_go_on.set()
+        until(lambda n=burst: len(logger.lines) == n * (1 + WAITING + 1), "every line")
 
-    assert handler.dropped == 7
-
-
-def test_dropped_lines_are_reported_in_one_line_when_there_is_room(
-    handler: RosHandler, logger: SlowLogger, wait: Callable[..., Any]
-) -> None:
-    fill(handler, logger, dropped=7)
-
-    logger.may_go_on.set()
-
-    wait(lambda: len(logger.lines) == 1 + WAITING + 1, "every line")
     reports = [(level, text) for level, text in logger.lines if "dropped" in text]
-    assert reports == [("warning", "log: 7 lines were dropped; they came faster than they can be published on /rosout")]
+    line = "log: 7 lines were dropped; they came faster than they can be published on /rosout"
+    assert reports == [("warning", line)] * 2
 
 
-def test_lines_dropped_before_the_end_are_reported_at_the_end(handler: RosHandler, logger: SlowLogger) -> None:
+def test_lines_dropped_before_the_end_are_reported_at_the_end(handler, logger):
     fill(handler, logger, dropped=1)
     logger.may_go_on.set()
 
     handler.close()
 
     assert sum("log: 1 line was dropped" in text for _, text in logger.lines) == 1
-
-
-def test_every_burst_is_reported_once(handler: RosHandler, logger: SlowLogger, wait: Callable[..., Any]) -> None:
-    for burst in (1, 2):
-        logger.entered.clear()
-        logger.may_go_on.clear()
-        fill(handler, logger, dropped=3)
-        logger.may_go_on.set()
-        wait(lambda n=burst: len(logger.lines) == n * (1 + WAITING + 1), "every line")
-
-    assert handler.dropped == 6
-    assert sum("log: 3 lines were dropped" in text for _, text in logger.lines) == 2

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 pytest.importorskip("rclpy")
@@ -15,14 +12,14 @@ pytestmark = pytest.mark.ros
 
 
 @pytest.fixture
-def context() -> Iterator[Any]:
+def context():
     context = rclpy.Context()
     rclpy.init(context=context)
     yield context
     rclpy.try_shutdown(context=context)
 
 
-def test_executor_that_is_interrupted_by_a_shutdown_ends(context: Any) -> None:
+def test_executor_that_is_interrupted_by_a_shutdown_ends(context):
     executor = SingleThreadedExecutor(context=context)
     node = rclpy.create_node("interrupted", context=context)
     executor.add_node(node)
@@ -39,6 +36,6 @@ def test_executor_that_is_interrupted_by_a_shutdown_ends(context: Any) -> None:
     assert not context.ok()
 
 
-def test_error_without_a_shutdown_is_raised(context: Any) -> None:
+def test_error_without_a_shutdown_is_raised(context):
     with pytest.raises(RuntimeError, match="a defect"), until_shutdown(context):
         raise RuntimeError("a defect")

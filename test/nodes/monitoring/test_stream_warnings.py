@@ -32,13 +32,16 @@ class Watched:
         return self.warnings.check(REASONS, self.received)
 
 
-def test_mostly_invalid_stream_is_warned_of_with_its_reason() -> None:
+def test_mostly_invalid_stream_is_warned_of_with_its_reason_once_enough_ticks_are_counted():
     assert Watched().after(200, 192, 0) == [
         "arm: invalid at 96% of the last 200 ticks (stale: no sample within 100 ms of the newest tick)"
     ]
+    assert Watched().after(200, 100, 20) == []  # valid at most ticks
+    watched = Watched()
+    assert [len(watched.after(ticks, ticks, 0)) for ticks in (MIN_TICKS - 1, 1)] == [0, 1]
 
 
-def test_ticks_before_the_first_message_of_a_stream_are_its_start_up() -> None:
+def test_ticks_before_the_first_message_of_a_stream_are_its_start_up():
     watched = Watched(received=())
 
     silent = watched.after(200, 200, 0)
@@ -50,20 +53,7 @@ def test_ticks_before_the_first_message_of_a_stream_are_its_start_up() -> None:
     assert [len(lines) for lines in (silent, began, later)] == [1, 0, 1]
 
 
-def test_stream_that_is_valid_at_most_ticks_is_not_warned_of() -> None:
-    assert Watched().after(200, 100, 20) == []
-
-
-def test_no_share_is_computed_of_few_ticks() -> None:
-    watched = Watched()
-
-    first = watched.after(MIN_TICKS - 1, MIN_TICKS - 1, 0)
-    second = watched.after(1, 1, 0)
-
-    assert (len(first), len(second)) == (0, 1)
-
-
-def test_warning_is_repeated_after_a_while_only() -> None:
+def test_warning_is_repeated_after_a_while_only():
     watched = Watched()
 
     counts = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,13 @@ import torch
 import yaml
 
 pytest.importorskip("rclpy")
-from diagnostic_msgs.msg import DiagnosticArray
-from sensor_msgs.msg import Image, PointCloud2
-from std_msgs.msg import Float32MultiArray
-
 from robocache_ros.bags.reader import Bag
 from robocache_ros.engine import Frames, FusionEngine, Ingest, offline
-from robocache_ros.nodes import frame_messages
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
-from test.nodes.rig import Rig, until
+from test.nodes.parity.live import Live, replay
+from test.nodes.rig import PANDA, Rig
 
-PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
 SPEC = Path(__file__).parents[3] / "config" / "panda_lift.yaml"
 SECONDS = 3.0
 AFTER_THE_LAST_CLOCK = 2  # messages of a stream that the node has received, and not counted, when a replay ends
@@ -64,43 +60,16 @@ def offline_run(spec: FusionSpec, visibility: str) -> Offline:
     )
 
 
-def replay(rig: Rig, given: dict[str, Any], rate: float, media: bool = False, **parameters: Any) -> dict[str, Any]:
-    """Live rows by tick, and images and voxels by stream and tick."""
+def replayed(rig: Rig, given: dict[str, Any], rate: float, **options: Any) -> Live:
+    """Replay the first seconds; it waits for a subscriber of each topic."""
     spec = load_spec(given)
-    node = rig.process(given, use_sim_time=True, diagnostics_period_s=0.2, **parameters)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
-    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
-    aligned = {
-        s.name: rig.listen(Image if s.kind == "image" else PointCloud2, f"/fusion_node/{s.name}/aligned")
-        for s in (spec.media if media else ())
-    }
-    until(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
-    topics = tuple({feed.topic for feed in spec.feeds})  # it waits for a subscriber of each
-    rig.play(rate=rate, duration_s=SECONDS, topics=topics)
     with Bag(PANDA) as bag:
         last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.cut_ns  # due before the last message
-    until(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
-    until(lambda: int(rig.status(diagnostics, "ticks")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
-    counters = {stream.name: rig.status(diagnostics, stream.name)[1] for stream in spec.streams}
-    windows = [frame_messages.read_fused(message) for message in fused.messages]
-    live: dict[str, Any] = {
-        "counters": counters,
-        "rows": {tick: window[-1] for tick, window in windows},
-        "windows": windows,
-    }
-    for stream in spec.media:
-        if stream.name in aligned:
-            live[stream.name] = {
-                frame_messages.stamp_ns(m.header): frame_messages.read_voxels(m, stream.voxels)
-                if stream.voxels
-                else frame_messages.read_image(m)
-                for m in aligned[stream.name].messages
-            }
-    node.stop()
-    return live
+    topics = tuple({feed.topic for feed in spec.feeds})
+    return replay(rig, given, last_ns, rate=rate, duration_s=SECONDS, topics=topics, **options)
 
 
-def undisturbed(play: Callable[[], dict[str, Any]], reference: Offline) -> dict[str, Any]:
+def undisturbed(play: Callable[[], Live], reference: Offline) -> Live:
     """A replay in which the node received each message as early as in the offline run, of at most twenty.
 
     The node expects that messages which were published before a message of /clock arrive before it. Where a machine is
@@ -109,8 +78,8 @@ def undisturbed(play: Callable[[], dict[str, Any]], reference: Offline) -> dict[
     """
     for _ in range(20):
         live = play()
-        late = {name: int(counts["late"]) for name, counts in live["counters"].items()}
-        received = {name: int(counts["received"]) for name, counts in live["counters"].items()}
+        late = {name: int(counts["late"]) for name, counts in live.counters.items()}
+        received = {name: int(counts["received"]) for name, counts in live.counters.items()}
         if all(
             late[name] <= counts["late"] and received[name] >= counts["received"] - AFTER_THE_LAST_CLOCK
             for name, counts in reference.counters.items()
@@ -119,84 +88,79 @@ def undisturbed(play: Callable[[], dict[str, Any]], reference: Offline) -> dict[
     raise AssertionError(f"in twenty replays messages came late: {late}, {received}; offline: {reference.counters}")
 
 
-def assert_same_rows(live: dict[str, Any], reference: Offline) -> None:
+def assert_same_rows(live: Live, reference: Offline) -> None:
     index = {tick: row for row, tick in enumerate(reference.ticks_ns)}
     layout = Layout(reference.spec)
-    ticks = sorted(live["rows"])
+    rows = live.rows
+    ticks = sorted(rows)
     assert len(ticks) > 30  # a reader that stalls misses some
     assert set(ticks) <= set(index)
-    ours = torch.stack([live["rows"][tick] for tick in ticks])
+    ours = torch.stack([rows[tick] for tick in ticks])
     theirs = reference.rows[[index[tick] for tick in ticks]]
     differs = (ours.view(torch.int32) != theirs.view(torch.int32)).nonzero()
     at = [
         (ticks[row], layout.columns[column].name, *(float(v[row, column]) for v in (ours, theirs)))
         for row, column in differs.tolist()
     ]
-    assert not at, f"{len(differs[:, 0].unique())} of {len(ticks)} ticks differ: {at[:3]}; {live['counters']}"
+    assert not at, f"{len(differs[:, 0].unique())} of {len(ticks)} ticks differ: {at[:3]}; {live.counters}"
 
 
 @pytest.fixture(scope="module")
-def ideal(panda_spec: dict[str, Any]) -> Offline:
+def ideal(panda_spec):
     return offline_run(load_spec(panda_spec), "ideal")
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory, panda_spec: dict[str, Any], ideal: Offline) -> dict[str, Any]:
+def live(tmp_path_factory, panda_spec, ideal):
     """A replay of the example spec at its own rate."""
 
-    def play() -> dict[str, Any]:
+    def play() -> Live:
         with closing(Rig(tmp_path_factory.mktemp("live"))) as rig:
-            return replay(rig, panda_spec, 1.0, media=True)
+            return replayed(rig, panda_spec, 1.0, media=True)
 
     return undisturbed(play, ideal)
 
 
-def test_live_rows_equal_the_offline_run(live: dict[str, Any], panda_spec: dict[str, Any], ideal: Offline) -> None:
+def test_live_rows_equal_the_offline_run(live, panda_spec, ideal):
     assert_same_rows(live, offline_run(load_spec(panda_spec), "deployed"))
     assert_same_rows(live, ideal)  # nothing comes later than delay_ms, so that the robot sees all that there is
 
 
-def test_live_images_and_voxels_equal_the_offline_run(live: dict[str, Any], ideal: Offline) -> None:
+def test_live_images_and_voxels_equal_the_offline_run(live, ideal):
     index = {tick: row for row, tick in enumerate(ideal.ticks_ns)}
     for name in ("front", "wrist", "voxels"):
         skipped = len(ideal.ticks_ns) - len(ideal.media[name])
-        same = [torch.equal(value, ideal.media[name][index[tick] - skipped]) for tick, value in live[name].items()]
+        same = [
+            torch.equal(value, ideal.media[name][index[tick] - skipped]) for tick, value in live.media[name].items()
+        ]
         assert len(same) > 50  # a reader that is slow is not waited for
         assert all(same), f"{name}: {same.count(False)} of {len(same)} ticks differ"
 
 
-def test_each_window_holds_the_rows_of_the_ticks_before_it(live: dict[str, Any]) -> None:
-    for tick_ns, window in live["windows"]:
+def test_each_window_holds_the_rows_of_the_ticks_before_it(live):
+    rows = live.rows
+    for tick_ns, window in live.windows:
         for back, row in enumerate(reversed(window)):
-            before = live["rows"].get(tick_ns - back * 20_000_000)
+            before = rows.get(tick_ns - back * 20_000_000)
             assert torch.equal(row, torch.zeros_like(row) if before is None else before)
 
 
-def test_eager_rows_equal_the_offline_run(rig: Rig, panda_spec: dict[str, Any]) -> None:
-    given = panda_spec | {"emit": "eager"}
+@pytest.mark.parametrize("eager", [True, False])
+def test_eager_rows_and_best_effort_at_eight_times_the_rate_equal_the_offline_run(rig, panda_spec, eager):
+    # Not eager: best effort, ten messages deep, of which a reliable replay loses nothing.
+    given = panda_spec | {"emit": "eager"} if eager else yaml.safe_load(SPEC.read_text())
     reference = offline_run(load_spec(given), "deployed")
 
-    live = undisturbed(lambda: replay(rig, given, 4.0), reference)
+    play = partial(replayed, rig, given, 4.0 if eager else 8.0, parameters={"reliable": not eager})
 
-    assert_same_rows(live, reference)
-
-
-def test_reliable_replay_loses_nothing_of_best_effort_streams_at_eight_times_the_rate(rig: Rig) -> None:
-    given = yaml.safe_load(SPEC.read_text())  # best effort, ten messages deep
-    reference = offline_run(load_spec(given), "deployed")
-
-    live = undisturbed(lambda: replay(rig, given, 8.0, reliable=True), reference)
-
-    assert_same_rows(live, reference)
+    assert_same_rows(undisturbed(play, reference), reference)
 
 
-def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
-    rig: Rig, panda_spec: dict[str, Any], ideal: Offline
-) -> None:
+def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(rig, panda_spec, ideal):
     given = panda_spec | {"delay_ms": 45, "lead_ms": 15}  # the front camera takes 38 ms, the cloud 55 ms
     reference = offline_run(load_spec(given), "deployed")
 
-    live = undisturbed(lambda: replay(rig, given, 4.0), reference)
+    live = undisturbed(lambda: replayed(rig, given, 4.0), reference)
 
     assert_same_rows(live, reference)
     assert reference.counters["front"]["late"] > 30
@@ -204,16 +168,16 @@ def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
         assert_same_rows(live, ideal)
 
 
-def test_live_windows_equal_the_offline_run(rig: Rig, panda_spec: dict[str, Any]) -> None:
+def test_live_windows_equal_the_offline_run(rig, panda_spec):
     joints = panda_spec["streams"]["joint_position"]
     window = {key: joints[key] for key in ("topic", "type", "names", "qos") if key in joints} | {"align": "window"}
     streams = {"arm": joints, "fast": window | {"samples": 8}, "smooth": window | {"samples": 40, "reduce": "mean"}}
     given = panda_spec | {"streams": streams}
     reference = offline_run(load_spec(given), "deployed")
 
-    live = undisturbed(lambda: replay(rig, given, 4.0), reference)
+    live = undisturbed(lambda: replayed(rig, given, 4.0), reference)
 
     assert_same_rows(live, reference)
     ages = reference.rows[:, -8:]
     assert (ages >= 0).all(dim=1).float().mean() > 0.8  # 500 Hz on 50 Hz ticks: ten samples for eight rows
-    assert any("window_overflow" in counts for counts in live["counters"].values())
+    assert any("window_overflow" in counts for counts in live.counters.values())

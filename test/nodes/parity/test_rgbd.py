@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import time
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.nodes import frame_messages
-from robocache_ros.nodes.bag_player import BagPlayer, Options
 from robocache_ros.spec import load_spec
+from test.nodes.parity.live import replay
+from test.nodes.rig import until
 
 MS = 1_000_000
 START_NS = 1_700_000_000 * 10**9
@@ -55,7 +55,7 @@ def camera_info(stamp_ns: int) -> CameraInfo:
 
 
 @pytest.fixture
-def recording(tmp_path: Path) -> Path:
+def recording(tmp_path):
     """Two seconds at 30 Hz: colour 3 ms after depth, arriving before or after it, some of it lost."""
     from rclpy.serialization import serialize_message
 
@@ -73,23 +73,11 @@ def recording(tmp_path: Path) -> Path:
     return write_bag(tmp_path / "bag", TYPES, [(topic, at, serialize_message(m)) for at, topic, m in sent])
 
 
-def test_live_grids_equal_those_of_the_recording(rig: Any, wait: Callable[..., Any], recording: Path) -> None:
-    fusion = load_spec(given())
-    rig.process(given(), use_sim_time=True)
-    aligned = rig.listen(PointCloud2, "/fusion_node/rgbd/aligned")
-    wait(aligned.subscription.get_publisher_count, "the node's topic")
+def test_live_grids_equal_those_of_the_recording(rig, recording):
     with Bag(recording) as bag:
-        BagPlayer(rig.node, bag, Options(clock=True, wait_s=60.0, rate=2.0)).run()
-    with Bag(recording) as bag:
-        parts = list(BagRun(bag, fusion, visibility="deployed", trim=False).frames())
+        parts = list(BagRun(bag, load_spec(given()), visibility="deployed", trim=False).frames())
     expected = {tick: grid for p in parts for tick, grid in zip(p.ticks_ns.tolist(), p.media["rgbd"], strict=True)}
-    # A reader that is slow is not waited for: it gets the newest five, and misses some before them.
-    last_ns = max(expected) - 200 * MS
-    wait(lambda: len(aligned) and frame_messages.stamp_ns(aligned.newest.header) >= last_ns, "the last tick")
-    live = {
-        frame_messages.stamp_ns(m.header): frame_messages.read_voxels(m, fusion.stream("rgbd").voxels)
-        for m in aligned.messages
-    }
+    live = replay(rig, given(), max(expected) - 200 * MS, recording, media=True, rate=2.0).media["rgbd"]
     same = [torch.equal(grid, expected[tick]) for tick, grid in live.items() if tick in expected]
     assert len(same) >= 10
     assert all(same), f"{same.count(False)} of {len(same)} ticks differ"
@@ -97,13 +85,11 @@ def test_live_grids_equal_those_of_the_recording(rig: Any, wait: Callable[..., A
     assert sum(bool(grid.any()) for grid in live.values()) >= 0.5 * len(live)
 
 
-def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig: Any, wait: Callable[..., Any]) -> None:
-    import time
-
+def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig):
     rig.fusion(given(color="/color")).autostart()
     depth = rig.publisher(Image, "/depth")
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
-    wait(depth.get_subscription_count, "the node's subscription")
+    until(depth.get_subscription_count, "the node's subscription")
     pixels = np.full((HEIGHT, WIDTH), 1000, np.uint16)
 
     def reported() -> bool:
@@ -111,11 +97,11 @@ def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig: Any, wait:
         status, values = rig.status(diagnostics, "rgbd")
         return status is not None and "camera_info" in status.message and "unpaired:camera_info" in values
 
-    wait(reported, "the missing camera_info")
+    until(reported, "the missing camera_info")
 
 
 @pytest.mark.parametrize(("big_endian", "padding"), [(False, 0), (True, 3)])
-def test_a_cloud_has_the_coordinates_that_sensor_msgs_py_reads(big_endian: bool, padding: int) -> None:
+def test_a_cloud_has_the_coordinates_that_sensor_msgs_py_reads(big_endian, padding):
     point_cloud2 = pytest.importorskip("sensor_msgs_py.point_cloud2", reason="is a package of ROS")
     from robocache_ros.ops.voxel.layouts import CloudLayout, check_cloud, column_sources
     from robocache_ros.ops.voxel.voxelize import cloud_columns

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("rclpy")
 pytest.importorskip("rosbags", reason="needs the `bags` extra")
-from sensor_msgs.msg import PointCloud2
-from std_msgs.msg import Float32MultiArray, String
+from std_msgs.msg import String
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.nodes import frame_messages, middleware
-from robocache_ros.nodes.bag_player import BagPlayer, Options
+from robocache_ros.nodes import middleware
 from robocache_ros.nodes.middleware import latched
 from robocache_ros.spec import TF_TYPE, load_spec
+from test.nodes.parity.live import replay
+from test.nodes.rig import until
 
 MS = 1_000_000
 START_NS = 1_700_000_000_000_000_000
@@ -41,7 +37,7 @@ SPEC = {
 
 
 @pytest.fixture
-def recording(tmp_path: Path, tf_message: Callable[..., bytes], one_point: Callable[..., bytes]) -> Path:
+def recording(tmp_path, tf_message, one_point):
     """Three seconds of odometry at 10 Hz, an arm at 40 Hz, a cube that the gripper takes after 1.5 s, and a lidar."""
     rng = np.random.default_rng(1)
 
@@ -60,21 +56,13 @@ def recording(tmp_path: Path, tf_message: Callable[..., bytes], one_point: Calla
             messages.append(
                 ("/scan", t + int(rng.integers(1, 50)) * MS, one_point(t + 7 * MS, (0.5, 0.2, 1.0), "lidar"))
             )
-    path = tmp_path / "recording"
-    static = (
-        "/tf_static",
-        START_NS - 20 * MS,
-        tf_message((0, "wrist", "tool", (0, 0, 0.2)), (0, "arm", "lidar", (0, 0.1, 0))),
-    )
-    write_bag(
-        path, {"/tf": TF_TYPE, "/tf_static": TF_TYPE, "/scan": CLOUD}, [static, *sorted(messages, key=lambda m: m[1])]
-    )
-    return path
+    fixed = tf_message((0, "wrist", "tool", (0, 0, 0.2)), (0, "arm", "lidar", (0, 0.1, 0)))
+    messages.append(("/tf_static", START_NS - 20 * MS, fixed))
+    types = {"/tf": TF_TYPE, "/tf_static": TF_TYPE, "/scan": CLOUD}
+    return write_bag(tmp_path / "recording", types, sorted(messages, key=lambda message: message[1]))
 
 
-def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(
-    rig: Any, wait: Callable[..., Any], recording: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(rig, recording, monkeypatch):
     # tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name.
     load = middleware.load_message_class
     monkeypatch.setattr(middleware, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
@@ -93,27 +81,19 @@ def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(
     node.autostart()
     publisher = rig.stranger().create_publisher(String, "/tf_static", latched(1))
     publisher.publish(static)
-    wait(lambda: node.pipeline.ingest.transforms.lookup("arm", "lidar"), "the static transforms")
-    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
-    aligned = rig.listen(PointCloud2, "/fusion_node/scan/aligned")
-    wait(lambda: all(i.subscription.get_publisher_count() for i in (fused, aligned)), "the node's topics")
-    with Bag(recording) as bag:
-        BagPlayer(rig.node, bag, Options(clock=True, wait_s=60.0, rate=2.0, topics=("/tf", "/scan"))).run()
-    wait(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
+    until(lambda: node.pipeline.ingest.transforms.lookup("arm", "lidar"), "the static transforms")
+    found = replay(rig, SPEC, last_ns, recording, node=node, media=True, rate=2.0, topics=("/tf", "/scan"))
 
-    live = dict(frame_messages.read_fused(message) for message in fused.messages)
+    live = found.rows
     assert len(live) > 30
     width = run.layout.width
-    for tick, window in live.items():
-        assert window[-1].numpy().tobytes() == rows[tick].numpy().tobytes(), tick
-    valid = torch.stack([window[-1] for window in live.values()])[:, width : width + 4]
+    for tick, row in live.items():
+        assert row.numpy().tobytes() == rows[tick].numpy().tobytes(), tick
+    valid = torch.stack([*live.values()])[:, width : width + 4]
     assert ((valid > 0).float().mean(dim=0) > 0.5).all()  # of each stream
     counters = node.pipeline.ingest.counters
     assert counters["cube"]["reparented"] >= 1
     assert counters["scan"]["accepted"] + counters["scan"]["late"] > 20  # most wait longer than delay_ms
-    seen = {
-        frame_messages.stamp_ns(m.header): frame_messages.read_voxels(m, spec.stream("scan").voxels)
-        for m in aligned.messages
-    }
+    seen = found.media["scan"]
     assert len({grid.numpy().tobytes() for grid in seen.values()}) > 10
     assert all(torch.equal(grid, grids[tick]) for tick, grid in seen.items())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.recorder.episodes import read_episode
+from test.nodes.rig import until
 
 
 class Robot:
@@ -41,7 +41,7 @@ class Robot:
 
 
 @pytest.fixture
-def robot(rig: Any) -> Iterator[Robot]:
+def robot(rig):
     robot = Robot(rig)
     timer = rig.node.create_timer(0.01, robot.publish)
     yield robot
@@ -54,18 +54,13 @@ def ask(rig: Any, action: str, success: bool | None = None) -> Any:
     return rig.call(SetBool, f"/episode_recorder/{action}", SetBool.Request(data=success))
 
 
-def test_episodes_have_the_bytes_that_were_published(
-    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
+def test_episodes_have_the_bytes_that_were_published(rig, robot, joint_spec):
     latched = rig.publisher(String, "/robot_description", durability=DurabilityPolicy.TRANSIENT_LOCAL, depth=1)
     latched.publish(String(data="<robot/>"))
-    joy = rig.publisher(Joy, "/joy")
-    node = rig.recorder(
-        joint_spec, task="Lift the cube", extra="/robot_description", joy_buttons="success=1,start=0", robot="so101"
-    )
+    node = rig.recorder(joint_spec, task="Lift the cube", extra="/robot_description", robot="so101")
     states = rig.listen(String, "/episode_recorder/state", latched=True)
-    wait(lambda: len(states) and not json.loads(states.newest.data)["silent"], "both streams")
-    wait(lambda: any(t.topic.latched and t.latched for t in node._receiver.topics), "the latched topic")
+    until(lambda: len(states) and not json.loads(states.newest.data)["silent"], "both streams")
+    until(lambda: any(t.topic.latched and t.latched for t in node._receiver.topics), "the latched topic")
 
     files: list[Path] = []
     for success in (True, False):
@@ -75,7 +70,7 @@ def test_episodes_have_the_bytes_that_were_published(
         assert not already.success
         assert "is being recorded; end it first" in already.message
         received = node._receiver.episode.received
-        wait(lambda received=received: received["/joints"] > 40 and received["/command"] > 20, "messages")
+        until(lambda received=received: received["/joints"] > 40 and received["/command"] > 20, "messages")
         assert ask(rig, "end", success).success
         files.append(node._last[0])
 
@@ -85,58 +80,36 @@ def test_episodes_have_the_bytes_that_were_published(
             joints = [message.data for message in bag.messages(["/joints"])]
             assert bag.topics["/joints"].type == "sensor_msgs/msg/JointState"
             assert bag.topics["/robot_description"].latched
-            assert [m.data for m in bag.messages(["/robot_description"])] == [
-                serialize_message(String(data="<robot/>"))
-            ]
+            description = [message.data for message in bag.messages(["/robot_description"])]
+            assert description == [serialize_message(String(data="<robot/>"))]
             assert len(list(bag.messages(["/command"]))) > 20
             assert "std_msgs/Header header" in bag.definitions["sensor_msgs/msg/JointState"]
         at = sent.index(joints[0])
         assert len(joints) > 40
         assert joints == sent[at : at + len(joints)]
         found = read_episode(file)
-        assert found is not None
-        assert (found.labels.task, found.labels.robot, found.outcome, found.lost) == (
-            *("Lift the cube", "so101", outcome),
-            {},
-        )
-
-    def press(button: int) -> None:
-        buttons = [0, 0]
-        buttons[button] = 1
-        joy.publish(Joy(buttons=[0, 0]))
-        joy.publish(Joy(buttons=buttons))
-
-    wait(joy.get_subscription_count, "the game pad's subscriber")
-    press(0)
-    wait(lambda: node.recording, "the start by a button")
-    press(1)
-    wait(lambda: not node.recording and node._last[1] == "success", "the end by a button")
+        assert (found.labels.task, found.labels.robot) == ("Lift the cube", "so101")
+        assert (found.outcome, found.lost) == (outcome, {})
 
 
-def test_start_names_the_silent_stream(
-    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
+def test_start_names_the_silent_stream(rig, robot, joint_spec):
     robot.silent = True
     node = rig.recorder(joint_spec)
-    wait(lambda: node.silent() == ["command (/command)"], "the joints")
+    until(lambda: node.silent() == ["command (/command)"], "the joints")
 
     refused = ask(rig, "start")
 
-    assert (refused.success, refused.message) == (
-        False,
-        "start: command (/command) is silent; start the drivers, or remove them from the spec",
-    )
+    assert not refused.success
+    assert refused.message == "start: command (/command) is silent; start the drivers, or remove them from the spec"
     robot.silent = False
-    wait(lambda: not node.silent(), "the command")
+    until(lambda: not node.silent(), "the command")
     assert ask(rig, "start").success
 
 
-def test_discard_and_rerecord_move_files_to_the_trash(
-    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
+def test_discard_and_rerecord_move_files_to_the_trash(rig, robot, joint_spec):
     node = rig.recorder(joint_spec)
     out = rig.tmp_path / "recordings"
-    wait(lambda: not node.silent(), "both streams")
+    until(lambda: not node.silent(), "both streams")
 
     def names(folder: Path) -> list[str]:
         return sorted(file.name for file in folder.glob("*.mcap*"))
@@ -147,87 +120,77 @@ def test_discard_and_rerecord_move_files_to_the_trash(
     assert (names(out), names(out / "trash")) == ([], ["episode_000001.mcap"])
     assert ask(rig, "start").success
     assert ask(rig, "rerecord").success
-    assert (names(out), names(out / "trash")) == (
-        ["episode_000003.mcap.part"],
-        ["episode_000001.mcap", "episode_000002.mcap"],
-    )
+    assert names(out) == ["episode_000003.mcap.part"]
+    assert names(out / "trash") == ["episode_000001.mcap", "episode_000002.mcap"]
     assert ask(rig, "end", True).success
     assert ask(rig, "rerecord").success  # the last one, which has ended
     assert len(names(out / "trash")) == 3
     assert rig.change_state("deactivate", "/episode_recorder")
     found = read_episode(out / "episode_000004.mcap")
-    assert found is not None
     assert found.outcome == "unknown"
     refused = ask(rig, "start")
     assert not refused.success
     assert "it is not active" in refused.message
 
 
-def test_buttons_and_a_pedal_act_once_for_each_press(
-    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_buttons_and_a_pedal_act_once_for_each_press(rig, robot, joint_spec, monkeypatch):
     pytest.importorskip("evdev", reason="needs the pedals extra")
     from test.nodes.pedal import Plug
 
     plug = Plug()
     monkeypatch.setattr("evdev.InputDevice", plug)
     joy = rig.publisher(Joy, "/joy")
-    node = rig.recorder(joint_spec, joy_buttons="toggle=0", pedal="/dev/pedal", pedal_keys="toggle=KEY_B,failure=KEY_C")
-    wait(lambda: not node.silent(), "both streams")
-    wait(joy.get_subscription_count, "the game pad's subscriber")
+    node = rig.recorder(
+        joint_spec, joy_buttons="discard=1,start=0", pedal="/dev/pedal", pedal_keys="toggle=KEY_B,failure=KEY_C"
+    )
+    until(lambda: not node.silent(), "both streams")
+    until(joy.get_subscription_count, "the game pad's subscriber")
 
     for button in (1, 1, 1, 0):  # a game pad repeats its state
         joy.publish(Joy(buttons=[button]))
-    wait(lambda: node.recording and node._pressed == [0], "the start by a button")
+    until(lambda: node.recording and node._pressed == [0], "the start by a button")
     plug.send("KEY_B", 1, 2, 2, 0)
-    wait(lambda: node._last, "the end by a pedal")
+    until(lambda: node._last, "the end by a pedal")
     assert node._last[1] == "success"
     plug.send("KEY_B", 1)
-    wait(lambda: node.recording, "the start by a pedal")
+    until(lambda: node.recording, "the start by a pedal")
     plug.send("KEY_C", 1)
-    wait(lambda: node._last[1] == "failure", "the end by a pedal")
+    until(lambda: node._last[1] == "failure", "the end by a pedal")
 
     # What was pressed before does not count after the node is activated again.
-    joy.publish(Joy(buttons=[1]))
-    wait(lambda: node.recording, "the start by a button")
+    joy.publish(Joy(buttons=[1, 0]))
+    until(lambda: node.recording, "the start by a button")
+    joy.publish(Joy(buttons=[1, 1]))
+    until(lambda: node._last[1] == "discarded", "the end by another")
     assert rig.change_state("deactivate", "/episode_recorder")
     assert rig.change_state("activate", "/episode_recorder")
-    wait(lambda: not node.silent(), "both streams")
-    wait(joy.get_subscription_count, "the game pad's subscriber")
+    until(lambda: not node.silent(), "both streams")
+    until(joy.get_subscription_count, "the game pad's subscriber")
     joy.publish(Joy(buttons=[1]))
-    wait(lambda: node.recording, "the start by a button again")
+    until(lambda: node.recording, "the start by a button again")
     assert plug.opened == 2
 
 
-@pytest.mark.parametrize("parameters", [{"pedal": "/dev/none"}, {"pedal": "/dev/none", "pedal_keys": "jump=KEY_A"}])
-def test_a_wrong_pedal_is_refused_and_the_node_lives(
-    rig: Any, joint_spec: dict[str, Any], parameters: dict[str, str]
-) -> None:
+@pytest.mark.parametrize(
+    "parameters",
+    [{"pedal": "/dev/none"}, {"pedal": "/dev/none", "pedal_keys": "jump=KEY_A"}, {"joy_buttons": "jump=1"}],
+)
+def test_a_wrong_pedal_or_button_is_refused_and_the_node_lives(rig, joint_spec, parameters):
     pytest.importorskip("evdev", reason="needs the pedals extra")
     with pytest.raises(AssertionError):
         rig.recorder(joint_spec, **parameters)
-    node = rig._nodes[-1]
-    assert not node.active
+    assert not rig._nodes[-1].active
 
 
-def test_a_wrong_button_is_refused(rig: Any, joint_spec: dict[str, Any]) -> None:
-    with pytest.raises(AssertionError):
-        rig.recorder(joint_spec, joy_buttons="jump=1")
-    node = rig._nodes[-1]
-    assert not node.active
-
-
-def test_an_empty_message_of_any_bytes_is_recorded_as_it_is(
-    rig: Any, robot: Robot, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
+def test_an_empty_message_of_any_bytes_is_recorded_as_it_is(rig, robot, joint_spec):
     node = rig.recorder(joint_spec, extra="/odd")
     odd = rig.publisher(Float32MultiArray, "/odd")
-    wait(odd.get_subscription_count, "the subscription to the extra topic")
-    wait(lambda: not node.silent(), "both streams")
+    until(odd.get_subscription_count, "the subscription to the extra topic")
+    until(lambda: not node.silent(), "both streams")
     node.start()
     data = struct.pack("<4sI", b"\0\1\0\0", 0xFFFFFFFF)
     odd.publish(data)
-    wait(lambda: node._receiver.episode.received["/odd"], "the message")
+    until(lambda: node._receiver.episode.received["/odd"], "the message")
     node.end(success=True)
 
     with Bag(node._last[0]) as bag:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,13 +16,13 @@ from std_msgs.msg import Float32MultiArray
 
 from robocache_ros.recorder.episodes import read_episode
 from test import forked
-from test.nodes.rig import repeating
+from test.nodes.rig import repeating, until
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def _robot(rig: Any) -> Iterator[None]:
+def _robot(rig):
     joints, command = rig.publisher(JointState, "/left/joints"), rig.publisher(Float32MultiArray, "/command")
 
     def publish() -> None:
@@ -37,9 +35,7 @@ def _robot(rig: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_robot")
-def test_lines_start_and_end_episodes_and_topics_are_remapped(
-    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
-) -> None:
+def test_lines_start_and_end_episodes_and_topics_are_remapped(rig, joint_spec):
     out = rig.tmp_path / "recordings"
     log = rig.tmp_path / "log"
     command = [sys.executable, "-m", "robocache_ros", "record", "--spec", rig.write(joint_spec), "--out", out]
@@ -52,7 +48,6 @@ def test_lines_start_and_end_episodes_and_topics_are_remapped(
             stderr=subprocess.STDOUT,
             preload=forked.NODE,
         )
-    assert process.stdin is not None
 
     def say(line: str) -> None:
         process.stdin.write(line.encode() + b"\n")
@@ -64,20 +59,19 @@ def test_lines_start_and_end_episodes_and_topics_are_remapped(
 
     try:
         started = repeating(lambda: say("start"), lambda: files("*.part"))  # refused while the streams are silent
-        wait(started, "the first episode")
+        until(started, "the first episode")
         say("success")
-        wait(lambda: files("episode_000001.mcap"), "its end")
+        until(lambda: files("episode_000001.mcap"), "its end")
         say("")
-        wait(lambda: files("*2.mcap.part"), "the second one")
+        until(lambda: files("*2.mcap.part"), "the second one")
         say("r")
-        wait(lambda: files("trash/*") == ["trash/episode_000002.mcap"] and files("*3.mcap.part"), "another")
+        until(lambda: files("trash/*") == ["trash/episode_000002.mcap"] and files("*3.mcap.part"), "another")
         say("f")
-        wait(lambda: files("episode_000003.mcap"), "its end")
+        until(lambda: files("episode_000003.mcap"), "its end")
         say("q")
         assert process.wait(120) == 0, log.read_text()
     finally:
         process.send_signal(signal.SIGKILL)
         process.stdin.close()
     found = read_episode(out / "episode_000003.mcap")
-    assert found is not None
     assert (found.labels.task, found.outcome) == ("Lift the operator's cube", "failure")

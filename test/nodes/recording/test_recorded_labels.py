@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +21,7 @@ SEED = 1000
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_recorded_labels_executed_at_their_ticks_repeat_the_episode(tmp_path: Path) -> None:
+def test_recorded_labels_executed_at_their_ticks_repeat_the_episode(tmp_path):
     loop = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "close_the_loop.py")))
     loop.write_spec(tmp_path / "spec.yaml")
     observer = loop.Observer(scenes=False)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from std_srvs.srv import SetBool, Trigger
 from robocache_ros.policy.replay import cut, verify
 from robocache_ros.recorder.run_log import RunReader
 from test import forked
-from test.nodes.rig import PATIENCE_S, ROOT
+from test.nodes.rig import PATIENCE_S, ROOT, stamped, until
 
 CODE = """
 import time
@@ -72,8 +71,7 @@ class Robot:
         if self._count % 7 == 0:
             return
         now_ns = time.time_ns() - (0, 300_000_000, 5_000_000)[self._count % 3]
-        message = JointState(name=["a", "b"], position=[self._count / 100, -1.0])
-        message.header.stamp.sec, message.header.stamp.nanosec = divmod(now_ns, 10**9)
+        message = stamped(JointState(name=["a", "b"], position=[self._count / 100, -1.0]), now_ns)
         for _ in range(1 + (self._count % 5 == 0)):
             self._joints.publish(message)
         if self._count % 6 == 0:
@@ -86,7 +84,7 @@ class Robot:
         self._rig.node.destroy_timer(self._timer)
 
 
-def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> None:
+def record(rig: Any, path: Path, commands: int) -> None:
     """Record a run of `robocache run` that is taken over, stopped, armed, and ended by Ctrl-C."""
     (rig.tmp_path / "mine.py").write_text(CODE)
     spec = rig.tmp_path / "spec.yaml"
@@ -101,7 +99,7 @@ def record(rig: Any, wait: Callable[..., Any], path: Path, commands: int) -> Non
 
     def more(count: int, what: str) -> None:
         before = len(sent)
-        wait(lambda: len(sent) > before + count or program.poll() is not None, what, PATIENCE_S + count)
+        until(lambda: len(sent) > before + count or program.poll() is not None, what, PATIENCE_S + count)
         assert program.poll() is None, (rig.tmp_path / "run.log").read_text()
 
     try:
@@ -133,35 +131,23 @@ def check(rig: Any, path: Path, commands: int) -> None:
     middle = steps[len(steps) // 2]
     part = cut(path, path.with_name("part.mcap"), middle, middle + 5)
     assert (str(part.first or ""), part.ticks, part.commands) == ("", 6, 6)
-    names = {event.name for event in events}
-    assert names == {
-        "begin",
-        "ready",
-        "frame",
-        "plan",
-        "reply",
-        "advance",
-        "step",
-        "takeover",
-        "operator",
-        "stop",
-        "arm",
-    }
+    names = "begin ready frame plan reply advance step takeover operator stop arm"
+    assert {event.name for event in events} == {*names.split()}
 
 
-def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any]) -> None:
+def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig):
     path = rig.tmp_path / "run.mcap"
-    record(rig, wait, path, 20)
+    record(rig, path, 20)
     check(rig, path, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_long_run_of_a_policy_under_load_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any]) -> None:
+def test_a_long_run_of_a_policy_under_load_is_recomputed_to_the_bit(rig):
     path = rig.tmp_path / "run.mcap"
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
-        record(rig, wait, path, 500)
+        record(rig, path, 500)
     finally:
         for burner in burners:
             burner.kill()
@@ -169,7 +155,7 @@ def test_a_long_run_of_a_policy_under_load_is_recomputed_to_the_bit(rig: Any, wa
     check(rig, path, 500)
 
 
-def test_a_live_run_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
+def test_a_live_run_is_recomputed_to_the_bit(rig, joint_spec):
     path = rig.tmp_path / "run.mcap"
     node = rig.fusion(joint_spec, record_run=str(path))
     node.autostart()
@@ -180,20 +166,18 @@ def test_a_live_run_is_recomputed_to_the_bit(rig: Any, wait: Callable[..., Any],
     def publish() -> None:
         nonlocal sent
         sent += 1
-        message = JointState(name=["a", "b"], position=[float(sent), -1.0])
-        age_ns = (0, 300_000_000, 5_000_000)[sent % 3]  # some are late
-        seconds, nanoseconds = divmod(rig.node.get_clock().now().nanoseconds - age_ns, 10**9)
-        message.header.stamp.sec, message.header.stamp.nanosec = seconds, nanoseconds
+        now_ns = time.time_ns() - (0, 300_000_000, 5_000_000)[sent % 3]  # some are late
+        message = stamped(JointState(name=["a", "b"], position=[float(sent), -1.0]), now_ns)
         joints.publish(message)
         joints.publish(message)  # a duplicate
         command.publish(Float32MultiArray(data=[float(sent)]))
 
     timer = rig.node.create_timer(0.005, publish)
-    wait(lambda: len(fused) > 50, "ticks")
+    until(lambda: len(fused) > 50, "ticks")
     assert rig.change_state("deactivate")
     assert rig.change_state("activate")
     before = len(fused)
-    wait(lambda: len(fused) > before + 20, "ticks after it")
+    until(lambda: len(fused) > before + 20, "ticks after it")
     assert rig.change_state("deactivate")
     rig.node.destroy_timer(timer)
     assert rig.change_state("cleanup")

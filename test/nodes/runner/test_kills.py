@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from test import forked
-from test.nodes.rig import ROOT, Inbox, Rig, repeating, until
+from test.nodes.rig import ROOT, Inbox, Rig, repeating, stamped, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
 
@@ -82,9 +80,7 @@ class Robot:
             self._inboxes["jog"] = (rig.listen(JointJog, "/jog"), lambda message: list(message.velocities))
 
     def move(self) -> None:
-        message = self._message(name=["a"], position=[0.0])
-        message.header.stamp.sec, message.header.stamp.nanosec = divmod(time.time_ns(), 10**9)
-        self._joints.publish(message)
+        self._joints.publish(stamped(self._message(name=["a"], position=[0.0])))
 
     def velocity(self, name: str) -> set[float]:
         """The velocities of the last command of an output."""
@@ -104,7 +100,7 @@ class Robot:
 @pytest.mark.parametrize(
     "killed", ["fusion", pytest.param("policy", marks=pytest.mark.slow), pytest.param("runner", marks=pytest.mark.slow)]
 )
-def test_the_last_velocity_is_zero_on_every_output_whatever_is_killed(rig: Rig, tmp_path: Path, killed: str) -> None:
+def test_the_last_velocity_is_zero_on_every_output_whatever_is_killed(rig, tmp_path, killed):
     width = 12 if "jog" in SPEC["streams"] else 10
     (tmp_path / "mine.py").write_text(CODE.replace("WIDTH", str(width)))
     fusion = rig.process(SPEC)

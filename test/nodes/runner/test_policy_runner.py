@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ import pytest
 import yaml
 
 from test import forked
-from test.nodes.rig import ROOT, Rig, repeating, until
+from test.nodes.rig import ROOT, Rig, repeating, stamped, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
 pytestmark = pytest.mark.usefixtures("forked_policies")
@@ -67,9 +65,7 @@ class Robot:
         self.actions = rig.listen(JointState, "/policy_runner/action")
 
     def move(self) -> None:
-        message = self._message(name=["a", "b"], position=[0.0, 0.0])
-        message.header.stamp.sec, message.header.stamp.nanosec = divmod(time.time_ns(), 10**9)
-        self._joints.publish(message)
+        self._joints.publish(stamped(self._message(name=["a", "b"], position=[0.0, 0.0])))
 
     def operate(self) -> None:
         self._operator.publish(self._array(data=array("d", [3.0, 4.0])))
@@ -92,7 +88,7 @@ class Robot:
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(SPEC))
     (tmp_path / "mine.py").write_text(POLICY)
@@ -100,26 +96,15 @@ def spec(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def runner(rig: Rig, spec: Path) -> Iterator[Any]:
+def runner(rig, spec):
     """The nodes in this process: a fusion node, and an active runner."""
-    from rclpy.parameter import Parameter
-
-    from robocache_ros.nodes.policy_runner import PolicyRunner
-
-    fusion = rig.fusion(spec)
-    fusion.autostart()
-    values = {"spec": str(spec), "policy": f"{spec.parent / 'mine.py'}:seven", "diagnostics_period_s": 0.1}
-    node = PolicyRunner(
-        context=rig.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()]
-    )
+    rig.fusion(spec).autostart()
+    node = rig.runner(spec, policy=f"{spec.parent / 'mine.py'}:seven", diagnostics_period_s=0.1)
     assert node.autostart()
-    rig.executor.add_node(node)
-    yield node
-    rig.executor.remove_node(node)
-    node.destroy_node()
+    return node
 
 
-def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: Rig, runner: Any) -> None:
+def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, runner):
     from diagnostic_msgs.msg import DiagnosticArray
     from std_msgs.msg import Bool, Float32MultiArray
     from std_srvs.srv import SetBool, Trigger
@@ -158,32 +143,21 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig: R
     counted = lambda: float(rig.status(diagnostics, "run")[1].get("chunks_malformed", 0))  # noqa: E731
     until(repeating(lambda: bad.publish(Float32MultiArray(data=array("f", [1.0]))), counted), "a refused chunk")
     [process] = multiprocessing.active_children()
-    assert process.pid
     os.kill(process.pid, signal.SIGKILL)
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after the end of the policy")
     assert "exit code -9" in runner.run.runner.reason
 
 
-def test_a_button_and_a_pedal_take_over_while_they_are_pressed(
-    rig: Rig, spec: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rclpy.parameter import Parameter
+def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkeypatch):
     from sensor_msgs.msg import Joy
     from std_msgs.msg import Bool
-
-    from robocache_ros.nodes.policy_runner import PolicyRunner
 
     pytest.importorskip("evdev", reason="needs the pedals extra")
     from test.nodes.pedal import Plug
 
     plug = Plug()
     monkeypatch.setattr("evdev.InputDevice", plug)
-    values = {"spec": str(spec), "takeover_button": 1, "pedal": "/dev/pedal"}
-    node = PolicyRunner(
-        context=rig.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()]
-    )
-    rig._nodes.append(node)
-    rig.executor.add_node(node)
+    node = rig.runner(spec, takeover_button=1, pedal="/dev/pedal")
     assert node.autostart()
     joy = rig.publisher(Joy, "/joy")
     interventions = rig.listen(Bool, "/policy_runner/intervention", latched=True)
@@ -210,10 +184,8 @@ def test_a_button_and_a_pedal_take_over_while_they_are_pressed(
     until(lambda: len(interventions) == 6, "the pedal again")
     plug.pull()
     until(lambda: len(interventions) == 7, "the end of the takeover")
-    assert (node.run.runner.state.value, node.run.runner.reason) == (
-        "stop",
-        "the pedal was unplugged during a takeover",
-    )
+    assert node.run.runner.state.value == "stop"
+    assert node.run.runner.reason == "the pedal was unplugged during a takeover"
 
     # A takeover ends with the activity of the node.
     plug.is_in = True
@@ -224,12 +196,9 @@ def test_a_button_and_a_pedal_take_over_while_they_are_pressed(
     assert node.run.runner.state.value == "warmup"
 
 
-def test_the_limits_of_robot_description_hold(rig: Rig, spec: Path) -> None:
-    from rclpy.parameter import Parameter
+def test_the_limits_of_robot_description_hold(rig, spec):
     from rclpy.qos import DurabilityPolicy
     from std_msgs.msg import String
-
-    from robocache_ros.nodes.policy_runner import PolicyRunner
 
     limit = '<limit lower="0" upper="1" velocity="2"/>'
     joints = "".join(f'<joint name="{name}" type="revolute">{limit}</joint>' for name in "ab")
@@ -238,26 +207,20 @@ def test_the_limits_of_robot_description_hold(rig: Rig, spec: Path) -> None:
     text = yaml.safe_load(spec.read_text())
     text["run"]["outputs"]["action"] |= {"urdf": "/robot_description", "names": ["a", "b"]}
     spec.write_text(yaml.safe_dump(text))
-    node = PolicyRunner(context=rig.context, parameter_overrides=[Parameter("spec", value=str(spec))])
-    rig._nodes.append(node)
+    node = rig.runner(spec, spins=False)
 
     node.trigger_configure()
 
     assert node.run.runner.outputs.limits.upper.tolist() == [2, 2]  # the outputs are velocities
 
 
-def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_leaves_nothing(
-    rig: Rig, spec: Path, tmp_path: Path
-) -> None:
+def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_leaves_nothing(rig, spec, tmp_path):
     from rclpy.parameter import Parameter
 
     from robocache_ros.nodes.managed_node import FAILURE
-    from robocache_ros.nodes.policy_runner import PolicyRunner
 
     (tmp_path / "mine.py").write_text("def seven(frame): return None\n")
-    values = {"spec": str(spec), "policy": f"{tmp_path / 'mine.py'}:seven", "fusion": "not a name"}
-    node = PolicyRunner(context=rig.context, parameter_overrides=[Parameter(n, value=v) for n, v in values.items()])
-    rig._nodes.append(node)
+    node = rig.runner(spec, spins=False, policy=f"{tmp_path / 'mine.py'}:seven", fusion="not a name")
     publishers = len(list(node.publishers))
 
     assert node.trigger_configure() != FAILURE  # rclpy refuses the name of the topic
@@ -272,72 +235,53 @@ def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_
         assert (result.successful, "is read when the node is configured" in result.reason) == (False, True)
 
 
-def test_a_runner_that_cannot_send_stops_with_zero_velocity_and_starts_again_when_it_is_armed(
-    rig: Rig, runner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("stop", ["hold", "none"])
+def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, spec, request, monkeypatch, stop):
     from diagnostic_msgs.msg import DiagnosticArray
     from std_srvs.srv import Trigger
 
-    robot = Robot(rig)
+    text = yaml.safe_load(spec.read_text())
+    text["run"]["stop"] = stop
+    spec.write_text(yaml.safe_dump(text))
+    runner, robot = request.getfixturevalue("runner"), Robot(rig)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
 
     with monkeypatch.context() as patch:
         patch.setattr(runner.run.runner, "messages", lambda *_: 1 / 0)
-        robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity")
-        failing = len(robot.commands)
-        robot.wait_for(lambda: len(robot.commands) > failing + 2, "zero velocity while the error lasts")
-        assert robot.newest == [0, 0]
+        robot.wait_for(lambda: runner.run.runner.state.value == "stop", "the stop")
+        if stop == "hold":
+            robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity")
+            failing = len(robot.commands)
+            robot.wait_for(lambda: len(robot.commands) > failing + 2, "zero velocity while the error lasts")
+            assert robot.newest == [0, 0]
 
     def stopped() -> Any:
         status, _ = rig.status(diagnostics, "run")
         return status and status.message.startswith("stop: commands could not be sent: ZeroDivisionError")
 
     robot.wait_for(stopped, "the reason in the diagnostics")
-    sent = len(robot.commands)
-    robot.wait_for(lambda: len(robot.commands) > sent + 2, "what is sent after a stop")
-    assert robot.newest == [0, 0]
-    assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
-    robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
-
-
-def test_a_runner_that_cannot_send_and_stops_with_none_sends_nothing_until_it_is_armed(
-    rig: Rig, spec: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from std_srvs.srv import Trigger
-
-    text = yaml.safe_load(spec.read_text())
-    text["run"]["stop"] = "none"
-    spec.write_text(yaml.safe_dump(text))
-    runner, robot = request.getfixturevalue("runner"), Robot(rig)
-    robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runner.run.runner, "messages", lambda *_: 1 / 0)
-        robot.wait_for(lambda: runner.run.runner.state.value == "stop", "the stop")
     counts = []
     for _ in range(2):  # those that were on their way arrive by the first
         executed = len(robot.executed)
         robot.wait_for(lambda: len(robot.executed) > executed + 5, "ticks after the stop")  # noqa: B023
         counts.append(len(robot.commands))
-    sent = counts[0]
-    assert counts[1] == sent
+    if stop == "hold":
+        assert counts[1] > counts[0]
+        assert robot.newest == [0, 0]
+    else:
+        assert counts[1] == counts[0]
     assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
-    robot.wait_for(lambda: len(robot.commands) > sent and robot.newest[0] >= 7, "commands after arming")
+    robot.wait_for(lambda: len(robot.commands) > counts[1] and robot.newest[0] >= 7, "commands after arming")
 
 
-def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: Path) -> None:
-    from rclpy.parameter import Parameter
+def test_chunks_of_another_process_are_executed_at_their_ticks(rig, spec):
     from std_msgs.msg import Float32MultiArray
 
     from robocache_ros.engine import tick_grid
     from robocache_ros.nodes.frame_messages import fused_cdr, read_fused
-    from robocache_ros.nodes.policy_runner import PolicyRunner
 
-    node = PolicyRunner(context=rig.context, parameter_overrides=[Parameter("spec", value=str(spec))])
-    rig._nodes.append(node)
-    rig.executor.add_node(node)
-    assert node.autostart()
+    assert rig.runner(spec).autostart()
     robot = Robot(rig)
     chunks = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
     rows = np.arange(100, dtype=np.float32)[:, None].repeat(2, 1)
@@ -348,30 +292,23 @@ def test_chunks_of_another_process_are_executed_at_their_ticks(rig: Rig, spec: P
         sent.append(tick)
         chunks.publish(fused_cdr(tick_grid.tick_ns(tick, 50), rows))
 
-    until(repeating(send, lambda: len(robot.commands)), "a command")
+    def executed() -> list[tuple[int, Any]]:
+        found = [read_fused(message) for message in robot.executed.messages]
+        return [(tick_ns, row) for tick_ns, (row,) in found if row[3] == 1]
 
-    executed = [read_fused(message) for message in robot.executed.messages]
-    found = [(tick_ns, row[0]) for tick_ns, row in executed if row[0, 3] == 1]
-    until(lambda: found or [1 for m in robot.executed.messages if read_fused(m)[1][0, 3] == 1])
-    for message in robot.executed.messages:
-        tick_ns, (row,) = read_fused(message)
-        if row[3] == 1:
-            tick = tick_grid.first_at_or_after(tick_ns, 50)
-            assert row[0] == row[5]  # the row of the chunk is that of the ticks since its observation
-            assert tick - int(row[5]) in sent
+    until(repeating(send, lambda: len(robot.commands) and executed()), "a command")
+
+    for tick_ns, row in executed():
+        assert row[0] == row[5]  # the row of the chunk is that of the ticks since its observation
+        assert tick_grid.first_at_or_after(tick_ns, 50) - int(row[5]) in sent
 
 
-def test_steps_follow_the_sim_clock_while_the_executor_of_the_node_is_busy(rig: Rig, spec: Path) -> None:
-    from rclpy.parameter import Parameter
+def test_steps_follow_the_sim_clock_while_the_executor_of_the_node_is_busy(rig, spec):
     from std_msgs.msg import Float32MultiArray
 
     from robocache_ros.nodes.frame_messages import read_fused
-    from robocache_ros.nodes.policy_runner import PolicyRunner
 
-    values = {"spec": str(spec), "use_sim_time": True}
-    overrides = [Parameter(name, value=value) for name, value in values.items()]
-    node = PolicyRunner(context=rig.context, parameter_overrides=overrides)  # no executor runs its callbacks
-    rig._nodes.append(node)
+    node = rig.runner(spec, spins=False, use_sim_time=True)  # no executor runs its callbacks
     assert node.autostart()
     executed = rig.listen(Float32MultiArray, "/policy_runner/executed")
     clock = rig.clock()
@@ -383,9 +320,7 @@ def test_steps_follow_the_sim_clock_while_the_executor_of_the_node_is_busy(rig: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, 0])
-def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(
-    rig: Rig, spec: Path, tmp_path: Path, number: int
-) -> None:
+def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(rig, spec, tmp_path, number):
     command = [sys.executable, "-m", "robocache_ros", "run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec)]
     log = tmp_path / "run.log"
     with log.open("w") as out:
@@ -398,7 +333,6 @@ def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(
             lambda: (robot.newest and robot.newest[0] >= 7) or program.poll() is not None, "commands of the policy"
         )
         assert program.poll() is None, log.read_text()
-        assert program.stdin
         if number:
             program.send_signal(number)
         else:

@@ -18,6 +18,7 @@ from std_msgs.msg import UInt8MultiArray
 
 from robocache_ros.nodes import middleware, subscriptions
 from robocache_ros.nodes.subscriptions import SMALL_BYTES, RawSubscriber
+from test.nodes.rig import until
 
 WAYS = pytest.mark.parametrize("direct", [True, False], ids=["direct", "rclpy"])
 
@@ -31,7 +32,7 @@ def message(nbytes: int, seed: int = 0) -> bytes:
 class RawTopic:
     """A topic, its publisher, and a subscription that no executor touches."""
 
-    def __init__(self, rig: Any, wait: Callable[..., Any], topic: str = "/bytes") -> None:
+    def __init__(self, rig: Any, topic: str = "/bytes") -> None:
         self.publisher = rig.publisher(UInt8MultiArray, topic)
         self.subscription = rig.node.create_subscription(
             UInt8MultiArray,
@@ -42,48 +43,38 @@ class RawTopic:
             callback_group=middleware.ManualCallbackGroup(),
             event_callbacks=middleware.no_events(),
         )
-        self._wait = wait
-        wait(self.publisher.get_subscription_count, "the subscription")
+        until(self.publisher.get_subscription_count, "the subscription")
 
     def send(self, data: bytes) -> None:
         self.publisher.publish(data)
 
     def get(self, take: Callable[[Any], Any]) -> Any:
         """The first message that `take` returns."""
-        return self._wait(lambda: take(self.subscription), "a message")
+        return until(lambda: take(self.subscription), "a message")
 
 
 @pytest.fixture
-def raw_topic(rig: Any, wait: Callable[..., Any]) -> RawTopic:
-    return RawTopic(rig, wait)
-
-
-def test_rcl_is_found_on_this_machine() -> None:
-    assert RawSubscriber().direct
-    assert not RawSubscriber(direct=False).direct
+def raw_topic(rig):
+    return RawTopic(rig)
 
 
 @WAYS
 @pytest.mark.parametrize("nbytes", [0, SMALL_BYTES - 20, 300_000])
-def test_received_bytes_are_the_sent_bytes(raw_topic: RawTopic, direct: bool, nbytes: int) -> None:
+def test_received_bytes_are_the_sent_bytes(raw_topic, direct, nbytes):
+    subscriber = RawSubscriber(direct=direct)
+    assert subscriber.direct == direct  # rcl is found on this machine
+    assert subscriber.take(raw_topic.subscription) is None
+    assert subscriber.take_into(raw_topic.subscription, np.zeros(10, np.uint8)) is None
     raw_topic.send(message(nbytes))
 
-    received = raw_topic.get(RawSubscriber(direct=direct).take)
+    received = raw_topic.get(subscriber.take)
 
     assert bytes(received.data) == message(nbytes)
     assert 0 < received.source_ns <= received.received_ns
 
 
 @WAYS
-def test_take_returns_none_without_a_message(raw_topic: RawTopic, direct: bool) -> None:
-    subscriber = RawSubscriber(direct=direct)
-
-    assert subscriber.take(raw_topic.subscription) is None
-    assert subscriber.take_into(raw_topic.subscription, np.zeros(10, np.uint8)) is None
-
-
-@WAYS
-def test_message_is_written_to_the_given_buffer(raw_topic: RawTopic, direct: bool) -> None:
+def test_message_is_written_to_the_given_buffer(raw_topic, direct):
     buffer = np.zeros(5000, np.uint8)
     sent = message(3000)
     raw_topic.send(sent)
@@ -91,11 +82,12 @@ def test_message_is_written_to_the_given_buffer(raw_topic: RawTopic, direct: boo
     received = raw_topic.get(lambda subscription: RawSubscriber(direct=direct).take_into(subscription, buffer))
 
     assert bytes(received.data) == sent
+    assert memoryview(received.data).readonly
     assert (buffer[: len(sent)].tobytes() == sent) == direct  # rclpy's take allocates its own memory
 
 
 @pytest.mark.parametrize("nbytes", [101, 5_000_000])
-def test_message_larger_than_the_buffer_is_not_lost(raw_topic: RawTopic, nbytes: int) -> None:
+def test_message_larger_than_the_buffer_is_not_lost(raw_topic, nbytes):
     buffer = np.zeros(100, np.uint8)
     subscriber = RawSubscriber()
     for seed in range(3):
@@ -107,28 +99,19 @@ def test_message_larger_than_the_buffer_is_not_lost(raw_topic: RawTopic, nbytes:
     assert not buffer.any()
 
 
-def test_received_bytes_stay_after_further_messages(raw_topic: RawTopic) -> None:
+def test_received_bytes_stay_after_further_messages(raw_topic):
     subscriber = RawSubscriber()
+    sent = [message(nbytes, seed) for seed, nbytes in enumerate((50, 100_000, 50, 100_000))]
     received = []
-    for seed, nbytes in enumerate((50, 100_000, 50, 100_000)):
-        raw_topic.send(message(nbytes, seed))
+    for data in sent:
+        raw_topic.send(data)
         received.append(raw_topic.get(subscriber.take))
 
-    assert [bytes(one.data) for one in received] == [
-        message(nbytes, seed) for seed, nbytes in enumerate((50, 100_000, 50, 100_000))
-    ]
+    assert [bytes(one.data) for one in received] == sent
 
 
-def test_received_bytes_are_read_only(raw_topic: RawTopic) -> None:
-    raw_topic.send(message(10))
-
-    received = raw_topic.get(lambda subscription: RawSubscriber().take_into(subscription, np.zeros(1000, np.uint8)))
-
-    assert received.data.readonly
-
-
-def test_threads_take_from_topics_of_their_own(rig: Any, wait: Callable[..., Any]) -> None:
-    topics = [RawTopic(rig, wait, f"/bytes{number}") for number in range(3)]
+def test_threads_take_from_topics_of_their_own(rig):
+    topics = [RawTopic(rig, f"/bytes{number}") for number in range(3)]
     wrong: list[int] = []
 
     def run(number: int) -> None:
@@ -150,9 +133,7 @@ def test_threads_take_from_topics_of_their_own(rig: Any, wait: Callable[..., Any
     assert not wrong
 
 
-def test_failed_allocation_raises_and_the_next_message_arrives(
-    raw_topic: RawTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_allocation_raises_and_the_next_message_arrives(raw_topic, monkeypatch):
     def no_memory(*_: Any) -> None:
         raise MemoryError
 
@@ -167,29 +148,26 @@ def test_failed_allocation_raises_and_the_next_message_arrives(
     assert bytes(raw_topic.get(subscriber.take).data) == message(20)
 
 
-def test_other_structures_of_rcutils_fall_back_to_rclpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = ctypes.CDLL
-    # Such an rcutils succeeds, and what it writes is not where it is read.
-    other = SimpleNamespace(rcutils_uint8_array_init=lambda *_: 0, rcutils_uint8_array_resize=lambda *_: 0)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: other if name == "librcutils.so" else load(name))
-    subscriptions.find_rcl_take.cache_clear()
+def nowhere(name: str) -> None:
+    raise OSError(name)
 
-    assert not RawSubscriber().direct
 
-    monkeypatch.undo()
+# Such an rcutils succeeds, and what it writes is not where it is read.
+OTHER = SimpleNamespace(rcutils_uint8_array_init=lambda *_: 0, rcutils_uint8_array_resize=lambda *_: 0)
+
+
+def other_rcutils(name: str, load: Callable[[str], Any] = ctypes.CDLL) -> Any:
+    return OTHER if name == "librcutils.so" else load(name)
+
+
+@pytest.mark.parametrize("load", [nowhere, other_rcutils], ids=["a missing library", "other structures of rcutils"])
+def test_a_library_that_cannot_be_used_falls_back_to_rclpy(raw_topic, monkeypatch, load):
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", load)
+        subscriptions.find_rcl_take.cache_clear()
+        subscriber = RawSubscriber()
     subscriptions.find_rcl_take.cache_clear()
     assert RawSubscriber().direct
-
-
-def test_missing_library_falls_back_to_rclpy(raw_topic: RawTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(subscriptions.ctypes, "CDLL", nowhere)
-    subscriptions.find_rcl_take.cache_clear()
-    subscriber = RawSubscriber()
-    monkeypatch.undo()
-    subscriptions.find_rcl_take.cache_clear()
     raw_topic.send(message(20))
 
     assert not subscriber.direct

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from sensor_msgs.msg import Image, JointState
 
 from robocache_ros.nodes.subscriptions import LargeMessages, TopicSubscriptions
 from robocache_ros.spec import load_spec
+from test.nodes.rig import until
 
 SPEC = load_spec(
     {
@@ -34,13 +34,13 @@ def requested(node: Any, topic: str) -> list[str]:
     return [info.qos_profile.reliability.name for info in node.get_subscriptions_info_by_topic(topic)]
 
 
-def test_images_are_requested_as_their_known_publishers_offer_them(rig: Any, wait: Callable[..., Any]) -> None:
+def test_images_are_requested_as_their_known_publishers_offer_them(rig):
     rig.publisher(Image, "/front")
     rig.publisher(Image, "/rear", reliability=BEST_EFFORT)
     rig.publisher(JointState, "/joints")
-    wait(lambda: all(rig.node.get_publishers_info_by_topic(t) for t in ("/front", "/rear", "/joints")), "publishers")
+    until(lambda: all(rig.node.get_publishers_info_by_topic(t) for t in ("/front", "/rear", "/joints")), "publishers")
 
-    subscriptions = TopicSubscriptions(rig.node, SPEC, SimpleNamespace())  # type: ignore[arg-type]
+    subscriptions = TopicSubscriptions(rig.node, SPEC, SimpleNamespace())
 
     assert {topic.name: topic.qos.reliability for topic in subscriptions.topics} == {
         "/front": "reliable",
@@ -50,19 +50,19 @@ def test_images_are_requested_as_their_known_publishers_offer_them(rig: Any, wai
     subscriptions.destroy()
 
 
-def test_topic_is_received_after_its_subscription_was_replaced(rig: Any, wait: Callable[..., Any]) -> None:
-    subscriptions = TopicSubscriptions(rig.node, SPEC, SimpleNamespace())  # type: ignore[arg-type]
+def test_topic_is_received_after_its_subscription_was_replaced(rig):
+    subscriptions = TopicSubscriptions(rig.node, SPEC, SimpleNamespace())
     large = LargeMessages(rig.node, subscriptions, lambda error: pytest.fail(repr(error)))
     front = next(topic for topic in subscriptions.topics if topic.name == "/front")
     assert front.qos.reliability == "best_effort"
 
     front.wanted = replace(front.qos, reliability="reliable")
-    wait(lambda: requested(rig.node, "/front") == ["RELIABLE"], "the subscription")
+    until(lambda: requested(rig.node, "/front") == ["RELIABLE"], "the subscription")
     publisher = rig.publisher(Image, "/front")
-    wait(publisher.get_subscription_count, "the match")
+    until(publisher.get_subscription_count, "the match")
     publisher.publish(Image(height=1, width=1, encoding="mono8", step=1, data=b"\x07"))
 
-    (received,) = wait(lambda: large.read(1), "the image")
+    (received,) = until(lambda: large.read(1), "the image")
     assert received[0] is front
     large.destroy()
     subscriptions.destroy()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from robocache_ros.nodes import middleware
 from robocache_ros.nodes.middleware import latched
 from robocache_ros.nodes.subscriptions import TF_STATIC_DEPTH, subscribe_static_transforms
 from robocache_ros.spec import TF_TYPE, load_spec
+from test.nodes.rig import until
 
 SPEC = {
     "robocache": 1,
@@ -45,9 +45,7 @@ def message(parent: str, child: str, at: Any, turn: Any) -> bytes:
     return bytes(store.serialize_cdr(make["TFMessage"]([make["TransformStamped"](header, child, pose)]), TF_TYPE))
 
 
-def test_latched_transforms_give_the_bits_of_a_recording(
-    rig: Any, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latched_transforms_give_the_bits_of_a_recording(rig, monkeypatch):
     # tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name.
     load = middleware.load_message_class
     monkeypatch.setattr(middleware, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
@@ -60,7 +58,7 @@ def test_latched_transforms_give_the_bits_of_a_recording(
     node = rig.fusion(SPEC)
     node.autostart()
     known = node.pipeline.ingest.transforms
-    live = wait(lambda: known.lookup("base_link", "optical"), "the transforms")
+    live = until(lambda: known.lookup("base_link", "optical"), "the transforms")
     recorded = StaticTransforms()
     for one in reversed(data):
         for transform in read_transforms(one):
@@ -68,19 +66,17 @@ def test_latched_transforms_give_the_bits_of_a_recording(
     assert live == recorded.lookup("base_link", "optical")
 
 
-def test_a_frame_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "load_message_class", lambda _name: None)
-    expected = (
-        r"streams\.scan\.voxels\.frame: /tf_static needs the package tf2_msgs, .* install it, or give voxels\.extrinsic"
-    )
-    with pytest.raises(RoboCacheError, match=expected):
-        subscribe_static_transforms(rig.node, load_spec(SPEC), None)
+POSE = {"robocache": 1, "streams": {"ee": {"topic": "/tf", "type": TF_TYPE, "frames": ["base", "tool"]}}}
 
 
-def test_a_pose_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("spec", "where", "way_out"),
+    [
+        (SPEC, r"streams\.scan\.voxels\.frame", r"install it, or give voxels\.extrinsic"),
+        (POSE, r"streams\.ee\.type", "install it$"),
+    ],
+)
+def test_without_tf2_msgs_there_is_one_clear_error(rig, monkeypatch, spec, where, way_out):
     monkeypatch.setattr(middleware, "load_message_class", lambda _name: None)
-    spec = load_spec({"robocache": 1, "streams": {"ee": {"topic": "/tf", "type": TF_TYPE, "frames": ["base", "tool"]}}})
-    with pytest.raises(
-        RoboCacheError, match=r"streams\.ee\.type: /tf_static needs the package tf2_msgs, .* install it$"
-    ):
-        subscribe_static_transforms(rig.node, spec, None)
+    with pytest.raises(RoboCacheError, match=f"{where}: /tf_static needs the package tf2_msgs, .* {way_out}"):
+        subscribe_static_transforms(rig.node, load_spec(spec), None)

@@ -36,7 +36,7 @@ class Diagnosis(NamedTuple):
 
 
 @pytest.fixture
-def doctor(capfd: pytest.CaptureFixture[str]) -> Callable[..., Diagnosis]:
+def doctor(capfd):
     from robocache_ros.cli import main
 
     def run(*arguments: object) -> Diagnosis:
@@ -49,13 +49,12 @@ def doctor(capfd: pytest.CaptureFixture[str]) -> Callable[..., Diagnosis]:
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     """A policy with a camera that was trained on two demonstrations, for no step."""
 
     def make(folder: Path) -> Path:
         spec = load_spec(SPEC)
         bags = [record(folder / f"demonstration_{seed}", seed, commands=True) for seed in range(2)]
-        assert spec.dataset is not None
         dataset = export(bags, spec, folder / "dataset", spec.dataset).out
         opened = open_for_training(dataset, window=Window(2, 25), vision=True)
         info = data_info(opened)
@@ -71,7 +70,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def spec_file(tmp_path: Path) -> Callable[..., Path]:
+def spec_file(tmp_path):
     """Write the spec of the robot, after a change."""
 
     def write(change: Callable[[dict[str, Any]], object] = lambda spec: None) -> Path:

@@ -23,21 +23,15 @@ SpecFile = Callable[..., Path]
 ROOT = Path(__file__).parents[3]
 
 
-def test_nothing_is_wrong_with_the_spec_of_the_training(doctor: Doctor, checkpoint: Path, spec_file: SpecFile) -> None:
+def test_nothing_is_wrong_with_the_spec_of_the_training_and_another_recording(doctor, checkpoint, spec_file, tmp_path):
     found = doctor(checkpoint, "--spec", spec_file())
-
     assert (found.code, found.of("error", "warning", "not checked")) == (0, [])
 
-
-def test_nothing_is_wrong_with_another_recording(
-    doctor: Doctor, checkpoint: Path, spec_file: SpecFile, tmp_path: Path
-) -> None:
     found = doctor(checkpoint, "--spec", spec_file(), "--bag", record(tmp_path / "bag", seed=9))
-
     assert (found.code, found.of("error", "warning")) == (0, [])
 
 
-def test_the_document_has_the_findings_of_each_level(doctor: Doctor, checkpoint: Path, spec_file: SpecFile) -> None:
+def test_the_document_has_the_findings_of_each_level(doctor, checkpoint, spec_file):
     spec = spec_file(lambda spec: spec.update(rate_hz=30))
 
     found = doctor(checkpoint, "--spec", spec, "--json")
@@ -152,7 +146,7 @@ IN_SPEC: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", IN_SPEC)
-def test_a_mistake_in_a_spec_is_found(mistake: str, doctor: Doctor, checkpoint: Path, spec_file: SpecFile) -> None:
+def test_a_mistake_in_a_spec_is_found(mistake, doctor, checkpoint, spec_file):
     change, expected = IN_SPEC[mistake]
 
     found = doctor(checkpoint, "--spec", spec_file(change))
@@ -162,7 +156,7 @@ def test_a_mistake_in_a_spec_is_found(mistake: str, doctor: Doctor, checkpoint: 
     assert found.code == int(any(line.startswith("error") for line in wrong))
 
 
-def test_a_device_that_is_not_there_is_found(doctor: Doctor, checkpoint: Path, spec_file: SpecFile) -> None:
+def test_a_device_that_is_not_there_is_found(doctor, checkpoint, spec_file):
     count = torch.cuda.device_count()
 
     found = doctor(checkpoint, "--spec", spec_file(), "--device", "cuda:99")
@@ -235,9 +229,7 @@ IN_RECORDING: dict[str, tuple[Mistakes, str]] = {
 
 
 @pytest.mark.parametrize("mistake", IN_RECORDING)
-def test_a_mistake_in_a_recording_is_found(
-    mistake: str, doctor: Doctor, checkpoint: Path, spec_file: SpecFile, tmp_path: Path
-) -> None:
+def test_a_mistake_in_a_recording_is_found(mistake, doctor, checkpoint, spec_file, tmp_path):
     wrong, expected = IN_RECORDING[mistake]
 
     found = doctor(checkpoint, "--spec", spec_file(), "--bag", record(tmp_path / "bag", 9, wrong))
@@ -247,9 +239,7 @@ def test_a_mistake_in_a_recording_is_found(
     assert found.code == int(any(line.startswith("error") for line in listed))
 
 
-def test_an_image_of_another_size_is_found_where_the_spec_keeps_the_size(
-    doctor: Doctor, checkpoint: Path, spec_file: SpecFile, tmp_path: Path
-) -> None:
+def test_an_image_of_another_size_is_found_where_the_spec_keeps_the_size(doctor, checkpoint, spec_file, tmp_path):
     bag = record(tmp_path / "bag", 9, Mistakes(image=lambda pixels: pixels.repeat(2, 0).repeat(2, 1)))
 
     found = doctor(checkpoint, "--spec", spec_file(streams(front={"image": {}})), "--bag", bag)
@@ -259,7 +249,7 @@ def test_an_image_of_another_size_is_found_where_the_spec_keeps_the_size(
 
 
 @pytest.mark.slow
-def test_nothing_is_wrong_with_a_policy_that_was_trained_on_the_recording(doctor: Doctor, tmp_path: Path) -> None:
+def test_nothing_is_wrong_with_a_policy_that_was_trained_on_the_recording(doctor, tmp_path):
     spec, bag = ROOT / "config" / "panda_lift.yaml", ROOT / "test" / "data" / "panda_lift"
     export([bag], load_spec(spec), tmp_path / "panda", DatasetOptions(media="none"))
     train = runpy.run_path(str(ROOT / "examples" / "train_policy.py"))["main"]

@@ -18,7 +18,6 @@ from robocache_ros.sim.command import SimArguments, write_demonstrations
 from robocache_ros.sim.simulation import SimOptions
 from robocache_ros.spec import load_spec
 from robocache_ros.training.trained_policy import TrainedPolicy
-from test.policy.doctor.conftest import Diagnosis
 from test.shared import once
 
 ROOT = Path(__file__).parents[3]
@@ -28,12 +27,12 @@ Values = NDArray[np.float32]
 
 
 @pytest.fixture(scope="session")
-def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demonstration(tmp_path_factory):
     wanted = SimArguments(SimOptions(camera=False, disturbance=0.015), UNSEEN, 1)
     return once(tmp_path_factory, "unseen", lambda folder: write_demonstrations(folder, wanted)[0])
 
 
-def test_nothing_is_wrong_with_a_demonstration(doctor: Callable[..., Diagnosis], demonstration: Path) -> None:
+def test_nothing_is_wrong_with_a_demonstration(doctor, demonstration):
     found = doctor(CHECKPOINT, "--spec", SPEC, "--bag", demonstration)
 
     assert (found.code, found.of("error", "warning")) == (0, [])
@@ -41,10 +40,9 @@ def test_nothing_is_wrong_with_a_demonstration(doctor: Callable[..., Diagnosis],
 
 
 @pytest.fixture(scope="module")
-def observed(demonstration: Path) -> Observed:
+def observed(demonstration):
     spec = used_streams(trained_facts(CHECKPOINT), load_spec(SPEC))
     values, found = observe_bag(demonstration, spec)
-    assert values is not None
     assert found == []
     return values
 
@@ -94,7 +92,7 @@ MISTAKES: dict[str, tuple[str, Callable[[Values], Values], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_the_predictions_show_a_mistake_within_the_ranges(mistake: str, observed: Observed) -> None:
+def test_the_predictions_show_a_mistake_within_the_ranges(mistake, observed):
     stream, change, expected = MISTAKES[mistake]
     values = {**observed.values, stream: change(observed.values[stream].copy())}
 

@@ -1,22 +1,72 @@
-"""Models of the controllers that execute commands, written from the sources of ros2_controllers."""
+"""Models of what a runner talks to: a policy, and the controllers, written from the sources of ros2_controllers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-from rosbags.typesys import Stores, get_typestore
+
+from robocache_ros.engine.frames import FusedFrame
+from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.runner import Reply
 
 GENERATIONS = ("at once", "deferred", "spliced")
-STORE = get_typestore(Stores.ROS2_KILTED)
+
+
+@cache
+def store() -> Any:
+    from rosbags.typesys import Stores, get_typestore
+
+    return get_typestore(Stores.ROS2_KILTED)
 
 
 def read(data: bytes, type_name: str) -> Any:
-    return STORE.deserialize_cdr(data, type_name)
+    return store().deserialize_cdr(data, type_name)
 
 
 def stamp_ns(message: Any) -> int:
     return int(message.header.stamp.sec) * 10**9 + int(message.header.stamp.nanosec)
+
+
+class FakeWorker:
+    """A policy whose answers come when a test says so: row i of a chunk of tick k is `f(k + i)`, in each column."""
+
+    def __init__(self, rows: int = 40, f: Callable[[int], float] = float) -> None:
+        self.requests: list[int] = []
+        self.replies: list[Reply] = []
+        self.dead = ""
+        self.prefix: Prefix | None = None
+        self.observed: list[int] = []
+        self.restarts = 0
+        self._rows, self._f = rows, f
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.requests)
+
+    def observe(self, frame: FusedFrame, tick: int) -> None:
+        self.observed.append(tick)
+
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
+        self.requests.append(tick)
+        self.prefix = prefix
+
+    def answer(self) -> None:
+        tick = self.requests.pop()
+        values = [self._f(tick + i) for i in range(self._rows)]
+        self.replies.append(Reply(tick, Chunk(tick, np.array([values] * 2, np.float32).T), 12.5))
+
+    def poll(self) -> list[Reply]:
+        replies, self.replies = self.replies, []
+        return replies
+
+    def restart(self) -> None:
+        self.restarts += bool(self.dead)
+        self.dead = ""
+
+    def close(self) -> None: ...
 
 
 class ForwardController:
