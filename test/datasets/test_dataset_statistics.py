@@ -23,11 +23,11 @@ from robocache_ros.datasets import (
 )
 from robocache_ros.errors import RoboCacheError
 from test import forked
-from test.datasets.conftest import STEPS, episode, write_tfds
+from test.datasets.small import episode, write_tfds
 
 
 def test_statistics_are_those_of_all_ticks(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), episode(4, 7.0)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3), episode(4, 7.0)]))
     found = dataset_statistics(dataset)
     for key in ("proprio", "actions"):
         values = np.concatenate([dataset[k][key].numpy() for k in range(2)]).astype(np.float64)
@@ -38,7 +38,7 @@ def test_statistics_are_those_of_all_ticks(tmp_path: Path) -> None:
 
 
 def test_statistics_are_read_the_second_time(tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    folder = write_tfds(tmp_path / "d", [episode(3)])
     first = dataset_statistics(RTXDataset(folder))
     stored = list(folder.glob("robocache_statistics_*.json"))
     stored[0].write_text(stored[0].read_text().replace('"count": [', '"count": [1'))
@@ -50,7 +50,7 @@ def test_statistics_are_read_the_second_time(tmp_path: Path) -> None:
 def test_statistics_are_read_after_the_class_of_the_source_has_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    folder = write_tfds(tmp_path / "d", [episode(3)])
     source = type(RTXDataset(folder).source)
     first = dataset_statistics(RTXDataset(folder))
     monkeypatch.setattr(source, "__module__", "robocache_ros.elsewhere")
@@ -60,7 +60,7 @@ def test_statistics_are_read_after_the_class_of_the_source_has_moved(
 
 @pytest.mark.parametrize("change", ["rate", "align", "file"])
 def test_statistics_are_computed_again_after_a_change(change: str, tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    folder = write_tfds(tmp_path / "d", [episode(3)])
     dataset_statistics(RTXDataset(folder))
     if change == "file":
         file = next(folder.glob("*.tfrecord*"))
@@ -81,7 +81,7 @@ def test_masks_of_a_file_have_statistics_of_their_own(real: Path, tmp_path: Path
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3)]))
     with pytest.warns(UserWarning, match="statistics are not stored"):
         assert dataset_statistics(dataset, tmp_path / "missing")["proprio"]["count"] == [21]
 
@@ -90,7 +90,7 @@ def test_a_dataset_that_cannot_be_written_has_its_statistics_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROBOCACHE_CACHE_DIR", str(tmp_path / "cache"))
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    folder = write_tfds(tmp_path / "d", [episode(3)])
     first = dataset_statistics(RTXDataset(folder))
     (stored,) = folder.glob("robocache_statistics_*.json")
     stored.unlink()
@@ -101,7 +101,7 @@ def test_a_dataset_that_cannot_be_written_has_its_statistics_in_the_cache(
 
 def test_the_number_of_processes_does_not_change_a_bit(tmp_path: Path) -> None:
     episodes = [episode(2 + k % 3, 0.1 * k) for k in range(11)]
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, episodes, shards=3))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", episodes, shards=3))
     found = []
     for workers in (0, 2):
         (tmp_path / str(workers)).mkdir()
@@ -151,7 +151,7 @@ def test_an_ended_process_leaves_none_running(tmp_path: Path, number: signal.Sig
 
 
 def test_a_damaged_file_of_statistics_is_replaced(tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    folder = write_tfds(tmp_path / "d", [episode(3)])
     first = dataset_statistics(RTXDataset(folder))
     (stored,) = folder.glob("robocache_statistics_*.json")
     stored.write_text(stored.read_text()[:-9])
@@ -179,8 +179,8 @@ def test_invalid_ticks_do_not_count(exported: Callable[[str], Path]) -> None:
 def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) -> None:
     nan = episode(3)
     nan["observation/state"][1, 0] = np.nan
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), nan]))
-    separate = RTXDataset(write_tfds(tmp_path / "e", STEPS, [episode(3)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3), nan]))
+    separate = RTXDataset(write_tfds(tmp_path / "e", [episode(3)]))
     with pytest.raises(DatasetError, match=r"record 1: .* not finite"):
         dataset_statistics(dataset)
     with pytest.warns(UserWarning, match=r"statistics: without 1 episodes that cannot be read, the first: .*record 1"):
@@ -189,7 +189,7 @@ def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) ->
 
 
 def test_a_loader_normalises_by_the_statistics_of_its_dataset(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(5), episode(4, 7.0)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(5), episode(4, 7.0)]))
     batches = list(TimelineLoader(dataset, 1, statistics="auto"))
     for key in ("proprio", "actions"):
         values = np.concatenate([batch[key][0] for batch in batches])
@@ -199,6 +199,6 @@ def test_a_loader_normalises_by_the_statistics_of_its_dataset(tmp_path: Path) ->
 
 
 def test_other_words_for_statistics_are_refused(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3)]))
     with pytest.raises(RoboCacheError, match="statistics: 'all' for a RTXDataset; 'auto' is for"):
         TimelineLoader(dataset, 1, statistics="all")

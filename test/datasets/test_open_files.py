@@ -31,7 +31,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats import images
 from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.read import all_finite, numbers
-from test.fuzz.datasets import write_rlds
+from test.datasets.small import write_rlds
 
 # Videos that stay open between reads.
 

@@ -31,7 +31,7 @@ from robocache_ros.datasets.public_datasets import dataset_path
 from robocache_ros.storage.errors import RemoteError
 from robocache_ros.storage.paths import RemotePath
 from test import forked
-from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
+from test.datasets.small import episode, write_calvin, write_tfds
 
 fsspec = pytest.importorskip("fsspec", reason="needs the `remote` extra")
 
@@ -126,7 +126,7 @@ def test_calvin_is_read_from_a_url(memory: Callable[[Path], str], tmp_path: Path
 
 def test_a_folder_of_several_datasets_is_read_from_a_url(memory: Callable[[Path], str], tmp_path: Path) -> None:
     for name in ("bridge", "taco_play"):
-        write_tfds(tmp_path / "rtx" / name / "1.0.0", STEPS, [episode(4), episode(3)], name=name, shards=2)
+        write_tfds(tmp_path / "rtx" / name / "1.0.0", [episode(4), episode(3)], name=name, shards=2)
     remote = RTXDataset(memory(tmp_path / "rtx"), cache_dir=tmp_path / "cache")
     assert same(remote, RTXDataset(tmp_path / "rtx"))
 

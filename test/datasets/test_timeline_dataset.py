@@ -34,7 +34,7 @@ from robocache_ros.formats.read import ChainedEpisodes
 from robocache_ros.formats.registry import READERS, known_readers
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
+from test.datasets.small import episode, write_calvin, write_tfds
 from test.exporting import export
 
 
@@ -118,7 +118,7 @@ def test_an_unknown_alignment_is_refused() -> None:
 
 
 def test_an_alignment_of_no_stream_is_refused(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]), align={"visions": "nearest"})
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3)]), align={"visions": "nearest"})
     with pytest.raises(RoboCacheError, match=r"align: 'visions' is not one of vision, .*; did you mean 'vision'"):
         dataset[0]
 
@@ -137,7 +137,7 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 
 def test_images_are_not_blended(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]), align={"vision": "linear"})
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3)]), align={"vision": "linear"})
     with pytest.raises(DatasetError, match="images are not linear; use hold, nearest or next"):
         dataset[0]
 

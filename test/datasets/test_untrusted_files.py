@@ -26,7 +26,8 @@ from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, RoboMim
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.validate import validate
 from robocache_ros.untrusted_files import given_file, open_container
-from test.fuzz.datasets import FORMATS, read, write_lerobot, write_rlds, write_robomimic
+from test.datasets.small import write_lerobot, write_rlds, write_robomimic
+from test.fuzz.datasets import FORMATS, read
 
 # Datasets that name files elsewhere, or whose files are not files: refused by every reader and by `validate`.
 

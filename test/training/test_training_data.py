@@ -26,7 +26,7 @@ from robocache_ros.training.training_data import (
     training_loader,
 )
 from robocache_ros.training.training_options import TrainingOptions
-from test.datasets.conftest import write_calvin
+from test.datasets.small import write_calvin
 from test.exporting import export
 from test.training.conftest import Reach
 from test.training.reach.reach_arm import TYPES, demonstration
