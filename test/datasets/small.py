@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.datasets import SourceEpisode, Stream
 from robocache_ros.extras import need
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 
@@ -48,6 +49,27 @@ def _state(episode: int, steps: int = STEPS) -> NDArray[np.float32]:
 
 def _images(episode: int, steps: int = STEPS) -> NDArray[np.uint8]:
     return np.random.default_rng(episode).integers(0, 256, (steps, SIZE, SIZE, 3), np.uint8)
+
+
+class InMemory:
+    """A source of episodes that have some streams each; it notes which ones are read."""
+
+    def __init__(self, *episodes: Sequence[Stream]) -> None:
+        self.episodes = [{stream.name: stream for stream in streams} for streams in episodes]
+        self.reads: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def _episode(self, index: int) -> SourceEpisode:
+        return SourceEpisode(self.episodes[index], f"task {index}", "memory", f"memory: {index}")
+
+    def read(self, index: int) -> SourceEpisode:
+        self.reads.append(index)
+        return self._episode(index)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        return self._episode(index).span_ns()
 
 
 # RLDS.

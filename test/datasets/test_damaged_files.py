@@ -99,7 +99,7 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("LeRobot v2.1, video", cut("data/chunk-000/episode_000001.parquet"), r"episode_000001.parquet: damaged"),
     ("CALVIN", cut("episode_0000008.npz"), r"episode_0000008.npz: damaged"),
     ("CALVIN", remove("episode_0000008.npz"), r"episode_0000008.npz: not there"),
-    ("CALVIN", flip("episode_0000008.npz", 0.5), r"episode_0000008.npz"),
+    ("CALVIN", flip("episode_0000008.npz", 0.1), r"episode_0000008.npz"),
     ("CALVIN", change_step(8, "robot_obs", np.nan), r"robot_obs: row 2, column 0 is not finite"),
 ]
 
@@ -295,14 +295,6 @@ def test_damage_to_an_export_is_one_line_of_the_loader_and_found_by_validate(
 def test_a_folder_without_an_export_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"cannot be read|not there"):
         open_dataset(name, tmp_path)
-
-
-@pytest.mark.parametrize("fault", [overwrite(MCAP, 3000, b"nonsense" * 4), remove(MCAP)], ids=["damaged", "missing"])
-def test_the_other_recordings_are_read(fault: Fault, copied: Callable[[str], Path]) -> None:
-    fault(folder := copied("mcap"))
-    dataset = open_dataset("mcap", folder)
-    assert len(dataset) == 2
-    assert dataset[0]["length"]
 
 
 def test_a_delta_log_without_statistics_is_read_and_stated_by_validate(copied: Callable[[str], Path]) -> None:

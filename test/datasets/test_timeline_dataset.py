@@ -20,7 +20,6 @@ from robocache_ros.datasets import (
     LeRobotTimelineDataset,
     LoaderOptions,
     RTXDataset,
-    SourceEpisode,
     Stream,
     TimelineDataset,
     TimelineLoader,
@@ -34,31 +33,22 @@ from robocache_ros.formats.read import ChainedEpisodes
 from robocache_ros.formats.registry import READERS, known_readers
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.datasets.small import episode, write_calvin, write_tfds
+from test.datasets.small import InMemory, episode, write_calvin, write_tfds
 from test.exporting import export
 
 
-class Source:
-    """Episodes in memory: a state of one number and an action, at 10 Hz."""
-
-    def __init__(self, *lengths: int, **changes: Any) -> None:
-        self.lengths, self.changes = lengths, changes
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def read(self, index: int) -> SourceEpisode:
-        stamps = np.arange(self.lengths[index]) * 100_000_000
-        rows = np.arange(len(stamps), dtype=np.float32)[:, None]
-        streams = [Stream("proprio", stamps, rows, False), Stream("actions", stamps, 10 * rows, False, "action")]
-        return SourceEpisode({s.name: s for s in streams} | self.changes, "task", "memory", f"memory: {index}")
-
-    def span_ns(self, index: int) -> tuple[int, int]:
-        return self.read(index).span_ns()
+def source(*lengths: int, **changes: Stream) -> InMemory:
+    """Episodes of a state of one number and an action, at 10 Hz, and of other streams."""
+    episodes = []
+    for length in lengths:
+        stamps, rows = np.arange(length) * 100_000_000, np.arange(length, dtype=np.float32)[:, None]
+        proprio, actions = Stream("proprio", stamps, rows, False), Stream("actions", stamps, 10 * rows, False, "action")
+        episodes.append(list(({"proprio": proprio, "actions": actions} | changes).values()))
+    return InMemory(*episodes)
 
 
 def test_states_are_linear_and_actions_held() -> None:
-    sample = TimelineDataset(Source(3), target_hz=20)[0]
+    sample = TimelineDataset(source(3), target_hz=20)[0]
     assert sample["proprio"][:, 0].tolist() == [0, 0.5, 1, 1.5, 2]
     assert sample["actions"][:, 0].tolist() == [0, 0, 10, 10, 20]
     assert sample["fused"].tolist() == [[0, 0], [0.5, 0], [1, 10], [1.5, 10], [2, 20]]
@@ -66,14 +56,14 @@ def test_states_are_linear_and_actions_held() -> None:
 
 
 def test_alignments_are_chosen_by_role_or_name() -> None:
-    sample = TimelineDataset(Source(3), target_hz=20, align={"actions": "next", "proprio": "nearest"})[0]
+    sample = TimelineDataset(source(3), target_hz=20, align={"actions": "next", "proprio": "nearest"})[0]
     assert sample["proprio"][:, 0].tolist() == [0, 0, 1, 1, 2]
     assert sample["actions"][:, 0].tolist() == [0, 10, 10, 20, 20]
 
 
 def test_a_stream_that_begins_late_is_invalid_before() -> None:
     late = Stream("late", np.array([100_000_000, 200_000_000]), np.ones((2, 1), np.float32), True)
-    sample = TimelineDataset(Source(3, late=late), target_hz=10)[0]
+    sample = TimelineDataset(source(3, late=late), target_hz=10)[0]
     assert sample["valid"].tolist() == [[1, 1, 0], [1, 1, 1], [1, 1, 1]]
     assert sample["proprio"][:, 1].tolist() == [0, 1, 1]
     assert sample["measured"].tolist() == [False, False, True]
@@ -82,10 +72,7 @@ def test_a_stream_that_begins_late_is_invalid_before() -> None:
 def measured(*stamps_ms: int) -> TimelineDataset:
     """An episode of one stream with these stamps."""
     stamps = np.array(stamps_ms) * 1_000_000
-    only = Stream("proprio", stamps, np.arange(len(stamps), dtype=np.float32)[:, None], True)
-    source = Source(1)
-    source.read = lambda index: SourceEpisode({"proprio": only}, "", "m", "m: 0")  # type: ignore[method-assign]
-    return TimelineDataset(source)
+    return TimelineDataset(InMemory([Stream("proprio", stamps, np.zeros((len(stamps), 1), np.float32), True)]))
 
 
 def test_measured_stamps_are_on_the_grid_of_the_epoch() -> None:
@@ -95,16 +82,16 @@ def test_measured_stamps_are_on_the_grid_of_the_epoch() -> None:
 @pytest.mark.parametrize(
     ("problem", "refused"),
     [
-        ("m: 0: 0 s have 0 ticks at 50 Hz", lambda: measured(1005)[0]),
-        ("m: 0: proprio: its stamps do not rise", lambda: measured(0, 40, 20)[0]),
-        ("m: 0: proprio: its stamps do not rise", lambda: measured(0, 20, 20)[0]),
-        ("target_hz: 29.97 .*choose one", lambda: TimelineDataset(Source(3), target_hz=29.97)),
-        ("target_hz: 0 .*choose one", lambda: TimelineDataset(Source(3), target_hz=0)),
-        ("'touch' is not one of .*choose one", lambda: TimelineDataset(Source(3), modalities=["touch"])),
-        ("align: 'cubic' is not one of", lambda: TimelineDataset(Source(3), align={"proprio": "cubic"})),
+        ("memory: 0: 0 s have 0 ticks at 50 Hz", lambda: measured(1005)[0]),
+        ("memory: 0: proprio: its stamps do not rise", lambda: measured(0, 40, 20)[0]),
+        ("memory: 0: proprio: its stamps do not rise", lambda: measured(0, 20, 20)[0]),
+        ("target_hz: 29.97 .*choose one", lambda: TimelineDataset(source(3), target_hz=29.97)),
+        ("target_hz: 0 .*choose one", lambda: TimelineDataset(source(3), target_hz=0)),
+        ("'touch' is not one of .*choose one", lambda: TimelineDataset(source(3), modalities=["touch"])),
+        ("align: 'cubic' is not one of", lambda: TimelineDataset(source(3), align={"proprio": "cubic"})),
         (
             r"align: 'propio' is not one of .*, .*; did you mean 'proprio'",
-            lambda: TimelineDataset(Source(3), align={"propio": "nearest"})[0],
+            lambda: TimelineDataset(source(3), align={"propio": "nearest"})[0],
         ),
         (
             r"options: 'image_sizes' is not one of .*; did you mean 'image_size'",
@@ -117,26 +104,26 @@ def test_measured_stamps_are_on_the_grid_of_the_epoch() -> None:
         *(
             (
                 "image_size: .* is not a height and a width from 1 to 16384 px",
-                lambda size=size: TimelineDataset(Source(3), image_size=size),  # type: ignore[misc]
+                lambda size=size: TimelineDataset(source(3), image_size=size),  # type: ignore[misc]
             )
             for size in ((0, 4), (4,), 224, (4.0, 4))
         ),
         (
             "image_resize: 'cubic' is not one of bilinear, nearest, area",
-            lambda: TimelineDataset(Source(3), image_size=(4, 4), image_resize="cubic"),
+            lambda: TimelineDataset(source(3), image_size=(4, 4), image_resize="cubic"),
         ),
-        (r"b: weight 0.0, 1 samples", lambda: WeightedMixture({"b": TimelineDataset(Source(3))}, {"a": 1.0})),
+        (r"b: weight 0.0, 1 samples", lambda: WeightedMixture({"b": TimelineDataset(source(3))}, {"a": 1.0})),
         (
             r"ticks of different rates, a 20 Hz, b 50 Hz; open all with one target_hz",
             lambda: WeightedMixture(
-                {name: TimelineDataset(Source(3), target_hz=hz) for name, hz in (("a", 20), ("b", 50))},
+                {name: TimelineDataset(source(3), target_hz=hz) for name, hz in (("a", 20), ("b", 50))},
                 {"a": 1.0, "b": 1.0},
             ),
         ),
         (
             r"datasets\.other: not in the layout, which has named; add it",
             lambda: WeightedMixture(
-                {"other": TimelineDataset(Source(3))},
+                {"other": TimelineDataset(source(3))},
                 {"other": 1.0},
                 layout={"streams": {"a": {"dim": 1}}, "datasets": {"named": {}}},
             ),
@@ -158,12 +145,12 @@ def test_images_are_not_blended_and_an_index_is_in_its_range(tmp_path: Path) -> 
 
 def test_an_alignment_may_be_of_a_stream_of_another_episode() -> None:
     force = Stream("force", np.arange(3) * 20_000_000, np.zeros((3, 1), np.float32), True)
-    both = ChainedEpisodes([Source(3), Source(3, force=force)])
+    both = ChainedEpisodes([source(3), source(3, force=force)])
     assert TimelineDataset(both, align={"force": "nearest"})[0]["length"]
 
 
 def test_a_mixture_draws_by_weight_and_uses_every_sample_before_one_twice() -> None:
-    parts = {"a": TimelineDataset(Source(*[2] * 40)), "b": TimelineDataset(Source(*[2] * 40))}
+    parts = {"a": TimelineDataset(source(*[2] * 40)), "b": TimelineDataset(source(*[2] * 40))}
     mixture = WeightedMixture(parts, {"a": 3.0, "b": 1.0}, samples=400, seed=1)
     places = [mixture.place(k) for k in range(400)]
     of_a = [sample for dataset, sample in places if dataset == 0]
@@ -173,7 +160,7 @@ def test_a_mixture_draws_by_weight_and_uses_every_sample_before_one_twice() -> N
 
 
 def test_the_order_of_a_mixture_follows_from_seed_and_epoch() -> None:
-    parts = {"a": TimelineDataset(Source(*[2] * 40))}
+    parts = {"a": TimelineDataset(source(*[2] * 40))}
     orders = []
     for seed, epoch in ((1, 0), (1, 0), (1, 1), (2, 0)):
         mixture = WeightedMixture(parts, {"a": 1.0}, seed=seed)
@@ -189,35 +176,23 @@ HZ = 10
 STEP_NS = 10**9 // HZ
 
 
-class Episodes:
+def counted(lengths: list[int], late: int) -> InMemory:
     """Episodes whose state counts the steps, and whose actions are -1 - step; actions may begin late."""
-
-    def __init__(self, lengths: list[int], late: int) -> None:
-        self.lengths, self.late = lengths, late
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def read(self, index: int) -> SourceEpisode:
-        count = self.lengths[index]
+    episodes = []
+    for index, count in enumerate(lengths):
         stamps = np.arange(count, dtype=np.int64) * STEP_NS
         rows = (100 * index + np.arange(count, dtype=np.float32))[:, None]
-        first = min(self.late, count - 1)
-        streams = [
-            Stream("proprio", stamps, rows, False),
-            Stream("actions", stamps[first:], -1 - rows[first:], False, "action"),
-        ]
-        return SourceEpisode({each.name: each for each in streams}, f"task {index}", "oracle", f"oracle: {index}")
-
-    def span_ns(self, index: int) -> tuple[int, int]:
-        return 0, (self.lengths[index] - 1) * STEP_NS
+        first = min(late, count - 1)
+        actions = Stream("actions", stamps[first:], -1 - rows[first:], False, "action")
+        episodes.append([Stream("proprio", stamps, rows, False), actions])
+    return InMemory(*episodes)
 
 
-def oracle(source: Episodes, window: Window) -> list[dict[str, Any]]:
+def oracle(lengths: list[int], late: int, window: Window) -> list[dict[str, Any]]:
     """Every window, step by step."""
     found = []
-    for index, length in enumerate(source.lengths):
-        first = min(source.late, length - 1)
+    for index, length in enumerate(lengths):
+        first = min(late, length - 1)
         for tick in range(length):
             observed = [tick - window.n_obs + 1 + k for k in range(window.n_obs)]
             acted = [tick + window.action_offset + k for k in range(window.horizon)]
@@ -249,9 +224,8 @@ def plain(value: Any) -> Any:
 @settings(max_examples=150, deadline=None)
 @given(lengths=lengths, window=windows, late=st.integers(0, 3))
 def test_every_window_is_that_of_the_oracle(lengths: list[int], window: Window, late: int) -> None:
-    source = Episodes(lengths, late)
-    dataset = TimelineDataset(source, target_hz=HZ, window=window)
-    wanted = oracle(source, window)
+    dataset = TimelineDataset(counted(lengths, late), target_hz=HZ, window=window)
+    wanted = oracle(lengths, late, window)
     assert len(dataset) == len(wanted) == sum(lengths)
     for index, expected in enumerate(wanted):
         sample = dataset[index]
@@ -263,9 +237,8 @@ def test_every_window_is_that_of_the_oracle(lengths: list[int], window: Window, 
 def test_batches_have_every_window_once(
     lengths: list[int], window: Window, batch_size: int, seed: int, cached: bool
 ) -> None:
-    source = Episodes(lengths, 0)
-    dataset = TimelineDataset(source, target_hz=HZ, window=window)
-    wanted = oracle(source, window)
+    dataset = TimelineDataset(counted(lengths, 0), target_hz=HZ, window=window)
+    wanted = oracle(lengths, 0, window)
     loader = TimelineLoader(dataset, batch_size, shuffle=True, seed=seed, cache="host" if cached else "none")
     seen = []
     for batch in loader:
@@ -289,7 +262,7 @@ def test_windows_of_the_loader_are_complete_parts_that_ranks_share(
 ) -> None:
     wanted = [(index, start) for index, length in enumerate(lengths) for start in range(0, length - ticks + 1, stride)]
     assume(wanted and len(wanted) // ranks >= -(-len(wanted) // (ranks * batch_size)))  # else it is refused
-    dataset = TimelineDataset(Episodes(lengths, 0), target_hz=HZ)
+    dataset = TimelineDataset(counted(lengths, 0), target_hz=HZ)
     seen = []
     for rank in range(ranks):
         options = LoaderOptions(windows=(ticks, stride), rank=rank, world_size=ranks)
@@ -325,12 +298,12 @@ datasets:
 """
 
 
-def named_columns() -> Source:
+def named_columns() -> InMemory:
     """An episode of four steps at 50 Hz without a camera, whose columns have names."""
     stamps, steps = np.arange(4) * 20_000_000, np.arange(4, dtype=np.float32)
     position = np.stack([steps, 10 * steps, 100 * steps], axis=1)
     action = np.stack([steps, steps + 1, steps + 2], axis=1)
-    return Source(
+    return source(
         4,
         proprio=Stream("proprio", stamps, position, False, columns=("x", "y", "z")),
         actions=Stream("actions", stamps, action, False, "action"),

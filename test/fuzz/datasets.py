@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import os
 import random
 import resource
 import shutil
 import tempfile
-import time
 import traceback
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +34,7 @@ from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.small import write_calvin, write_hdf5, write_lerobot, write_rlds, write_robomimic
 from test.exporting import export
+from test.fuzz.outcomes import LINE, MAX_GROWTH_KIB, counted
 from test.fuzz.recordings import DAMAGES, damaged
 
 Opener = Callable[[Path], TimelineDataset]
@@ -105,10 +101,6 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], Opener, bool]] = {
 # Damaged datasets: each episode is read as the undamaged one, or refused in one line that names the file.
 
 
-MAX_S = 20  # of processor time of a case, with the loading of libraries in the first one
-MAX_WAIT_S = 120  # of a case that waits without end
-MAX_GROWTH_KIB = 1 << 20
-LINE = 200  # characters of an error, less the path of the dataset
 UNCHECKED = "altered (no checksums)"
 GOOD = ("identical", "refused", UNCHECKED)
 BAD = ("altered", "long error", "traceback", "crash", "hang", "memory")
@@ -204,72 +196,6 @@ class Judge:
         return self._folder / f"d{self._made}"  # a new place, because readers keep what they have opened
 
 
-def _work(connection: Connection, wanted: list[Case]) -> None:
-    with tempfile.TemporaryDirectory(prefix="robocache-hostile-") as folder:
-        judge = Judge(Path(folder))
-        connection.send("ready")
-        for case in wanted:
-            connection.send(judge(case))
-
-
-def _outcome(worker: Connection, pid: int | None) -> tuple[str, str]:
-    """Wait for the outcome of a case; a worker that computes or waits for too long is a hang."""
-    first, end_s = _used_s(pid), time.monotonic() + MAX_WAIT_S
-    while not worker.poll(1):
-        if _used_s(pid) - first > MAX_S or time.monotonic() > end_s:
-            return "hang", f"{MAX_S} s"
-    outcome, said = worker.recv()
-    return outcome, said
-
-
-def _used_s(pid: int | None) -> float:
-    """The processor time of a process so far; 0 where it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def outcomes(wanted: list[Case]) -> Iterator[tuple[Case, str, str]]:
-    """The outcome of each case. A process that crashes or hangs in a library is replaced."""
-    context = multiprocessing.get_context("spawn")
-    while wanted:
-        mine, there = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(there, wanted))
-        process.start()
-        there.close()
-        try:
-            mine.recv()  # without which every case would count as a crash
-        except EOFError:
-            raise RuntimeError("the undamaged datasets cannot be read") from None
-        try:
-            while wanted:
-                outcome, said = _outcome(mine, process.pid)
-                yield wanted[0], outcome, said
-                wanted = wanted[1:]
-                if outcome == "hang":
-                    break
-        except EOFError:
-            process.join()
-            yield wanted[0], "crash", f"exit code {process.exitcode}"
-            wanted = wanted[1:]
-        finally:
-            process.kill()
-            process.join()
-
-
 def run(count: int) -> dict[str, Any]:
-    """Damage `count` datasets and count the outcomes.
-
-    Returns:
-        `rows`: by format, how often each outcome came; `failures`: up to 20 cases with an outcome that must not be.
-    """
-    table: dict[str, Counter[str]] = {name: Counter() for name in DAMAGED}
-    failures: list[dict[str, Any]] = []
-    for case, outcome, said in outcomes(cases(count)):
-        table[case.format][outcome] += 1
-        if outcome in BAD and len(failures) < 20:
-            failures.append({"case": [case.format, case.damage, case.seed], "outcome": outcome, "said": said})
-    rows = [{"format": name, **{word: counts[word] for word in (*GOOD, *BAD)}} for name, counts in table.items()]
-    return {"count": count, "rows": rows, "failures": failures}
+    """Damage `count` datasets and count the outcomes; see `counted`."""
+    return counted(Judge, cases(count), "format", GOOD, BAD)

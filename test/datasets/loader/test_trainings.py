@@ -163,10 +163,8 @@ def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
 def test_a_loader_that_was_created_before_the_ranks_is_refused(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, separate = (
-        TimelineLoader(counting, 4),
-        TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1)),
-    )
+    before = TimelineLoader(counting, 4)
+    separate = TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1))
     for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 2)):
         monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
     with pytest.raises(RoboCacheError, match="initialised after the loader was created; create it afterwards"):
@@ -223,8 +221,6 @@ def test_datasets_of_all_formats_are_read_in_another_process(tmp_path: Path) -> 
 
 def test_an_iterator_that_is_not_used_leaves_no_epoch(counting: Counting) -> None:
     plain, loader = (TimelineLoader(counting, 4, shuffle=True) for _ in range(2))
-    wanted = list(plain)
-    state = {**loader.state_dict(), "position": 2}
-    loader.load_state_dict(state)
+    loader.load_state_dict({**loader.state_dict(), "position": 2})
     iter(loader)
-    assert same(list(loader), wanted[2:])
+    assert same(list(loader), list(plain)[2:])
