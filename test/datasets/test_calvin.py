@@ -45,8 +45,8 @@ def test_every_value_of_the_recordings_is_the_written_one(split: Path) -> None:
         assert_same(dataset[index], end - length, end - 1, "actions")
 
 
-def test_states_are_blended_and_images_held_at_50_hz(split: Path) -> None:
-    sample = CALVINDataset(split, tasks=[])[1]
+def test_states_are_blended_and_images_held_at_50_hz(tmp_path: Path) -> None:
+    sample = CALVINDataset(write_calvin(tmp_path / "training", LENGTHS, annotated=()))[1]
     assert sample["length"] == 7  # 4 / 30 s
     assert sample["proprio"][1, 0].item() == pytest.approx(9.6)  # 20 ms of 33.3 ms
     assert sample["vision/static"][:4, 0, 0, 0].tolist() == [9, 9, 10, 10]

@@ -291,9 +291,9 @@ def test_damage_to_an_export_is_one_line_of_the_loader_and_found_by_validate(
     assert any(validate_says in str(one) for one in validate(folder)[0].found)
 
 
-@pytest.mark.parametrize("name", ["webdataset", "diffusion_policy", "mcap"])
+@pytest.mark.parametrize("name", ["webdataset", "diffusion_policy", "mcap", "delta"])
 def test_a_folder_without_an_export_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"cannot be read|not there"):
+    with pytest.raises(DatasetError, match=r"cannot be read|not there|no Delta Lake dataset is read"):
         open_dataset(name, tmp_path)
 
 

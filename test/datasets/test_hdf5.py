@@ -22,8 +22,12 @@ from test.datasets.small import robomimic_demo, write_robomimic
 
 
 def test_the_rate_is_that_of_the_file(tmp_path: Path) -> None:
-    dataset = RoboMimicDataset(write_robomimic(tmp_path, lengths=(5, 1), control_freq=10))
-    assert [dataset[k]["length"] for k in range(2)] == [21, 1]
+    path = write_robomimic(tmp_path, lengths=(5, 1), control_freq=10)
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1/rewards"]
+    first, second = RoboMimicDataset(path)[0], RoboMimicDataset(path)[1]
+    assert (first["length"], second["length"]) == (21, 1)
+    assert ("rewards" in first, "rewards" in second) == (True, False)
 
 
 def test_tasks_are_files(tmp_path: Path) -> None:

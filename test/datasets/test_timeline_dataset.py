@@ -417,6 +417,12 @@ def test_what_is_wrong_in_a_layout_is_named(layout: dict[str, Any], problem: str
         load_layout(layout)
 
 
+def test_a_file_that_is_not_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "layout.yaml").write_text("streams:\n  a: [")
+    with pytest.raises(RoboCacheError, match=r"layout\.yaml:2:7: not valid YAML"):
+        load_layout(tmp_path / "layout.yaml")
+
+
 def test_cameras_of_different_sizes_become_one_tensor_of_a_size_that_is_given(tmp_path: Path) -> None:
     path = write_calvin(tmp_path / "training")
     sample = CALVINDataset(path, image_size=(12, 16))[0]
