@@ -15,80 +15,79 @@ from robocache_ros.errors import RoboCacheError
 ROOT = Path(__file__).parents[2]
 
 
-def result(file: Path, **rows: float) -> Path:
-    table = [{"workload": name, "ours": us} for name, us in rows.items()]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"machine": {"cores": 2}, "rows": table}), encoding="utf-8")
-    return file
-
-
 def written(file: Path, content: Any) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content), encoding="utf-8")
     return file
 
 
-def test_a_longer_time_is_worse_and_noise_is_neither(tmp_path: Path) -> None:
-    old = result(tmp_path / "old.json", fuse=10.0, resample=10.0, voxels=10.0)
-    new = result(tmp_path / "new.json", fuse=12.0, resample=10.4, voxels=5.0)
-    better, worse, *_ = compare(old, new)
-    assert [each.name for each in worse] == ["rows fuse ours"]
-    assert [each.name for each in better] == ["rows voxels ours"]
+def result(**us: float) -> dict[str, Any]:
+    """A table of times."""
+    return {"machine": {"cores": 2}, "rows": [{"workload": name, "ours": each} for name, each in us.items()]}
 
 
-def test_a_lower_rate_is_worse(tmp_path: Path) -> None:
-    old, new = written(tmp_path / "a.json", {"rows_per_s": 100}), written(tmp_path / "b.json", {"rows_per_s": 50})
-    assert [each.change for each in compare(old, new)[1]] == [-0.5]
-
-
-def test_rows_are_paired_by_their_texts(tmp_path: Path) -> None:
-    old = result(tmp_path / "old.json", fuse=1.0)
-    new = result(tmp_path / "new.json", added=7.0, fuse=1.0)
-    assert compare(old, new) == ([], [], [], [], [])
-
-
-def formats(file: Path, **rates: float) -> Path:
+def formats(**rates: float) -> dict[str, Any]:
     """Rows as `python -m benchmarks formats` writes them: each run has another note."""
-    rows = [
-        {"part": "rlds", "what": what, "value": rate, "unit": "samples/s", "note": f"{1 / rate:g} ms a batch"}
-        for what, rate in rates.items()
-    ]
-    return written(file, {"machine": {"cores": 2}, "size": {"seconds": rates["read"]}, "rows": rows})
+    about = {"part": "rlds", "unit": "samples/s"}
+    rows = [{**about, "what": what, "value": each, "note": f"{1 / each:g} ms"} for what, each in rates.items()]
+    return {"machine": {"cores": 2}, "size": {"seconds": rates["read"]}, "rows": rows}
 
 
-def test_rows_of_one_part_are_compared_by_their_units(tmp_path: Path) -> None:
-    old, new = formats(tmp_path / "a.json", read=100, cached=900), formats(tmp_path / "b.json", read=50, cached=910)
-    better, worse, *_ = compare(old, new)
-    assert [(each.name, each.change) for each in worse] == [("rows rlds, read samples/s", -0.5)]
-    assert better == []
+def training(what: str, unit: str, value: float) -> dict[str, Any]:
+    return {"rows": [{"part": "act", "what": what, "unit": unit, "value": value}]}
 
 
-def test_a_row_that_was_left_out_is_not_compared(tmp_path: Path) -> None:
-    old = formats(tmp_path / "a.json", read=100, cached=900)
-    rows = [{"part": "rlds", "what": "cached", "value": None, "unit": "samples/s"}]
-    new = written(tmp_path / "b.json", {"rows": [*json.loads(old.read_text())["rows"][:1], *rows]})
-    assert compare(old, new) == ([], [], ["rows rlds, cached samples/s"], [], [])
+LEFT_OUT = {
+    "rows": [*formats(read=100)["rows"], {"part": "rlds", "what": "cached", "value": None, "unit": "samples/s"}]
+}
+SHARE = "GPU utilisation, from disk"
 
 
 @pytest.mark.parametrize(
-    ("row", "change"),
+    ("old", "new", "better", "worse", "missing"),
     [
-        ({"part": "act", "what": "step from disk", "unit": "ms"}, -0.5),
-        ({"part": "act", "what": "GPU utilisation, from disk", "unit": "%"}, 1.0),
-        ({"part": "act", "what": "waiting for data, from disk", "unit": "%"}, -0.5),
-        ({"part": "act", "what": "step from disk / on ready tensors", "unit": "x"}, -0.5),
-        ({"part": "small", "what": "TimelineLoader, from disk / first", "unit": "x"}, 1.0),
+        # A longer time and a lower rate are worse, and noise is neither.
+        (
+            result(fuse=10.0, resample=10.0, voxels=10.0),
+            result(fuse=12.0, resample=10.4, voxels=5.0),
+            {"rows voxels ours": 1.0},
+            {"rows fuse ours": 10 / 12 - 1},
+            [],
+        ),
+        ({"rows_per_s": 100}, {"rows_per_s": 50}, {}, {"rows_per_s": -0.5}, []),
+        # Rows are paired by their texts, and those of one part by their units.
+        (result(fuse=1.0), result(added=7.0, fuse=1.0), {}, {}, []),
+        (formats(read=100, cached=900), formats(read=50, cached=910), {}, {"rows rlds, read samples/s": -0.5}, []),
+        (formats(read=100, cached=900), LEFT_OUT, {}, {}, ["rows rlds, cached samples/s"]),
+        # Each figure of a training has its direction.
+        *(
+            (training(what, unit, 1.0), training(what, unit, 2.0), better, worse, [])
+            for what, unit, better, worse in (
+                ("step from disk", "ms", {}, {"rows act, step from disk ms": -0.5}),
+                (SHARE, "%", {f"rows act, {SHARE} %": 1.0}, {}),
+                ("waiting for data, from disk", "%", {}, {"rows act, waiting for data, from disk %": -0.5}),
+                ("step from disk / on ready tensors", "x", {}, {"rows act, step from disk / on ready tensors x": -0.5}),
+                ("TimelineLoader, from disk / first", "x", {"rows act, TimelineLoader, from disk / first x": 1.0}, {}),
+            )
+        ),
     ],
 )
-def test_each_figure_of_a_training_has_its_direction(tmp_path: Path, row: dict[str, str], change: float) -> None:
-    old, new = (written(tmp_path / f"{value}.json", {"rows": [{**row, "value": value}]}) for value in (1.0, 2.0))
-    better, worse, *_ = compare(old, new)
-    assert [each.change for each in better + worse] == [change]
+def test_figures_are_compared(
+    old: Any, new: Any, better: dict[str, float], worse: dict[str, float], missing: list[str], tmp_path: Path
+) -> None:
+    found = compare(written(tmp_path / "old.json", old), written(tmp_path / "new.json", new))
+    assert {each.name: each.change for each in found.better} == pytest.approx(better)
+    assert {each.name: each.change for each in found.worse} == pytest.approx(worse)
+    assert (found.missing, found.zero, found.machines) == (missing, [], [])
 
 
-def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
-    result(tmp_path / "old" / "tick.json", tick=1.0)
-    result(tmp_path / "new" / "tick.json", tick=2.0)
-    assert [each.name for each in compare(tmp_path / "old", tmp_path / "new")[1]] == ["tick: rows tick ours"]
+def test_folders_are_compared_by_the_names_of_files_whatever_folders_they_are_in(tmp_path: Path) -> None:
+    written(tmp_path / "suite" / "tick" / "tick.json", {"ms": 1.0})
+    written(tmp_path / "suite" / "tick" / "tick_trace.json", {"traceEvents": [{"ms": 7.0}]})
+    written(tmp_path / "recorded" / "tick.json", {"ms": 2.0})
+    (worse,) = compare(tmp_path / "suite", tmp_path / "recorded").worse
+    assert (worse.name, worse.old, worse.new) == ("tick: ms", 1.0, 2.0)
+    assert list(figures(tmp_path / "suite")) == ["tick: ms"]
 
 
 @pytest.mark.parametrize("name", ["vectors", "spatial", "tick", "roofline", "loading_on_gpu"])
@@ -118,7 +117,7 @@ def test_a_file_without_figures_is_refused(tmp_path: Path, content: str) -> None
 
 
 def test_the_command_exits_with_1_if_a_figure_is_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = result(tmp_path / "old.json", fuse=10.0), result(tmp_path / "new.json", fuse=20.0)
+    old, new = (written(tmp_path / f"{us}.json", result(fuse=us)) for us in (10.0, 20.0))
     with pytest.raises(SystemExit, match="1"):
         main(["compare", str(old), str(new)])
     printed = capsys.readouterr().out
@@ -128,23 +127,9 @@ def test_the_command_exits_with_1_if_a_figure_is_worse(tmp_path: Path, capsys: p
         main(["compare", str(new), str(old)])
 
 
-def test_folders_of_a_suite_and_of_recorded_results_are_compared_by_the_names_of_files(tmp_path: Path) -> None:
-    for folder, ms in (("suite/tick", 1.0), ("recorded", 2.0)):
-        (tmp_path / folder).mkdir(parents=True)
-        written(tmp_path / folder / "tick.json", {"ms": ms})
-    written(tmp_path / "suite" / "tick" / "tick_trace.json", {"traceEvents": [{"ms": 7.0}]})
-
-    (worse,) = compare(tmp_path / "suite", tmp_path / "recorded").worse
-
-    assert (worse.name, worse.old, worse.new) == ("tick: ms", 1.0, 2.0)
-    assert list(figures(tmp_path / "suite")) == ["tick: ms"]
-
-
 def test_another_machine_and_other_versions_are_named(tmp_path: Path) -> None:
-    old = written(tmp_path / "a.json", {"machine": {"gpu": "H200", "torch": "2.11", "date": "1", "load": 1}, "ms": 1.0})
-    new = written(tmp_path / "b.json", {"machine": {"gpu": "H100", "torch": "2.11", "date": "2", "load": 2}, "ms": 1.0})
-
-    found = compare(old, new)
-
+    machines = ({"gpu": "H200", "torch": "2.11", "date": "1"}, {"gpu": "H100", "torch": "2.11", "date": "2"})
+    files = [written(tmp_path / f"{m['gpu']}.json", {"machine": m, "ms": 1.0}) for m in machines]
+    found = compare(*files)
     assert found.machines == ["gpu H200 -> H100"]
     assert as_text(found, 0.05).startswith("another machine or version: gpu H200 -> H100\n")

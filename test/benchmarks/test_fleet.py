@@ -11,25 +11,18 @@ from benchmarks.fleet import Costs, end_of_linear, speedups
 COSTS = Costs(task_s=10.0, driver_s=0.001, merge_s=0.0)
 
 
-def test_workers_share_the_conversions_evenly() -> None:
+def test_workers_share_the_conversions_evenly_within_the_cores_of_one_machine() -> None:
     assert [COSTS.seconds(16, workers) for workers in (1, 2, 4, 16)] == [160.0, 80.0, 40.0, 10.0]
     assert COSTS.seconds(17, 16) == 20.0
+    assert [replace(COSTS, core_s=4.0).seconds(10, workers) for workers in (1, 2, 5)] == [100.0, 50.0, 40.0]
 
 
-def test_a_recording_waits_for_its_requests_and_its_bytes() -> None:
+def test_a_recording_waits_for_its_requests_and_its_bytes_and_all_for_the_driver_and_the_bucket() -> None:
     costs = replace(COSTS, requests=40, latency_s=0.025, read_bytes=900e6, written_bytes=100e6, worker_bytes_s=100e6)
     assert costs.recording_s == pytest.approx(10 + 1 + 10)
-
-
-def test_the_driver_and_the_bucket_bound_the_conversions() -> None:
     assert COSTS.seconds(100_000, 100_000) == pytest.approx(100.0)
     costs = replace(COSTS, read_bytes=1e9, bucket_bytes_s=10e9)
     assert costs.seconds(1000, 1000) == pytest.approx(100.0)
-
-
-def test_the_cores_of_one_machine_bound_its_workers() -> None:
-    costs = replace(COSTS, core_s=4.0)
-    assert [costs.seconds(10, workers) for workers in (1, 2, 5)] == [100.0, 50.0, 40.0]
 
 
 def test_the_merge_ends_what_is_linear() -> None:

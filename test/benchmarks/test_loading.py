@@ -26,24 +26,8 @@ from robocache_ros.datasets import (
     TimelineDataset,
 )
 
-ROUNDS = [
-    {
-        "ours, 0 workers": 10.0,
-        "ours, 2 workers": 30.0,
-        "peer a": 5.0,
-        "peer b": 10.0,
-        "nested loop": 1.0,
-        "bound: x": 99,
-    },
-    {
-        "ours, 0 workers": 10.0,
-        "ours, 2 workers": 30.0,
-        "peer a": 5.0,
-        "peer b": 6.0,
-        "nested loop": 2.0,
-        "bound: x": 99,
-    },
-]
+FASTEST = {"ours, 0 workers": 10.0, "ours, 2 workers": 30.0, "peer a": 5.0, "bound: x": 99}
+ROUNDS = [{**FASTEST, "peer b": 10.0, "nested loop": 1.0}, {**FASTEST, "peer b": 6.0, "nested loop": 2.0}]
 
 
 def test_the_best_forms_are_compared_within_each_round() -> None:
@@ -95,13 +79,8 @@ def test_datasets_that_were_measured_before_a_failure_are_written(
     assert "ours: 3 times peer" in (tmp_path / "out" / "loading.md").read_text(encoding="utf-8")
 
 
-# The trajectories of the benchmark: all ways to load them compute the same values.
-
-
-pytest.importorskip("h5py")
-
-
 def test_all_ways_to_load_a_trajectory_give_the_same_values(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
     path = tmp_path / "trajectories.hdf5"
     write_trajectories(path, 2)
     episode = TimelineDataset(Hdf5Trajectories(path), modalities=("proprio",))

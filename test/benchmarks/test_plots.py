@@ -25,39 +25,31 @@ def scaled(what: str, processes: int, rate: float, mode: str = "weak") -> dict[s
     return {**about, "processes": processes, "batch": 64, "samples_per_s": rate}
 
 
-def test_rows_that_are_times_or_rates_are_bars() -> None:
+def bars(*rows: dict[str, Any]) -> list[plots.Bar]:
+    """The bars of rows of one unit."""
+    (panel,) = plots.panels(rows)
+    return list(panel.bars)
+
+
+def test_rows_that_are_times_or_rates_are_bars_with_published_and_wanted_figures_as_marks() -> None:
     shown = plots.panels([row("a", 1.0, "ms"), row("b", None, "ms"), row("c", 9.0, "%"), row("d", 2.0, "s")])
-
     assert [(panel.unit, [bar.name for bar in panel.bars]) for panel in shown] == [("ms", ["a"]), ("s", ["d"])]
-
-
-def test_published_and_wanted_figures_are_marks() -> None:
-    ((bar,),) = [panel.bars for panel in plots.panels([row("step", 0.3, "ms", "1.56 ms", "0.22 ms")])]
-
+    (bar,) = bars(row("step", 0.3, "ms", "1.56 ms", "0.22 ms"))
     assert bar.marks == {"published": 1.56, "wanted": 0.22}
 
 
-def test_a_wanted_ratio_is_a_mark_at_so_many_times_the_other_row() -> None:
-    rows = [
+def test_a_wanted_ratio_is_a_mark_at_so_many_times_the_other_or_the_first_row_and_a_range_is_none() -> None:
+    ready, disk = bars(
         row("step on ready tensors", 20.0, "ms"),
         row("step from disk", 21.0, "ms"),
         row("step from disk / on ready tensors", 1.05, "x", wanted="1.01"),
-    ]
-
-    ((ready, disk),) = [panel.bars for panel in plots.panels(rows)]
-
+    )
     assert (ready.marks, disk.marks) == ({}, {"wanted": pytest.approx(20.2)})
-
-
-def test_a_wanted_ratio_to_the_first_row_is_a_mark_and_a_range_is_none() -> None:
-    rows = [
+    peer, ours = bars(
         row("DataLoader", 100.0, "samples/s"),
         row("TimelineLoader", 300.0, "samples/s"),
         row("TimelineLoader / first", 3.0, "x", "2 to 5", "5"),
-    ]
-
-    ((peer, ours),) = [panel.bars for panel in plots.panels(rows)]
-
+    )
     assert (peer.kind, ours.kind) == (PEER, OURS)
     assert ours.marks == {"wanted": 500.0}
 

@@ -31,10 +31,21 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Part]:
     return some
 
 
-def test_each_part_is_measured_failed_or_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
+def measure(out: Path, *parts: str, **options: Any) -> tuple[int, list[str], dict[str, Any]]:
+    """The exit status of a run, its lines, and what it found of each part."""
     lines: list[str] = []
-    assert run_suite(list(parts), tmp_path, lines.append) == 1
-    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    status = run_suite(list(parts), out, lines.append, **options)
+    return status, lines, parts_of(out)
+
+
+def parts_of(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "suite.json").read_text(encoding="utf-8"))["parts"]
+    return found
+
+
+def test_each_part_is_measured_failed_or_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
+    status, lines, found = measure(tmp_path, *parts)
+    assert status == 1
     assert {name: one["state"] for name, one in found.items()} == {
         "works": "measured", "fails": "failed", "lacks": "not run",
     }  # fmt: skip
@@ -60,17 +71,12 @@ def writes(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, text: str) 
 def test_the_page_contains_the_tables_and_plots_of_each_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     writes(monkeypatch, tmp_path / "works", "works.md", "# Some figures\n\n| a |\n")
     writes(monkeypatch, tmp_path / "works", "works.png", "")
-    run_suite(["works"], tmp_path, lambda _line: None)
+    measure(tmp_path, "works")
     page = (tmp_path / "suite.md").read_text(encoding="utf-8")
     assert "\n## Some figures\n\n| a |\n" in page
     assert "![works](works/works.png)" in page
     assert re.search(r"\nAll parts together: \d+ s, of at most 1,200 s\.\n", page)
     assert re.search(r"\n\| works \| measured \| [\d.]+ \| 120 \| ", page)
-
-
-def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match=r"bench: 'vector' is not a part; choose from training, scaling"):
-        run_suite(["vector"], tmp_path, lambda _line: None)
 
 
 def test_a_part_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(
@@ -80,10 +86,9 @@ def test_a_part_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(
     failure = suite._failure
     monkeypatch.setattr(suite, "_failure", lambda command, *about: failure(command[:6], *about))
     writes(monkeypatch, tmp_path / "waits", "half.md", "# Half of it\n")
-    run_suite(["waits"], tmp_path, lambda _line: None)
-    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
-    assert found["state"] == "failed"
-    assert "ended after 0 s" in found["reason"]
+    _, _, found = measure(tmp_path, "waits")
+    assert found["waits"]["state"] == "failed"
+    assert "ended after 0 s" in found["waits"]["reason"]
     assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
 
 
@@ -98,9 +103,9 @@ def test_what_was_measured_before_an_interruption_is_kept(
 
     monkeypatch.setattr(suite, "_failure", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_suite(list(parts), tmp_path, lambda _line: None)
+        measure(tmp_path, *parts)
 
-    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    found = parts_of(tmp_path)
     assert {name: one["state"] for name, one in found.items()} == {"works": "measured", "fails": "cut short"}
     assert found["fails"]["reason"] == "interrupted"
     assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
@@ -112,29 +117,34 @@ def test_without_matplotlib_a_part_is_measured_without_its_plot(
     monkeypatch.setitem(suite.NEEDS, "plots", (lambda: False, "matplotlib"))
     parts["works"] = Part(("this",), "nothing", plots=True)
 
-    assert run_suite(["works"], tmp_path, lambda _line: None) == 0
+    status, _, found = measure(tmp_path, "works")
 
-    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["works"]
-    assert (found["state"], found["reason"]) == ("measured", "no plot, which needs matplotlib")
+    assert (status, found["works"]["state"]) == (0, "measured")
+    assert found["works"]["reason"] == "no plot, which needs matplotlib"
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "problem"),
+    [
+        ("vector", "new", r"bench: 'vector' is not a part; choose from training, scaling"),
+        ("training", ".", "is not empty; give a new folder"),
+        ("training", "suite.json", r"(Not a directory|File exists); give another --out"),
+    ],
+)
+def test_an_unknown_part_and_a_folder_that_is_used_are_refused(
+    part: str, place: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "suite.json").write_text("{}")
+    with pytest.raises(RoboCacheError, match=problem):
+        run_suite([part], tmp_path / place, lambda _line: None)
 
 
 @pytest.mark.usefixtures("parts")
-def test_results_are_not_written_among_those_of_another_run(tmp_path: Path) -> None:
-    run_suite(["works"], tmp_path / "out", lambda _line: None)
-
-    with pytest.raises(RoboCacheError, match="is not empty; give a new folder"):
-        run_suite(["works"], tmp_path / "out", lambda _line: None)
-    with pytest.raises(RoboCacheError, match=r"(Not a directory|File exists); give another --out"):
-        run_suite(["works"], tmp_path / "out" / "suite.json", lambda _line: None)
-
-
-def test_without_time_left_parts_are_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
-    lines: list[str] = []
-    assert run_suite(["works", "lacks"], tmp_path, lines.append, budget_s=1.0) == 0
-    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+def test_without_time_left_parts_are_not_run(tmp_path: Path) -> None:
+    status, lines, found = measure(tmp_path, "works", "lacks", budget_s=1.0)
+    assert (status, len(lines)) == (0, 2)
     assert found["works"]["reason"] == "the 1 s are over; run it alone, or with a larger --budget-s"
     assert found["lacks"]["reason"] == "needs a GPU"
-    assert len(lines) == 2
 
 
 def test_the_machine_is_described_and_its_work_is_counted() -> None:
@@ -158,12 +168,17 @@ def test_the_limits_of_the_parts_are_within_the_budget() -> None:
     assert sum(separate) <= suite.BUDGET_S
 
 
-def test_the_command_names_what_a_part_needs(
+def test_the_command_names_what_a_part_needs_and_a_quick_training_needs_no_gpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(suite.NEEDS, "GPU", (lambda: False, "a GPU"))
+    for need, there, text in (("GPU", False, "a GPU"), ("GPUs", False, "two GPUs"), ("datasets", True, "")):
+        monkeypatch.setitem(suite.NEEDS, need, (lambda there=there: there, text))
     assert main(["vectors"]) == 2
     assert "benchmarks: vectors: needs a GPU" in capsys.readouterr().err
+    for name, need in (("training", "a GPU"), ("scaling", "two GPUs")):
+        assert str(PARTS[name].missing()).endswith(need)
+        assert PARTS[name].missing(quick=True) is None
+    assert PARTS["vectors"].missing(quick=True) == "a GPU"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile
@@ -203,13 +218,3 @@ def test_a_mistake_in_a_part_is_one_line(code: str, lines: str, tmp_path: Path) 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"benchmarks: works: {lines}")
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", ["training", "scaling"])
-def test_a_quick_run_of_a_training_needs_no_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NEEDS, "GPU", (lambda: False, "a GPU"))
-    monkeypatch.setitem(NEEDS, "GPUs", (lambda: False, "two GPUs"))
-    monkeypatch.setitem(NEEDS, "datasets", (lambda: True, ""))
-    assert str(PARTS[name].missing()).endswith(("a GPU", "two GPUs"))
-    assert PARTS[name].missing(quick=True) is None
-    assert PARTS["vectors"].missing(quick=True) == "a GPU"

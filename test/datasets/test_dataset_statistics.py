@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +24,21 @@ from robocache_ros.datasets import (
 )
 from robocache_ros.errors import RoboCacheError
 from test import forked
-from test.datasets.conftest import STEPS, episode, write_tfds
+from test.datasets.small import episode, write_tfds
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A dataset of one episode."""
+    return write_tfds(tmp_path / "d", [episode(3)])
+
+
+def stored(folder: Path) -> list[Path]:
+    return list(folder.glob("robocache_statistics_*.json"))
 
 
 def test_statistics_are_those_of_all_ticks(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), episode(4, 7.0)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3), episode(4, 7.0)]))
     found = dataset_statistics(dataset)
     for key in ("proprio", "actions"):
         values = np.concatenate([dataset[k][key].numpy() for k in range(2)]).astype(np.float64)
@@ -37,40 +48,30 @@ def test_statistics_are_those_of_all_ticks(tmp_path: Path) -> None:
         assert found[key]["count"] == [len(values)]
 
 
-def test_statistics_are_read_the_second_time(tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
-    first = dataset_statistics(RTXDataset(folder))
-    stored = list(folder.glob("robocache_statistics_*.json"))
-    stored[0].write_text(stored[0].read_text().replace('"count": [', '"count": [1'))
-    again = dataset_statistics(RTXDataset(folder, window=Window()))
-    assert len(stored) == 1
-    assert again["proprio"]["count"] == [int(f"1{first['proprio']['count'][0]}")]
-
-
-def test_statistics_are_read_after_the_class_of_the_source_has_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_statistics_are_read_the_second_time_also_after_their_source_has_moved_and_replaced_if_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
-    source = type(RTXDataset(folder).source)
     first = dataset_statistics(RTXDataset(folder))
-    monkeypatch.setattr(source, "__module__", "robocache_ros.elsewhere")
-    assert dataset_statistics(RTXDataset(folder)) == first
-    assert len(list(folder.glob("robocache_statistics_*.json"))) == 1
+    (file,) = stored(folder)
+    whole = file.read_text()
+    file.write_text(whole.replace('"count": [', '"count": [1'))
+    monkeypatch.setattr(type(RTXDataset(folder).source), "__module__", "robocache_ros.elsewhere")
+    again = dataset_statistics(RTXDataset(folder, window=Window()))
+    assert again["proprio"]["count"] == [int(f"1{first['proprio']['count'][0]}")]
+    file.write_text(whole[:-9])
+    assert dataset_statistics(RTXDataset(folder)) == first == json.loads(file.read_text())
+    assert stored(folder) == [file]
 
 
-@pytest.mark.parametrize("change", ["rate", "align", "file"])
-def test_statistics_are_computed_again_after_a_change(change: str, tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+@pytest.mark.parametrize(
+    "options", [{"target_hz": 40}, {"align": {"proprio": "hold"}}, {}], ids=["rate", "align", "file"]
+)
+def test_statistics_are_computed_again_after_a_change(options: dict[str, Any], folder: Path) -> None:
     dataset_statistics(RTXDataset(folder))
-    if change == "file":
-        file = next(folder.glob("*.tfrecord*"))
-        os.utime(file, ns=(0, 0))
-    dataset_statistics(
-        RTXDataset(
-            folder, target_hz=40 if change == "rate" else 50, align={"proprio": "hold"} if change == "align" else None
-        )
-    )
-    assert len(list(folder.glob("robocache_statistics_*.json"))) == 2
+    if not options:
+        os.utime(next(folder.glob("*.tfrecord*")), ns=(0, 0))
+    dataset_statistics(RTXDataset(folder, **options))
+    assert len(stored(folder)) == 2
 
 
 def test_masks_of_a_file_have_statistics_of_their_own(real: Path, tmp_path: Path) -> None:
@@ -80,28 +81,26 @@ def test_masks_of_a_file_have_statistics_of_their_own(real: Path, tmp_path: Path
     assert found[0] != found[1]
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]))
+def test_a_folder_that_cannot_be_written_is_a_warning(folder: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="statistics are not stored"):
-        assert dataset_statistics(dataset, tmp_path / "missing")["proprio"]["count"] == [21]
+        assert dataset_statistics(RTXDataset(folder), tmp_path / "missing")["proprio"]["count"] == [21]
 
 
 def test_a_dataset_that_cannot_be_written_has_its_statistics_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROBOCACHE_CACHE_DIR", str(tmp_path / "cache"))
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
     first = dataset_statistics(RTXDataset(folder))
-    (stored,) = folder.glob("robocache_statistics_*.json")
-    stored.unlink()
-    stored.mkdir()  # also root cannot write a file of this name
+    (file,) = stored(folder)
+    file.unlink()
+    file.mkdir()  # also root cannot write a file of this name
     again = dataset_statistics(RTXDataset(folder))
-    assert again == first == json.loads((tmp_path / "cache" / "statistics" / stored.name).read_text())
+    assert again == first == json.loads((tmp_path / "cache" / "statistics" / file.name).read_text())
 
 
 def test_the_number_of_processes_does_not_change_a_bit(tmp_path: Path) -> None:
     episodes = [episode(2 + k % 3, 0.1 * k) for k in range(11)]
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, episodes, shards=3))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", episodes, shards=3))
     found = []
     for workers in (0, 2):
         (tmp_path / str(workers)).mkdir()
@@ -150,14 +149,6 @@ def test_an_ended_process_leaves_none_running(tmp_path: Path, number: signal.Sig
                 os.kill(pid, 0)
 
 
-def test_a_damaged_file_of_statistics_is_replaced(tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
-    first = dataset_statistics(RTXDataset(folder))
-    (stored,) = folder.glob("robocache_statistics_*.json")
-    stored.write_text(stored.read_text()[:-9])
-    assert dataset_statistics(RTXDataset(folder)) == first == json.loads(stored.read_text())
-
-
 def test_invalid_ticks_do_not_count(exported: Callable[[str], Path]) -> None:
     dataset = LeRobotTimelineDataset(exported("image") / "lerobot", ("proprio",))
     parts, masks = [], []
@@ -179,8 +170,8 @@ def test_invalid_ticks_do_not_count(exported: Callable[[str], Path]) -> None:
 def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) -> None:
     nan = episode(3)
     nan["observation/state"][1, 0] = np.nan
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), nan]))
-    separate = RTXDataset(write_tfds(tmp_path / "e", STEPS, [episode(3)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(3), nan]))
+    separate = RTXDataset(write_tfds(tmp_path / "e", [episode(3)]))
     with pytest.raises(DatasetError, match=r"record 1: .* not finite"):
         dataset_statistics(dataset)
     with pytest.warns(UserWarning, match=r"statistics: without 1 episodes that cannot be read, the first: .*record 1"):
@@ -189,16 +180,15 @@ def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) ->
 
 
 def test_a_loader_normalises_by_the_statistics_of_its_dataset(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(5), episode(4, 7.0)]))
+    dataset = RTXDataset(write_tfds(tmp_path / "d", [episode(5), episode(4, 7.0)]))
     batches = list(TimelineLoader(dataset, 1, statistics="auto"))
     for key in ("proprio", "actions"):
         values = np.concatenate([batch[key][0] for batch in batches])
         assert np.allclose(values.mean(axis=0), 0, atol=1e-5)  # float32
         assert np.allclose(values.std(axis=0), 1, atol=1e-5)
-    assert len(list((tmp_path / "d").glob("robocache_statistics_*.json"))) == 1
+    assert len(stored(tmp_path / "d")) == 1
 
 
-def test_other_words_for_statistics_are_refused(tmp_path: Path) -> None:
-    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]))
+def test_other_words_for_statistics_are_refused(folder: Path) -> None:
     with pytest.raises(RoboCacheError, match="statistics: 'all' for a RTXDataset; 'auto' is for"):
-        TimelineLoader(dataset, 1, statistics="all")
+        TimelineLoader(RTXDataset(folder), 1, statistics="all")

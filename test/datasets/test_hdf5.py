@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -19,160 +18,80 @@ from robocache_ros.datasets import (
     TimelineLoader,
     Window,
 )
-
-LIFT = "robomimic_lift/lift_two_demos.hdf5"
-
-
-def write_demos(path: Path, lengths: tuple[int, ...] = (5, 1), env: dict[str, Any] | None = None) -> Path:
-    """Write a file as robomimic does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with h5py.File(path, "w") as file:
-        data = file.create_group("data")
-        data.attrs["env_args"] = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": env or {}})
-        for index, length in enumerate(lengths):
-            demo = data.create_group(f"demo_{index}")
-            demo["actions"] = np.full((length, 2), index, np.float64)
-            demo["obs/eef_pos"] = np.arange(length * 3, dtype=np.float64).reshape(length, 3)
-        file["mask/train"] = np.array(["demo_1"], "S")
-    return path
-
-
-def test_images_are_those_of_the_real_file(real: Path) -> None:
-    dataset = RoboMimicDataset(real / LIFT, obs_modality="image", target_hz=20)
-    with h5py.File(real / LIFT) as file:
-        obs = file["data/demo_0/obs"]
-        wanted = np.stack([obs["agentview_image"][()], obs["robot0_eye_in_hand_image"][()]], axis=1)
-    assert np.array_equal(dataset[0]["vision"], wanted)
-
-
-def test_quaternions_stay_of_unit_length(real: Path) -> None:
-    dataset = RoboMimicDataset(real / LIFT, obs_keys=["robot0_eef_quat"])
-    assert (dataset[0]["proprio"].double().norm(dim=1) - 1).abs().max() < 1e-6  # float32, rounded a few times
-
-
-def test_an_unknown_mask_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"no test in .*; there are: train"):
-        RoboMimicDataset(write_demos(tmp_path / "a.hdf5"), mask="test")
+from test.datasets.small import robomimic_demo, write_robomimic
 
 
 def test_the_rate_is_that_of_the_file(tmp_path: Path) -> None:
-    dataset = RoboMimicDataset(write_demos(tmp_path / "a.hdf5", env={"control_freq": 10}))
-    assert dataset[0]["length"] == 21
+    path = write_robomimic(tmp_path, lengths=(5, 1), control_freq=10)
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1/rewards"]
+    first, second = RoboMimicDataset(path)[0], RoboMimicDataset(path)[1]
+    assert (first["length"], second["length"]) == (21, 1)
+    assert ("rewards" in first, "rewards" in second) == (True, False)
 
 
 def test_tasks_are_files(tmp_path: Path) -> None:
-    write_demos(tmp_path / "lift.hdf5")
-    write_demos(tmp_path / "can" / "ph" / "low_dim_v141.hdf5")
+    for name in ("lift.hdf5", "can/ph/low_dim_v141.hdf5", "square/image.hdf5", "tool_hang_two_demos.hdf5"):
+        write_robomimic(tmp_path, lengths=(1, 1), name=name)
     assert len(RoboMimicDataset(tmp_path, tasks=["lift", "can"])) == 4
+    for task in ("square", "tool_hang"):  # the only file of a task is used whatever its name is
+        assert len(RoboMimicDataset(tmp_path, tasks=[task])) == 2
+    with pytest.raises(DatasetError, match="0 files of transport"):
+        RoboMimicDataset(tmp_path, tasks=["transport"])
 
 
-@pytest.mark.parametrize("name", ["lift_two_demos.hdf5", "lift/image.hdf5"])
-def test_the_only_file_of_a_task_is_used_whatever_its_name(tmp_path: Path, name: str) -> None:
-    write_demos(tmp_path / name)
-    write_demos(tmp_path / "can.hdf5")
-    assert len(RoboMimicDataset(tmp_path, tasks=["lift"])) == 2
-
-
-def test_a_task_without_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="0 files of square"):
-        RoboMimicDataset(tmp_path, tasks=["square"])
-
-
-def test_a_demonstration_of_one_step_is_one_tick(tmp_path: Path) -> None:
-    sample = RoboMimicDataset(write_demos(tmp_path / "a.hdf5"))[1]
-    assert (sample["length"], sample["proprio"].shape) == (1, (1, 3))
-
-
-def test_an_observation_of_another_length_is_refused(tmp_path: Path) -> None:
-    path = write_demos(tmp_path / "a.hdf5")
+@pytest.mark.parametrize(
+    ("shape", "problem"),
+    [
+        ((3, 1), "demo_0: more: 3 values for 6 steps"),
+        ((6, 10**11), "demo_0: more: 4,800,000,000,000 bytes"),  # takes no space in the file
+    ],
+)
+def test_an_observation_of_another_length_or_a_huge_one_is_refused(
+    shape: tuple[int, int], problem: str, tmp_path: Path
+) -> None:
+    path = write_robomimic(tmp_path)
     with h5py.File(path, "a") as file:
-        file["data/demo_0/obs/short"] = np.zeros((3, 1))
-    with pytest.raises(DatasetError, match="demo_0: short: 3 values for 5 steps"):
+        file["data/demo_0/obs"].create_dataset("more", shape, "f8", chunks=(1, min(shape[1], 1024)))
+    with pytest.raises(DatasetError, match=problem):
         RoboMimicDataset(path)[0]
 
 
-def test_an_array_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
-    path = write_demos(tmp_path / "a.hdf5")
-    with h5py.File(path, "a") as file:  # takes no space in the file
-        file["data/demo_0/obs"].create_dataset("huge", (5, 10**11), "f8", chunks=(1, 1024))
-    with pytest.raises(DatasetError, match="demo_0: huge: 4,000,000,000,000 bytes"):
-        RoboMimicDataset(path)[0]
-
-
-# Files written with h5py as robomimic's scripts write them, read value by value.
-
-LENGTHS = {"demo_0": 6, "demo_1": 1, "demo_2": 4, "demo_10": 3}
-OBSERVATIONS = ("object", "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")  # alphabetical
-WIDTHS = (10, 3, 4, 2)
-
-
-def contents() -> dict[str, dict[str, Any]]:
-    rng = np.random.default_rng(0)
-    demos: dict[str, dict[str, Any]] = {}
-    for name, length in LENGTHS.items():
-        obs = {key: rng.normal(size=(length, width)) for key, width in zip(OBSERVATIONS, WIDTHS, strict=True)}
-        obs["robot0_eef_quat"] /= np.linalg.norm(obs["robot0_eef_quat"], axis=1, keepdims=True)
-        obs["agentview_image"] = rng.integers(0, 256, (length, 20, 24, 3), np.uint8)
-        obs["agentview_depth"] = rng.random((length, 20, 24, 1), np.float32)
-        rewards = np.zeros(length)
-        rewards[-1] = 1.0
-        demos[name] = {"obs": obs, "actions": rng.uniform(-1, 1, (length, 7)), "rewards": rewards}
-    return demos
-
-
-def write(path: Path, *, compressed: bool) -> dict[str, dict[str, Any]]:
-    demos = contents()
-    options = {"compression": "gzip"} if compressed else {}
-    with h5py.File(path, "w") as file:
-        data = file.create_group("data")
-        for name, demo in demos.items():
-            group, length = data.create_group(name), len(demo["actions"])
-            group.create_dataset("actions", data=demo["actions"])
-            group.create_dataset("states", data=np.zeros((length, 32)))
-            group.create_dataset("rewards", data=demo["rewards"])
-            group.create_dataset("dones", data=demo["rewards"].astype(int))
-            for key, values in demo["obs"].items():
-                group.create_dataset(f"obs/{key}", data=values, **options)
-                following = np.concatenate([values[1:], values[-1:]])
-                group.create_dataset(f"next_obs/{key}", data=following, **options)
-            group.attrs["model_file"] = "<mujoco/>"
-            group.attrs["num_samples"] = length
-        data.attrs["total"] = sum(LENGTHS.values())
-        env = {"env_name": "Lift", "type": 1, "env_version": "1.4.1", "env_kwargs": {"control_freq": 20}}
-        data.attrs["env_args"] = json.dumps(env, indent=4)
-        file["mask/train"] = np.array(["demo_0", "demo_10", "demo_2"], dtype="S")
-        file["mask/valid"] = np.array(["demo_1"], dtype="S")
-    return demos
+LENGTHS = (6, 1, 4, *(1,) * 7, 3)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_every_value_is_the_written_one(compressed: bool, tmp_path: Path) -> None:
-    demos = write(tmp_path / "lift.hdf5", compressed=compressed)
-    dataset = RoboMimicDataset(tmp_path / "lift.hdf5", obs_modality="image", target_hz=20)
+    path = write_robomimic(tmp_path, compressed=compressed, lengths=LENGTHS)
+    dataset = RoboMimicDataset(path, obs_modality="image", target_hz=20)
     assert len(dataset) == len(LENGTHS)
-    for sample, demo in zip((dataset[index] for index in range(len(dataset))), demos.values(), strict=True):
-        wanted = np.concatenate([demo["obs"][key] for key in OBSERVATIONS], axis=1).astype(np.float32)
+    for number, length in enumerate(LENGTHS):  # in the order of the numbers, with columns in that of the alphabet
+        sample, demo = dataset[number], robomimic_demo(number, length)
+        wanted = np.concatenate([demo["obs/gripper"], demo["obs/state"]], axis=1).astype(np.float32)
         assert np.array_equal(sample["proprio"], wanted)
         assert np.array_equal(sample["actions"], demo["actions"].astype(np.float32))
         assert np.array_equal(sample["rewards"], demo["rewards"].astype(np.float32))
-        assert np.array_equal(sample["vision"][:, 0], demo["obs"]["agentview_image"])
+        assert np.array_equal(sample["vision"][:, 0], demo["obs/front_image"])
         assert (sample["valid"] == 1).all()
 
 
-@pytest.mark.parametrize(("mask", "names"), [("train", ["demo_0", "demo_2", "demo_10"]), ("valid", ["demo_1"])])
-def test_masks_select_demonstrations_in_the_order_of_their_numbers(mask: str, names: list[str], tmp_path: Path) -> None:
-    demos = write(tmp_path / "lift.hdf5", compressed=True)
-    dataset = RoboMimicDataset(tmp_path / "lift.hdf5", mask=mask, target_hz=20)
-    assert len(dataset) == len(names)
-    for index, name in enumerate(names):
-        assert np.array_equal(dataset[index]["actions"], demos[name]["actions"].astype(np.float32))
+def test_masks_select_demonstrations_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    masks = {"train": (0, 10, 2), "valid": (1,)}
+    path = write_robomimic(tmp_path, lengths=LENGTHS, masks=masks)
+    for mask, numbers in masks.items():
+        dataset = RoboMimicDataset(path, mask=mask, target_hz=20)
+        assert len(dataset) == len(numbers)
+        for index, number in enumerate(sorted(numbers)):
+            wanted = robomimic_demo(number, LENGTHS[number])["actions"].astype(np.float32)
+            assert np.array_equal(dataset[index]["actions"], wanted)
+    with pytest.raises(DatasetError, match=r"no test in .*; there are: train, valid"):
+        RoboMimicDataset(path, mask="test")
 
 
 def test_chosen_observations_have_the_order_in_which_they_were_chosen(tmp_path: Path) -> None:
-    demos = write(tmp_path / "lift.hdf5", compressed=True)
-    keys = ["robot0_gripper_qpos", "object"]
-    sample = RoboMimicDataset(tmp_path / "lift.hdf5", obs_keys=keys, target_hz=20)[0]
-    wanted = np.concatenate([demos["demo_0"]["obs"][key] for key in keys], axis=1).astype(np.float32)
+    sample = RoboMimicDataset(write_robomimic(tmp_path), obs_keys=["state", "gripper"], target_hz=20)[0]
+    demo = robomimic_demo(0)
+    wanted = np.concatenate([demo["obs/state"], demo["obs/gripper"]], axis=1).astype(np.float32)
     assert np.array_equal(sample["proprio"], wanted)
 
 

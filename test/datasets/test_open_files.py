@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -31,7 +30,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats import images
 from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.read import all_finite, numbers
-from test.fuzz.datasets import write_rlds
+from test.datasets.small import STEPS, InMemory, write_hdf5, write_rlds, write_video
 
 # Videos that stay open between reads.
 
@@ -41,16 +40,8 @@ FRAMES, FPS = 90, 30
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A video whose frames become brighter, with a key frame every 30 frames."""
-    path = tmp_path_factory.mktemp("video") / "video.mp4"
-    with av.open(str(path), "w") as container:
-        stream: Any = container.add_stream("mpeg4", rate=FPS)
-        stream.width = stream.height = 32
-        stream.gop_size = 30
-        for index in range(FRAMES):
-            frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), 20 + 2 * index, np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+    images = np.stack([np.full((32, 32, 3), 20 + 2 * index, np.uint8) for index in range(FRAMES)])
+    return write_video(tmp_path_factory.mktemp("video") / "video.mp4", images, FPS, gop=30)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +88,6 @@ def test_a_row_without_a_frame_is_named_and_other_rows_can_be_read(video: Path) 
 
 # Episodes in mapped files are read and checked once in each process.
 
-h5py = pytest.importorskip("h5py")
-
-
-def write_values(path: Path, **storage: str) -> Path:
-    with h5py.File(path, "w") as file:
-        for number in range(3):
-            values = np.arange(20, dtype=np.float32).reshape(10, 2) + number
-            file.create_dataset(f"run_{number}/joints/values", data=values, **storage)
-            file[f"run_{number}/joints/stamps_ns"] = np.arange(10) * 20_000_000
-    return path
-
 
 class CountedReads(Hdf5Trajectories):
     def __init__(self, path: Path) -> None:
@@ -119,67 +99,44 @@ class CountedReads(Hdf5Trajectories):
         return super().read(index)
 
 
-def read_in_turn(source: CountedReads) -> list[int]:
-    """How often each episode is read if windows of all of them take turns."""
+@pytest.mark.parametrize(("storage", "reads"), [({}, 1), ({"compression": "gzip"}, 3)])
+def test_a_mapped_episode_is_read_once_and_one_that_takes_memory_when_it_is_its_turn(
+    storage: dict[str, str], reads: int, tmp_path: Path
+) -> None:
+    source = CountedReads(write_hdf5(tmp_path, **storage))
     dataset = TimelineDataset(source, window=Window())
     for _ in range(3):
-        for episode in range(3):
-            dataset.unaligned(10 * episode)
-    return [source.reads[episode] for episode in range(3)]
+        for number in (0, STEPS):
+            dataset.unaligned(number)
+    assert source.reads == {0: reads, 1: reads}
 
 
-def test_a_mapped_episode_is_read_once(tmp_path: Path) -> None:
-    assert read_in_turn(CountedReads(write_values(tmp_path / "a.hdf5"))) == [1, 1, 1]
-
-
-def test_an_episode_that_takes_memory_is_kept_until_the_next_one_is_read(tmp_path: Path) -> None:
-    assert read_in_turn(CountedReads(write_values(tmp_path / "a.hdf5", compression="gzip"))) == [3, 3, 3]
-
-
-def test_the_number_of_kept_episodes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_dataset, "MAX_EPISODES", 2)
-    source, kept = Hdf5Trajectories(write_values(tmp_path / "a.hdf5")), EpisodeCache()
-    for index in range(3):
-        kept.put(index, source.read(index))
-    assert [kept.get(index) is not None for index in range(3)] == [False, True, True]
-
-
-def test_the_number_of_files_that_stay_open_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_dataset, "MAX_FILES", 2)
-    kept = EpisodeCache()
-    for index in range(3):
-        kept.put(index, Hdf5Trajectories(write_values(tmp_path / f"{index}.hdf5")).read(index))
-    assert [kept.get(index) is not None for index in range(3)] == [False, False, True]
-
-
-class OneNumber:
-    """Episodes in memory, the second of which has a number that is not finite at its end."""
-
-    def __len__(self) -> int:
-        return 2
-
-    def read(self, index: int) -> SourceEpisode:
-        stamps, values = np.arange(4) * 20_000_000, np.zeros((4, 1), np.float32)
-        values[3] = np.nan if index else 0
-        return SourceEpisode({"joints": Stream("joints", stamps, values, True)}, "", "memory", "memory")
-
-    def span_ns(self, index: int) -> tuple[int, int]:
-        return self.read(index).span_ns()
+@pytest.mark.parametrize(
+    ("limit", "same_file", "kept_ones"),
+    [("MAX_EPISODES", True, [False, True, True]), ("MAX_FILES", False, [False, False, True])],
+)
+def test_the_numbers_of_kept_episodes_and_of_files_that_stay_open_are_limited(
+    limit: str, same_file: bool, kept_ones: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_dataset, limit, 2)
+    kept, paths = EpisodeCache(), [write_hdf5(tmp_path / str(number)) for number in range(3)]
+    for number in range(3):
+        kept.put(number, Hdf5Trajectories(paths[0 if same_file else number]).read(number % 2))
+    assert [kept.get(number) is not None for number in range(3)] == kept_ones
 
 
 def test_each_window_of_an_episode_with_nan_is_refused() -> None:
-    dataset = TimelineDataset(OneNumber(), window=Window())
-    loader = TimelineLoader(dataset, 1, on_error="skip", options=LoaderOptions(align_on="device"))
+    stamps, values = np.arange(4) * 20_000_000, np.zeros((2, 4, 1), np.float32)
+    values[1, 3] = np.nan
+    source = InMemory(*([Stream("joints", stamps, each, True)] for each in values))
+    dataset, options = TimelineDataset(source, window=Window()), LoaderOptions(align_on="device")
+    loader = TimelineLoader(dataset, 1, on_error="skip", options=options)
     assert [batch["index"].tolist() for batch in loader] == [[0], [1], [2], [3]]
     assert loader.skipped_samples == dict.fromkeys(
         range(4, 8), "joints: row 3, column 0 is not finite; repair the data, or use on_error='skip'"
     )
-
-
-def test_nan_is_named_with_its_sample() -> None:
-    dataset = TimelineDataset(OneNumber(), window=Window())
     with pytest.raises(RoboCacheError, match="sample 4: joints: row 3, column 0 is not finite"):
-        list(TimelineLoader(dataset, 1, options=LoaderOptions(align_on="device")))
+        list(TimelineLoader(dataset, 1, options=options))
 
 
 # Numbers of datasets are checked for NaN and infinite values.

@@ -89,18 +89,28 @@ def test_every_value_and_pixel_of_bridge(real: Path) -> None:
 
 @pytest.mark.parametrize("demo", [0, 1])
 def test_every_value_of_robomimic(real: Path, demo: int) -> None:
-    dataset = RoboMimicDataset(real / LIFT, target_hz=20)
+    dataset = RoboMimicDataset(real / LIFT, obs_modality="image", target_hz=20)
     with h5py.File(real / LIFT) as file:
         group = file[f"data/demo_{demo}"]
+        cameras = [name for name in ("agentview_image", "robot0_eye_in_hand_image") if name in group["obs"]]
+        images = [group["obs"][camera][()] for camera in cameras]
         vectors = {key: stored[()] for key, stored in group["obs"].items() if stored.ndim == 2}
         actions, rewards = group["actions"][()], group["rewards"][()]
     sample, streams = dataset[demo], dataset.source.read(demo).streams
-    assert {name for name, each in streams.items() if each.role == "observation"} == set(vectors)
+    named = {name for name, each in streams.items() if each.role == "observation" and not each.is_image}
+    assert named == set(vectors)
+    assert bool(images) == (demo == 0)  # the other one was recorded without its images
+    assert not images or np.array_equal(sample["vision"], np.stack(images, axis=1))
     for name, values in vectors.items():
         assert np.array_equal(streams[name].values, values.astype(np.float32)), name
     assert np.array_equal(sample["proprio"], np.concatenate([vectors[k] for k in sorted(vectors)], 1, dtype=np.float32))
     assert np.array_equal(sample["actions"], actions.astype(np.float32))
     assert np.array_equal(sample["rewards"], rewards.astype(np.float32))
+
+
+def test_quaternions_of_robomimic_stay_of_unit_length_between_steps(real: Path) -> None:
+    dataset = RoboMimicDataset(real / LIFT, obs_keys=["robot0_eef_quat"])
+    assert (dataset[0]["proprio"].double().norm(dim=1) - 1).abs().max() < 1e-6  # float32, rounded a few times
 
 
 @pytest.mark.parametrize("episodes", [1, pytest.param(None, marks=pytest.mark.slow)], ids=["first", "all"])
@@ -114,6 +124,7 @@ def test_every_value_and_pixel_of_so101(real: Path, episodes: int | None) -> Non
             sample, mine = dataset[index], np.flatnonzero(owners == index)
             for key, name in (("proprio", "observation.state"), ("actions", "action")):
                 assert np.array_equal(sample[key], np.array([rows[name][row] for row in mine], np.float32))
-            assert len(sample["vision"]) == len(mine)
+            assert len(sample["vision"]) == sample["length"] == len(mine)
+            assert sample["language"] == "pick and place"
             for image in sample["vision"][:, 0]:
                 assert np.array_equal(image, next(frames).to_ndarray(format="rgb24"))

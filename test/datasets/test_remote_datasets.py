@@ -12,14 +12,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from robocache_ros.datasets import (
     CALVINDataset,
     DatasetError,
-    LeRobotTimelineDataset,
     RoboMimicDataset,
     RTXDataset,
     TimelineDataset,
@@ -31,7 +29,7 @@ from robocache_ros.datasets.public_datasets import dataset_path
 from robocache_ros.storage.errors import RemoteError
 from robocache_ros.storage.paths import RemotePath
 from test import forked
-from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
+from test.datasets.small import episode, write_calvin, write_tfds
 
 fsspec = pytest.importorskip("fsspec", reason="needs the `remote` extra")
 
@@ -82,23 +80,16 @@ def _equal(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "media"), [*((name, "image") for name in FORMATS), ("lerobot", "video"), ("lerobot21", "video")]
+)
 def test_every_export_is_read_from_a_url(
-    name: str, exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+    name: str, media: str, exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
 ) -> None:
     options = {"obs_modality": "image"} if name == "robomimic" else {}
-    path = exported("image") / name
+    path = exported(media) / name
     remote = open_dataset(name, memory(path), cache_dir=tmp_path, **options)
     assert same(remote, open_dataset(name, path, **options))
-
-
-@pytest.mark.parametrize("name", ["lerobot", "lerobot21"])
-def test_videos_are_read_from_a_url(
-    name: str, exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
-) -> None:
-    path = exported("video") / name
-    remote = open_dataset(name, memory(path), cache_dir=tmp_path)
-    assert same(remote, open_dataset(name, path))
 
 
 def test_names_that_leave_a_dataset_at_a_url_are_refused(
@@ -114,19 +105,18 @@ def test_names_that_leave_a_dataset_at_a_url_are_refused(
             open_dataset("lerobot", f"{url}{'/' * number}", cache_dir=tmp_path / str(number))[0]
 
 
-def test_calvin_is_read_from_a_url(memory: Callable[[Path], str], tmp_path: Path) -> None:
-    annotations: Any = {
-        "language": {"ann": ["open it"], "task": ["open_drawer"], "emb": np.zeros((1, 3))},
-        "info": {"indx": [(101, 104)]},
-    }
-    write_calvin(tmp_path / "calvin" / "training", annotations=annotations)
-    remote = CALVINDataset(memory(tmp_path / "calvin"), cache_dir=tmp_path / "cache")
+@pytest.mark.parametrize("steps", [None, 4], ids=["cached", "small cache"])
+def test_calvin_is_read_from_a_url(steps: int | None, memory: Callable[[Path], str], tmp_path: Path) -> None:
+    split = write_calvin(tmp_path / "calvin" / "training")
+    size = (split / "episode_0000000.npz").stat().st_size
+    options = {"cache_bytes": steps * size} if steps else {}
+    remote = CALVINDataset(memory(tmp_path / "calvin"), cache_dir=tmp_path / "cache", **options)
     assert same(remote, CALVINDataset(tmp_path / "calvin"))
 
 
 def test_a_folder_of_several_datasets_is_read_from_a_url(memory: Callable[[Path], str], tmp_path: Path) -> None:
     for name in ("bridge", "taco_play"):
-        write_tfds(tmp_path / "rtx" / name / "1.0.0", STEPS, [episode(4), episode(3)], name=name, shards=2)
+        write_tfds(tmp_path / "rtx" / name / "1.0.0", [episode(4), episode(3)], name=name, shards=2)
     remote = RTXDataset(memory(tmp_path / "rtx"), cache_dir=tmp_path / "cache")
     assert same(remote, RTXDataset(tmp_path / "rtx"))
 
@@ -141,12 +131,6 @@ def test_tasks_of_robomimic_are_found_at_a_url(
     assert same(remote, RoboMimicDataset(folder, tasks=["lift"]))
 
 
-def test_files_of_the_local_file_system_are_read_by_their_url(exported: Callable[[str], Path], tmp_path: Path) -> None:
-    path = exported("image") / "lerobot"
-    remote = LeRobotTimelineDataset(f"file://{path}", cache_dir=tmp_path)
-    assert same(remote, LeRobotTimelineDataset(path))
-
-
 @pytest.mark.parametrize("name", ["lerobot", "rlds", "webdataset"])
 def test_datasets_are_read_over_http(name: str, exported: Callable[[str], Path], server: tuple[Path, str]) -> None:
     path, (folder, url) = exported("image") / name, server
@@ -158,14 +142,6 @@ def test_datasets_are_read_over_http(name: str, exported: Callable[[str], Path],
 def test_a_file_that_is_not_on_the_server_is_named(server: tuple[Path, str]) -> None:
     with pytest.raises(DatasetError, match=r"dataset\.json: not there"):
         open_dataset("webdataset", f"{server[1]}/nothing", cache_dir=server[0].parent / "cache")
-
-
-def test_a_small_cache_gives_the_same_samples(memory: Callable[[Path], str], tmp_path: Path) -> None:
-    write_calvin(tmp_path / "training")
-    local = CALVINDataset(tmp_path / "training")
-    step = (tmp_path / "training" / "episode_0000100.npz").stat().st_size
-    remote = CALVINDataset(memory(tmp_path / "training"), cache_dir=tmp_path / "cache", cache_bytes=4 * step)
-    assert same(remote, local)
 
 
 def test_workers_share_the_cache(exported: Callable[[str], Path], tmp_path: Path) -> None:

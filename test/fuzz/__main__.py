@@ -26,7 +26,7 @@ def _node(count: int) -> dict[str, Any]:
     from test.fuzz import node  # needs ROS
 
     rows, failures = [], []
-    for name, case in node.run(messages=count).items():
+    for name, case in node.run(count).items():
         row = {
             "case": name.replace("_", " "),
             "rate, Hz": case["rate_hz"],

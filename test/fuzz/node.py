@@ -1,14 +1,12 @@
 """A live fusion node under hostile input: its ticks under garbage, image bombs, bad clocks and exhausted resources.
 
-`python -m test.fuzz.node [--messages N] [--seconds S]` prints the result as JSON. Each case starts a
-new fusion node and a publisher of valid joint states at 200 Hz, each process in a separate session. The middleware
-provides the times at which the node publishes the ticks and at which this process receives them. Both depend on other
-load on the machine, which `other_load` states: measure without it.
+Each case starts a new fusion node and a publisher of valid joint states at 200 Hz, each process in a separate session.
+The middleware provides the times at which the node publishes the ticks and at which this process receives them. Both
+depend on other load on the machine, which `other_load` states: measure without it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -17,12 +15,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
@@ -260,20 +259,6 @@ class Case:
 GARBAGE_S = 600.0  # time limit for sending the garbage
 
 
-@contextmanager
-def environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for some time."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
 def quiet(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
     """Only valid joints."""
     case = Case(folder)
@@ -341,7 +326,7 @@ def full_runtime(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
 def linked_lock(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
     """A symbolic link in place of the lock of the node's socket."""
     runtime = folder / "runtime"
-    with environment("XDG_RUNTIME_DIR", str(runtime)):
+    with patch.dict(os.environ, XDG_RUNTIME_DIR=str(runtime)):
         runtime.mkdir(parents=True)
         lock = ipc.socket_path(NODE).with_suffix(".lock")
     lock.symlink_to(folder / "elsewhere")
@@ -352,7 +337,7 @@ def linked_lock(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
 
 def descriptors(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
     """No file descriptors left, while 16 consumers connect to the node's socket."""
-    with environment("XDG_RUNTIME_DIR", str(folder / "case")):
+    with patch.dict(os.environ, XDG_RUNTIME_DIR=str(folder / "case")):
         case = Case(folder / "case")
         path = ipc.socket_path(NODE)
     pid = case.node.pid
@@ -386,39 +371,16 @@ CASES: tuple[Callable[[Path, float, int], dict[str, Any]], ...] = (
 )
 
 
-def run(*, messages: int = 1_000_000, seconds: float = 10.0, cases: tuple[str, ...] = ()) -> dict[str, Any]:
+def run(messages: int, seconds: float = 10.0) -> dict[str, Any]:
     """Run the cases one after another; the result of each by its name.
 
     Args:
         messages: garbage messages that are sent.
         seconds: of each other case.
-        cases: names of the cases to run; none: all.
     """
     profile = str(package_file("config", "fastdds.xml"))
-    found: dict[str, Any] = {}
     with (
-        environment("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST"),
-        environment("FASTDDS_DEFAULT_PROFILES_FILE", profile),
+        patch.dict(os.environ, ROS_AUTOMATIC_DISCOVERY_RANGE="LOCALHOST", FASTDDS_DEFAULT_PROFILES_FILE=profile),
         TemporaryDirectory(prefix="robocache-hostile-") as folder,
     ):
-        for case in CASES:
-            if not cases or case.__name__ in cases:
-                found[case.__name__] = case(Path(folder) / case.__name__, seconds, messages)
-    return found
-
-
-def main() -> None:
-    """Print the results as JSON."""
-    parser = argparse.ArgumentParser(description="Measure the ticks of a fusion node under hostile input.")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="garbage messages to send (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each other case (%(default)s)")
-    parser.add_argument(
-        "--cases", nargs="*", default=[], choices=[case.__name__ for case in CASES], help="run only these"
-    )
-    given = parser.parse_args()
-    result = run(messages=given.messages, seconds=given.seconds, cases=tuple(given.cases))
-    sys.stdout.write(json.dumps(result, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        return {case.__name__: case(Path(folder) / case.__name__, seconds, messages) for case in CASES}

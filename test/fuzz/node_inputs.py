@@ -8,67 +8,35 @@ import struct
 import zlib
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
+
+from test.fuzz.messages import serialize
 
 BOMB_PIXELS = 8192  # width and height of an image bomb
 SCANS = 1000  # of a jpeg bomb
 _LITTLE = b"\0\1\0\0"  # encapsulation of little-endian CDR
 
 
-class _Cdr:
-    """Serializes little-endian CDR."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def put(self, code: str, *values: int | float) -> _Cdr:
-        """Append numbers, aligned to their size."""
-        for value in values:
-            self._data += bytes(-len(self._data) % struct.calcsize(code))
-            self._data += struct.pack(f"<{code}", value)
-        return self
-
-    def text(self, value: str) -> _Cdr:
-        """Append a string."""
-        encoded = value.encode() + b"\0"
-        self.put("I", len(encoded))
-        self._data += encoded
-        return self
-
-    def blob(self, value: bytes) -> _Cdr:
-        """Append a sequence of bytes."""
-        self.put("I", len(value))
-        self._data += value
-        return self
-
-    def header(self, stamp_ns: int, frame: str = "f") -> _Cdr:
-        """Append a std_msgs/Header."""
-        seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
-        return self.put("i", seconds).put("I", nanoseconds).text(frame)
-
-    def done(self) -> bytes:
-        """The serialized message."""
-        return _LITTLE + bytes(self._data)
+def _header(stamp_ns: int) -> dict[str, Any]:
+    seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
+    return {"stamp": {"sec": seconds, "nanosec": nanoseconds}, "frame_id": "f"}
 
 
 def joint_state(stamp_ns: int, names: tuple[str, ...], value: float = 0.0) -> bytes:
     """A sensor_msgs/JointState with positions."""
-    cdr = _Cdr().header(stamp_ns).put("I", len(names))
-    for name in names:
-        cdr.text(name)
-    cdr.put("I", len(names))
-    cdr.put("d", *[value] * len(names))
-    return cdr.put("I", 0, 0).done()
+    values = {"header": _header(stamp_ns), "name": names, "position": [value] * len(names)}
+    return serialize("sensor_msgs/msg/JointState", values)
 
 
 def compressed_image(stamp_ns: int, form: str, data: bytes) -> bytes:
     """A sensor_msgs/CompressedImage."""
-    return _Cdr().header(stamp_ns).text(form).blob(data).done()
+    return serialize("sensor_msgs/msg/CompressedImage", {"header": _header(stamp_ns), "format": form, "data": data})
 
 
 def raw_image(stamp_ns: int, height: int, width: int, encoding: str, step: int, data: bytes) -> bytes:
     """A sensor_msgs/Image, whose fields may contradict each other."""
-    cdr = _Cdr().header(stamp_ns).put("I", height, width).text(encoding).put("B", 0).put("I", step)
-    return cdr.blob(data).done()
+    values = {"header": _header(stamp_ns), "height": height, "width": width, "encoding": encoding, "step": step}
+    return serialize("sensor_msgs/msg/Image", {**values, "data": data})
 
 
 def clock(seconds: int, nanoseconds: int) -> bytes:

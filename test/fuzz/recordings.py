@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import random
 import resource
-import signal
 import struct
-import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from robocache_ros.bags.fuse import BagRun
@@ -24,6 +19,7 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
 from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.outcomes import LINE, MAX_GROWTH_KIB, counted
 from test.ros1_bags import write_ros1_bag
 
 # Small recordings of every storage variant, and ways to damage them.
@@ -150,13 +146,9 @@ def damaged(data: bytes, damage: str, seed: int) -> bytes:
 # Damaged recordings: each is read like the undamaged one, refused in one line, or read with the difference stated.
 
 
-MAX_S = 10  # of processor time
-MAX_WAIT_S = 120  # of a case that waits without end
-MAX_GROWTH_KIB = 1 << 20
-LINE = 200  # characters of an error, less the path of the recording
 GOOD = ("identical", "refused", "stated")
 NO_CHECKSUM = "stated (no checksums)"  # a message or its time was altered, and its integrity is stated as unknown
-BAD = ("unstated", "long error", "traceback", "hang", "memory")
+BAD = ("unstated", "long error", "traceback", "crash", "hang", "memory")
 
 
 @dataclass(frozen=True)
@@ -179,10 +171,6 @@ class Case:
     seed: int
 
 
-class _TookTooLongError(BaseException):
-    pass
-
-
 def read(path: Path) -> Reading:
     """Read a recording and fuse it."""
     with Bag(path) as bag:
@@ -197,27 +185,6 @@ def read(path: Path) -> Reading:
         except RoboCacheError as error:
             frames, counters = f"refused: {error}", ""
         return Reading(messages, frames, counters, tuple(bag.notes), bag.integrity)
-
-
-def judge(recording: Recording, expected: Reading, data: bytes) -> tuple[str, str]:
-    """The outcome for a damaged recording: a word of GOOD or BAD or NO_CHECKSUM, and the text that goes with it."""
-    recording.file.write_bytes(data)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
-        with _limited():
-            found = read(recording.path)
-    except RoboCacheError as error:
-        text = str(error).replace(str(recording.path.parent), "")
-        return ("refused" if len(text) <= LINE and text.isprintable() else "long error"), text
-    except _TookTooLongError:
-        return "hang", f"{MAX_S} s"
-    except BaseException:  # what a user would see as a traceback
-        return "traceback", traceback.format_exc()
-    finally:
-        recording.file.write_bytes(recording.data)
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_GROWTH_KIB:
-        return "memory", ""
-    return _compare(expected, found)
 
 
 def _compare(expected: Reading, found: Reading) -> tuple[str, str]:
@@ -235,21 +202,6 @@ def _compare(expected: Reading, found: Reading) -> tuple[str, str]:
     return "unstated", f"{len(found.messages)} of {len(expected.messages)} messages, frames {found.frames[:12]}"
 
 
-@contextmanager
-def _limited() -> Iterator[None]:
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise _TookTooLongError
-
-    timers = ((signal.SIGPROF, signal.ITIMER_PROF, MAX_S), (signal.SIGALRM, signal.ITIMER_REAL, MAX_WAIT_S))
-    before = [(number, signal.signal(number, stop), timer, signal.setitimer(timer, s)) for number, timer, s in timers]
-    try:
-        yield
-    finally:  # the alarm of pytest-timeout continues
-        for number, handler, timer, (left_s, _) in before:
-            signal.setitimer(timer, left_s)
-            signal.signal(number, handler)
-
-
 class Judge:
     """Damages recordings in a separate folder."""
 
@@ -261,9 +213,22 @@ class Judge:
         }
 
     def __call__(self, case: Case) -> tuple[str, str]:
-        """See `judge`."""
+        """The outcome of a case: a word of GOOD or BAD or NO_CHECKSUM, and the text that goes with it."""
         recording = self._recordings[case.variant]
-        return judge(recording, self.undamaged[case.variant], damaged(recording.data, case.damage, case.seed))
+        recording.file.write_bytes(damaged(recording.data, case.damage, case.seed))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            found = read(recording.path)
+        except RoboCacheError as error:
+            text = str(error).replace(str(recording.path.parent), "")
+            return ("refused" if len(text) <= LINE and text.isprintable() else "long error"), text
+        except Exception:  # what a user would see as a traceback
+            return "traceback", traceback.format_exc()
+        finally:
+            recording.file.write_bytes(recording.data)
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_GROWTH_KIB:
+            return "memory", ""
+        return _compare(self.undamaged[case.variant], found)
 
 
 def cases(count: int) -> list[Case]:
@@ -272,42 +237,6 @@ def cases(count: int) -> list[Case]:
     return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
 
 
-_judge: Judge | None = None
-
-
-def _start(folder: str) -> None:
-    global _judge  # one for each worker process
-    _judge = Judge(Path(tempfile.mkdtemp(dir=folder)))
-
-
-def _work(case: Case) -> tuple[Case, str, str]:
-    if _judge is None:
-        raise AssertionError("the worker has not started")
-    return (case, *_judge(case))
-
-
-def run(count: int, workers: int = 2) -> dict[str, Any]:
-    """Damage `count` recordings and count the outcomes.
-
-    Returns:
-        `rows`: by variant, how often each outcome came; `failures`: up to 20 cases with an outcome that must not be.
-    """
-    table: dict[str, Counter[str]] = {variant: Counter() for variant in VARIANTS}
-    failures: list[dict[str, Any]] = []
-    noted = 0
-    with (
-        tempfile.TemporaryDirectory(prefix="robocache-hostile-") as folder,  # the pool ends its workers without cleanup
-        multiprocessing.get_context("spawn").Pool(workers, _start, (folder,)) as pool,
-    ):
-        results = pool.imap_unordered(_work, cases(count))
-        for _ in range(count):
-            case, outcome, text = results.next(timeout=120)  # a worker that hangs in C ends the run
-            table[case.variant][outcome] += 1
-            noted += outcome == "identical" and bool(text)
-            if outcome in BAD and len(failures) < 20:
-                failures.append({"case": [case.variant, case.damage, case.seed], "outcome": outcome, "said": text})
-    rows = [
-        {"variant": variant, **{word: counts[word] for word in (*GOOD, NO_CHECKSUM, *BAD)}}
-        for variant, counts in table.items()
-    ]
-    return {"count": count, "identical_with_a_note": noted, "rows": rows, "failures": failures}
+def run(count: int) -> dict[str, Any]:
+    """Damage `count` recordings and count the outcomes; see `counted`."""
+    return counted(Judge, cases(count), "variant", (*GOOD, NO_CHECKSUM), BAD)

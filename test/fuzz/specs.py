@@ -166,11 +166,4 @@ def _many(text: str, rng: random.Random) -> str:
     return rng.choice((f"{text}\n{LAUGHS}", f"{LAUGHS}\n{text}", f"{text}\n{streams}", "k: 1\n" * 30_000, text * 40))
 
 
-DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (
-    *(_value,) * 3,
-    _key,
-    _cut,
-    _insert,
-    _structure,
-    _many,
-)
+DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (*(_value,) * 3, _key, _cut, _insert, _structure, _many)

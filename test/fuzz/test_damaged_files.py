@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,9 @@ from robocache_ros.bags.reader import CHECKED, UNCHECKED, Bag
 from robocache_ros.bags.storage import mcap
 from robocache_ros.errors import printable
 from robocache_ros.formats.registry import FORMATS, READERS
+from test.exporting import export
 from test.fuzz import datasets, recordings
+from test.fuzz.outcomes import outcomes
 from test.fuzz.recordings import fusion_spec, make
 
 # A sample of damaged recordings; `python -m test.fuzz --recordings 4000` tries many more.
@@ -37,6 +40,8 @@ def test_every_variant_gives_the_same_undamaged(judge: recordings.Judge) -> None
     assert len(first.messages) == 140
     assert {(reading.messages, reading.frames) for reading in readings.values()} == {(first.messages, first.frames)}
     assert {reading.notes for reading in readings.values()} == {()}
+    checked = {variant for variant, reading in readings.items() if reading.integrity == CHECKED}
+    assert checked == set(recordings.MCAP_VARIANTS)
 
 
 @pytest.mark.parametrize("variant", recordings.VARIANTS)
@@ -44,11 +49,6 @@ def test_damage_changes_nothing_or_is_stated(judge: recordings.Judge, variant: s
     outcomes = [(case, *judge(case)) for case in recordings.cases(SAMPLE) if case.variant == variant]
     assert [found for found in outcomes if found[1] in recordings.BAD] == []
     assert {outcome for _, outcome, _ in outcomes} - set(recordings.BAD)
-
-
-def test_a_recording_says_whether_its_messages_have_checksums(judge: recordings.Judge) -> None:
-    checked = {variant for variant, reading in judge.undamaged.items() if reading.integrity == CHECKED}
-    assert checked == set(recordings.MCAP_VARIANTS)
 
 
 # A sample of damaged datasets; `python -m test.fuzz --datasets 4000` tries many more.
@@ -73,19 +73,14 @@ def test_a_format_that_is_registered_is_damaged_without_being_named(monkeypatch:
 def test_every_format_is_read_undamaged_and_the_same_each_time(tmp_path: Path) -> None:
     first, second = datasets.Judge(tmp_path / "a").undamaged, datasets.Judge(tmp_path / "b").undamaged
     assert first == second
+    assert (first["RLDS"], first["robomimic"]) == (first["RLDS, gzip"], first["robomimic, gzip"])
     assert all(len(set(episodes)) == len(episodes) > 1 for episodes in first.values())
     assert not [text for episodes in first.values() for text in episodes if text.startswith("refused")]
 
 
-def test_values_do_not_depend_on_compression(tmp_path: Path) -> None:
-    undamaged = datasets.Judge(tmp_path).undamaged
-    assert undamaged["RLDS"] == undamaged["RLDS, gzip"]
-    assert undamaged["robomimic"] == undamaged["robomimic, gzip"]
-
-
 @pytest.mark.parametrize("times", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_damage_is_refused_or_changes_nothing_that_a_checksum_covers(times: int) -> None:
-    found = list(datasets.outcomes(datasets.cases(times * KINDS)))
+    found = list(outcomes(datasets.Judge, datasets.cases(times * KINDS)))
     assert [(*case, said) for *case, said in found if case[1] in datasets.BAD] == []
     assert {case.format for case, outcome, _ in found if outcome == "refused"} == set(datasets.DAMAGED)
 
@@ -95,34 +90,34 @@ def test_damage_is_refused_or_changes_nothing_that_a_checksum_covers(times: int)
 NOTE = "lift.mcap: 1 of 7 chunks are damaged; 20 of 140 messages could not be read"
 
 
-@pytest.fixture
-def lift(tmp_path: Path) -> Path:
-    """A recording whose fourth chunk is damaged."""
+def info(path: Path, *options: str) -> str:
+    """The output of `robocache info`."""
+    typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
+    from robocache_ros.cli.commands import app
+
+    done = typer_testing.CliRunner().invoke(app, ["info", str(path), *options])
+    assert done.exit_code == 0
+    return str(done.output)
+
+
+def exported(recording: Path, out: Path) -> tuple[dict[str, Any], str]:
+    """What the provenance of an export states of the recording, and the report."""
+    export([recording], fusion_spec(), out)
+    provenance = json.loads((out / "meta" / "robocache.json").read_text(encoding="utf-8"))
+    (stated,) = provenance["recordings"]
+    return stated, (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_damaged_chunk_is_stated(tmp_path: Path) -> None:
     recording = make("mcap", tmp_path / "bag")
     data = bytearray(recording.data)
     chunks = [stop for op, _, stop in mcap.records(recording.data, len(mcap.MCAP_MAGIC)) if op == mcap.CHUNK]
     data[chunks[3] - 1] ^= 1
     recording.file.write_bytes(data)
-    return recording.file
-
-
-def test_an_export_states_what_was_lost(lift: Path, tmp_path: Path) -> None:
-    from test.exporting import export
-
-    result = export([lift], fusion_spec(), tmp_path / "out")
-    assert result.recordings[0].notes == (NOTE,)
-    provenance = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text(encoding="utf-8"))
-    assert provenance["recordings"][0]["notes"] == [NOTE]
-    assert NOTE in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-
-
-def test_info_states_what_was_lost(lift: Path) -> None:
-    typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
-    from robocache_ros.cli.commands import app
-
-    done = typer_testing.CliRunner().invoke(app, ["info", str(lift)])
-    assert done.exit_code == 0
-    assert NOTE in " ".join(done.output.split())
+    stated, report = exported(recording.file, tmp_path / "out")
+    assert stated["notes"] == [NOTE]
+    assert NOTE in report
+    assert NOTE in " ".join(info(recording.file).split())
 
 
 def test_notes_on_the_working_folder_have_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,33 +129,23 @@ def test_notes_on_the_working_folder_have_its_name(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("name", ["n[red]x", "n\x1b[31m", "n\nFATAL: forged"])
 def test_info_escapes_the_name_of_a_recording(name: str, tmp_path: Path) -> None:
-    typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
-    from robocache_ros.cli.commands import app
-
     make("mcap", tmp_path / name)
-    done = typer_testing.CliRunner().invoke(app, ["info", str(tmp_path / name)])
-    assert done.exit_code == 0
-    assert done.output.startswith(printable(name))
-    assert "\x1b" not in done.output
-    assert not any(line.startswith("FATAL") for line in done.output.splitlines())
+    output = info(tmp_path / name)
+    assert output.startswith(printable(name))
+    assert "\x1b" not in output
+    assert not any(line.startswith("FATAL") for line in output.splitlines())
 
 
 @pytest.mark.parametrize(("variant", "integrity"), [("mcap", CHECKED), ("sqlite3", UNCHECKED)])
 def test_output_report_and_provenance_say_whether_messages_have_checksums(
     variant: str, integrity: str, tmp_path: Path
 ) -> None:
-    typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
-    from robocache_ros.cli.commands import app
-    from test.exporting import export
-
     recording = make(variant, tmp_path / "bag")
-    export([recording.path], fusion_spec(), tmp_path / "out")
-    done = typer_testing.CliRunner().invoke(app, ["info", str(recording.path)])
-    provenance = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text(encoding="utf-8"))
-    assert [recording["integrity"] for recording in provenance["recordings"]] == [integrity]
-    assert integrity in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    stated, report = exported(recording.path, tmp_path / "out")
+    assert stated["integrity"] == integrity
+    assert integrity in report
     # Of recordings without checksums, which are most, the table of `info` does not speak; its --json does.
-    assert (f"integrity: {integrity}" in " ".join(done.output.split())) == (integrity == CHECKED)
-    as_json = typer_testing.CliRunner().invoke(app, ["info", str(recording.path), "--json"])
-    assert json.loads(as_json.output)["recordings"][0]["integrity"] == integrity
-    assert "note" not in done.output
+    output = info(recording.path)
+    assert (f"integrity: {integrity}" in " ".join(output.split())) == (integrity == CHECKED)
+    assert "note" not in output
+    assert json.loads(info(recording.path, "--json"))["recordings"][0]["integrity"] == integrity

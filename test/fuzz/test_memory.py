@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -20,22 +17,20 @@ from robocache_ros.bags.storage.codecs import MAX_BYTES
 from robocache_ros.decode.payloads import IMAGE_LIMITS
 from test.fuzz.mcap_writer import McapLayout, write_mcap
 from test.fuzz.node_inputs import jpeg_bomb, png_bomb
+from test.fuzz.peaks import peaks
 from test.fuzz.recordings import ARRAY, MS, START_NS
 
-ROOT = Path(__file__).parents[2]
 LIMIT_KIB = 10**9 // 1024
 HOLE = 4 << 30  # bytes of zeros in a sparse file
 SIDE = int(IMAGE_LIMITS.pixels**0.5)  # of the largest image that is decoded
 DECODE = """
-import sys
-from pathlib import Path
 import numpy as np
 from robocache_ros.decode import ImagePayload, decode_compressed
 from robocache_ros.engine.backends.media import warm_up
 warm_up(decode_compressed)
 def work(path):
-    data = np.frombuffer(Path(path).read_bytes(), np.uint8)
-    return decode_compressed(ImagePayload(data, Path(path).suffix[1:])).data.nbytes
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    return decode_compressed(ImagePayload(data, path.suffix[1:])).data.nbytes
 """
 READ = """
 from robocache_ros.bags.reader import Bag
@@ -43,7 +38,6 @@ def work(path):
     with Bag(path) as bag:
         return sum(len(message.data) for message in bag.messages())
 """
-# The peak of this process alone: ru_maxrss includes that of its parent before exec.
 FUSE = """
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
@@ -55,27 +49,12 @@ def work(path):
         sum(len(part) for part in run.frames())
         return dict(run.counters["a"])
 """
-MEASURE = """
-import re, sys
-from robocache_ros.errors import RoboCacheError
-def peak():
-    return int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
-before = peak()
-try:
-    found = work(sys.argv[1])
-except RoboCacheError as error:
-    found = error
-print(peak() - before, found)
-"""
 
 
 def measured(work: str, file: Path) -> tuple[int, str]:
     """KiB by which a process grows over a file, and what it found there."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", work + MEASURE, str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
-    grown, _, found = done.stdout.strip().partition(" ")
-    return int(grown), found
+    ((grown, found),) = peaks(work, file)
+    return grown, str(found)
 
 
 @pytest.mark.parametrize(

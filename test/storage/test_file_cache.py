@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from robocache_ros.storage.cache import FileCache
+from robocache_ros.storage.cache import CACHE_BYTES, VARIABLE, FileCache, cache_bytes_of
 from robocache_ros.storage.errors import RemoteError
+from robocache_ros.storage.paths import any_path
 from test import forked
 
 SIZE = 1000
@@ -45,11 +46,14 @@ def stored(cache):
     return {int(path.name[:32], 16) for path in cache.folder.glob("*-a.npz*")}
 
 
-def test_a_file_is_downloaded_once(tmp_path):
+def test_a_file_is_downloaded_once_and_again_where_it_has_lost_its_end(tmp_path):
     cache, log = FileCache(tmp_path / "cache", 10 * SIZE), tmp_path / "log"
-    contents = [use(cache, 1, log) for _ in range(3)]
-    assert contents == [bytes([1]) * SIZE] * 3
+    assert [use(cache, 1, log) for _ in range(3)] == [bytes([1]) * SIZE] * 3
     assert log.read_text() == "1\n"
+    (path,) = cache.folder.glob("*-a.npz")
+    os.truncate(path, SIZE // 2)
+    assert use(cache, 1, log) == bytes([1]) * SIZE
+    assert log.read_text() == "1\n1\n"
 
 
 def test_a_limit_of_0_keeps_files_in_use_only(tmp_path, monkeypatch):
@@ -71,13 +75,6 @@ def test_the_files_used_least_recently_are_removed(tmp_path):
     assert stored(cache) == {1, 3, 4}
 
 
-def test_all_files_together_stay_within_the_limit(tmp_path):
-    cache = FileCache(tmp_path, 5 * SIZE)
-    for number in range(1, 30):
-        use(cache, number)
-        assert sum(path.stat().st_size for path in tmp_path.glob("*-a.npz")) <= 5 * SIZE
-
-
 def test_a_file_is_kept_while_it_is_open_and_then_removed_like_others(tmp_path):
     cache = FileCache(tmp_path, 2 * SIZE)
     opened = cache.open(key(1), "a.npz", SIZE, writes(1))
@@ -94,14 +91,6 @@ def test_a_file_is_kept_while_it_is_open_and_then_removed_like_others(tmp_path):
 def test_a_file_larger_than_the_cache_is_refused(tmp_path):
     with pytest.raises(RemoteError, match=r"a\.npz: 1,000 bytes are more than the cache of 999; raise cache_bytes"):
         use(FileCache(tmp_path, SIZE - 1), 1)
-
-
-def test_a_file_larger_than_the_default_cache_replaces_all_others(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    small, large = FileCache(None, 2 * SIZE, "recordings"), FileCache(None, SIZE - 1, "recordings")
-    use(small, 1)
-    use(large, 2)
-    assert stored(large) == {2}
 
 
 @pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1])
@@ -144,15 +133,6 @@ def test_what_a_killed_process_left_is_removed_when_space_is_needed(tmp_path):
     (tmp_path / "cache.lock").unlink()  # so that the files are counted
     use(cache, 2)
     assert stored(cache) == {1, 2}
-
-
-def test_a_file_that_lost_its_end_is_downloaded_again(tmp_path):
-    cache, log = FileCache(tmp_path / "cache", 10 * SIZE), tmp_path / "log"
-    use(cache, 1, log)
-    (path,) = cache.folder.glob("*-a.npz")
-    os.truncate(path, SIZE // 2)
-    assert use(cache, 1, log) == bytes([1]) * SIZE
-    assert log.read_text() == "1\n1\n"
 
 
 def test_a_file_that_another_reads_is_not_waited_for(tmp_path):
@@ -208,3 +188,33 @@ def test_processes_that_share_a_cache_read_complete_files(files, tmp_path):
     assert downloads == 8 if files == 20 else downloads > 8  # all eight fit; or they replace each other
     # Each process may have had a file open that could not be removed.
     assert sum(path.stat().st_size for path in folder.glob("*-a.npz")) <= (files + 3) * SIZE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0", 0), ("1000", 1000), ("16GB", 16 * 10**9), ("1.5 GiB", 3 << 29), ("2TB", 2 * 10**12)]
+)
+def test_a_limit_is_a_number_and_a_unit(text, expected):
+    assert cache_bytes_of(text, "--cache-bytes") == expected
+
+
+@pytest.mark.parametrize("text", ["lots", "-1", "16 G", "1e9", "", "9999999999TB"])
+def test_what_is_not_a_size_is_one_line(text):
+    with pytest.raises(RemoteError) as error:
+        cache_bytes_of(text, "--cache-bytes")
+    assert str(error.value) == f"--cache-bytes: {text!r} is not a size; write for example 16GB"
+
+
+def test_the_environment_states_the_limit_unless_an_argument_does(monkeypatch):
+    pytest.importorskip("fsspec", reason="needs fsspec (the remote extra)")
+
+    def limit_of(**options):
+        return any_path("memory://raw/a.mcap", "recordings", **options).cache.limit
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert limit_of() == CACHE_BYTES
+    monkeypatch.setenv(VARIABLE, "2GB")
+    assert limit_of() == 2 * 10**9
+    assert limit_of(cache_bytes=5) == 5
+    monkeypatch.setenv(VARIABLE, "lots")
+    with pytest.raises(RemoteError, match=f"^{VARIABLE}: 'lots' is not a size"):
+        limit_of()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import TimelineLoader
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.policy_config import PolicyConfig
+from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_data import DataInfo
+from robocache_ros.training.training_options import TrainingOptions
 from test.exporting import export
 from test.shared import once
 from test.training.reach.reach_arm import TYPES, demonstration, reach_spec
@@ -42,6 +46,27 @@ class Line(torch.utils.data.Dataset):
 
 def line_loader(batch_size: int = 8, **options: Any) -> TimelineLoader:
     return TimelineLoader(Line(), batch_size, **{"shuffle": True, "seed": 3, "drop_last": True, **options})
+
+
+CONFIGS = {
+    kind: PolicyConfig(kind, 2, 2, n_obs=2, horizon=3, layers=1, heads=2, width=16, dropout=0.1)
+    for kind in ("transformer", "diffusion")
+}
+CONFIGS["plain"] = replace(CONFIGS["transformer"], dropout=0.0)
+
+
+def new_trainer(
+    config: str | PolicyConfig = "plain", *, batch_size: int = 8, device: str = "cpu", **options: Any
+) -> Trainer:
+    """A trainer of a small policy on `Line`, with the same weights each time."""
+    torch.manual_seed(0)
+    given = TrainingOptions(**{"steps": 12, "warmup": 3, "learning_rate": 1e-2, **options})
+    policy = make_policy(CONFIGS[config] if isinstance(config, str) else config)
+    return Trainer(policy, line_loader(batch_size, device=device), given, device)
+
+
+def losses(made: Trainer, steps: int) -> list[float]:
+    return [float(made.train_step()) for _ in range(steps)]
 
 
 def known_data() -> DataInfo:

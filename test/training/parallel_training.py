@@ -9,14 +9,14 @@ import torch
 from torch import distributed
 
 from robocache_ros.training.trainer import Trainer
-from test.training.test_trainer import losses, trainer
+from test.training.conftest import losses, new_trainer
 
 PROCESSES = 3  # two summands have the same sum in any order
 STEPS, STOP = 6, 3
-JOINED = {"kind": "plain", "accumulate": 2}
+JOINED = {"config": "plain", "accumulate": 2}
 RESUMED: dict[str, dict[str, Any]] = {
-    "float32": {"kind": "diffusion", "accumulate": 2},
-    "bf16": {"kind": "transformer", "bf16": True, "clip_norm": 0.0},
+    "float32": {"config": "diffusion", "accumulate": 2},
+    "bf16": {"config": "transformer", "bf16": True, "clip_norm": 0.0},
 }
 
 
@@ -25,13 +25,13 @@ def run_process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     store = distributed.FileStore(f"{folder}/store", PROCESSES)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=PROCESSES)
-    found = {"joined": _found(made := trainer(batch_size=4, **JOINED), losses(made, STEPS))}
+    found = {"joined": _found(made := new_trainer(batch_size=4, **JOINED), losses(made, STEPS))}
     for name, options in RESUMED.items():
-        whole = trainer(batch_size=4, **options)
+        whole = new_trainer(batch_size=4, **options)
         found[name] = _found(whole, losses(whole, STEPS))
-        first = trainer(batch_size=4, **options)
+        first = new_trainer(batch_size=4, **options)
         before, state = losses(first, STOP), first.state_dict()
-        second = trainer(batch_size=4, **options)
+        second = new_trainer(batch_size=4, **options)
         second.load_state_dict(state)
         found[f"{name} resumed"] = _found(second, before + losses(second, STEPS - STOP))
     torch.save(found, f"{folder}/{rank}.pt")

@@ -39,14 +39,9 @@ def test_scaling_adds_its_rates_to_a_file(panda: Path, tmp_path: Path, capsys: p
         (mode, what, 1, 4) for mode in ("weak", "strong") for what in ("loading", "training")
     ]
     assert capsys.readouterr().out.count("100.0%") == 8
-
-
-def test_scaling_refuses_a_file_that_is_not_its_own(panda: Path, tmp_path: Path) -> None:
-    (tmp_path / "robot.yaml").write_text("robocache: 1\n")
-    main = runpy.run_path(str(EXAMPLES / "multi_gpu_scaling.py"))["main"]
-
-    with pytest.raises(RoboCacheError, match=r"robot\.yaml: not a file of this example \(.*\); give another --out"):
-        main([str(panda), f"--out={tmp_path / 'robot.yaml'}", "--policy=tiny"])
+    out.write_text("robocache: 1\n")
+    with pytest.raises(RoboCacheError, match=r"scaling\.jsonl: not a file of this example \(.*\); give another --out"):
+        main([*options, "--device=cpu"])
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning

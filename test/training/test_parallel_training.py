@@ -14,8 +14,8 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.training.process_group import process_group
 from test import forked
 from test.training import parallel_training
+from test.training.conftest import losses, new_trainer
 from test.training.parallel_training import JOINED, PROCESSES, RESUMED, STEPS
-from test.training.test_trainer import losses, trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 def test_processes_train_as_one_with_their_joined_batches(results: list[dict[str, Any]]) -> None:
-    separate = trainer(batch_size=4 * PROCESSES, **JOINED)
+    separate = new_trainer(batch_size=4 * PROCESSES, **JOINED)
 
     expected = losses(separate, STEPS)
 
@@ -71,13 +71,11 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
         assert not torch.distributed.is_initialized()
 
 
-def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(RoboCacheError, match="'tpu' is not auto, cpu or cuda"), process_group("tpu"):
-        pass
-
-
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "problem"),
+    [("tpu", "'tpu' is not auto, cpu or cuda"), ("cuda", "there is no CUDA device; use auto or cpu")],
+)
+def test_a_device_that_is_not_there_is_refused(device: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-    with pytest.raises(RoboCacheError, match="there is no CUDA device; use auto or cpu"), process_group("cuda"):
+    with pytest.raises(RoboCacheError, match=problem), process_group(device):
         pass

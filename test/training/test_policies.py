@@ -44,11 +44,17 @@ def test_presets_have_the_parameters_in_their_name(name: str, millions: int) -> 
 
 
 @pytest.mark.parametrize("config", BOTH, ids=lambda c: c.kind)
-def test_actions_have_the_shape_of_the_chunk(config: PolicyConfig) -> None:
-    policy = make_policy(config)
+def test_actions_have_the_shape_of_the_chunk_and_follow_from_the_noise(config: PolicyConfig) -> None:
+    policy, given = make_policy(config), batch(config)
+    noise = torch.randn(6, 4, 3)
 
-    assert policy.predict(batch(config)).shape == (6, 4, 3)
-    assert policy(batch(config)).shape == ()
+    actions = [policy.predict(given, noise) for _ in range(2)]
+
+    assert actions[0].shape == (6, 4, 3)
+    assert torch.equal(*actions)
+    assert policy(given).shape == ()
+    given["action_is_pad"][:] = True
+    assert policy(given) == 0  # a chunk without actions has no loss
 
 
 @pytest.mark.parametrize("config", BOTH, ids=lambda c: c.kind)
@@ -65,13 +71,6 @@ def test_actions_outside_of_the_episode_do_not_count(config: PolicyConfig) -> No
         losses.append(policy(each))
 
     assert torch.equal(*losses)
-
-
-def test_a_chunk_without_actions_has_no_loss() -> None:
-    given = batch(SMALL)
-    given["action_is_pad"][:] = True
-
-    assert make_policy(SMALL)(given) == 0
 
 
 def test_images_of_each_camera_change_the_actions() -> None:
@@ -125,13 +124,6 @@ def test_a_denoiser_of_normal_actions_samples_their_distribution() -> None:
     found = policy.predict(observed, noise)
 
     torch.testing.assert_close(found, mean + std * noise, atol=0.005, rtol=0)  # of 1000 steps of the ODE
-
-
-def test_the_same_noise_gives_the_same_actions() -> None:
-    policy = make_policy(replace(SMALL, kind="diffusion"))
-    noise = torch.randn(len(batch(SMALL)["actions"]), SMALL.horizon, SMALL.actions)
-
-    assert torch.equal(*(policy.predict(batch(SMALL), noise) for _ in range(2)))
 
 
 @pytest.mark.parametrize("tick", [0, 63, 64, 90_000_000_001])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,27 +12,9 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.training.policies.make_policy import make_policy
-from robocache_ros.training.policies.policy_config import PolicyConfig
-from robocache_ros.training.trainer import Trainer, fill, release_graphs
+from robocache_ros.training.trainer import fill, release_graphs
 from robocache_ros.training.training_options import TrainingOptions
-from test.training.conftest import line_loader
-
-CONFIGS = {
-    kind: PolicyConfig(kind, 2, 2, n_obs=2, horizon=3, layers=1, heads=2, width=16, dropout=0.1)
-    for kind in ("transformer", "diffusion")
-}
-CONFIGS["plain"] = replace(CONFIGS["transformer"], dropout=0.0)
-
-
-def trainer(kind: str = "transformer", *, batch_size: int = 8, device: str = "cpu", **options: Any) -> Trainer:
-    torch.manual_seed(0)
-    given = TrainingOptions(**{"steps": 12, "warmup": 3, "learning_rate": 1e-2, **options})
-    return Trainer(make_policy(CONFIGS[kind]), line_loader(batch_size, device=device), given, device)
-
-
-def losses(made: Trainer, steps: int) -> list[float]:
-    return [float(made.train_step()) for _ in range(steps)]
+from test.training.conftest import losses, new_trainer
 
 
 @pytest.mark.parametrize(
@@ -42,15 +23,15 @@ def losses(made: Trainer, steps: int) -> list[float]:
 )
 def test_a_resumed_run_has_the_very_same_losses(kind: str, accumulate: int, stops: tuple[int, ...]) -> None:
     steps = 12 // accumulate
-    whole = trainer(kind, accumulate=accumulate)
+    whole = new_trainer(kind, accumulate=accumulate)
     expected = losses(whole, steps)
     for stop in stops:  # within an epoch of 5 batches, and at its end
-        first = trainer(kind, accumulate=accumulate)
+        first = new_trainer(kind, accumulate=accumulate)
         before = losses(first, stop)
         file = io.BytesIO()
         torch.save(first.state_dict(), file)
         file.seek(0)
-        second = trainer(kind, accumulate=accumulate)
+        second = new_trainer(kind, accumulate=accumulate)
         second.load_state_dict(torch.load(file, weights_only=True))
 
         assert before + losses(second, steps - stop) == expected
@@ -60,7 +41,7 @@ def test_a_resumed_run_has_the_very_same_losses(kind: str, accumulate: int, stop
 
 
 def test_accumulated_batches_are_one_larger_batch() -> None:
-    small, large = trainer("plain", batch_size=4, accumulate=2), trainer("plain", batch_size=8)
+    small, large = new_trainer("plain", batch_size=4, accumulate=2), new_trainer("plain", batch_size=8)
 
     pairs = zip(losses(small, 5), losses(large, 5), strict=True)
 
@@ -70,13 +51,13 @@ def test_accumulated_batches_are_one_larger_batch() -> None:
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_the_loss_falls(bf16: bool) -> None:
-    seen = losses(trainer(steps=60, bf16=bf16), 60)
+    seen = losses(new_trainer("transformer", steps=60, bf16=bf16), 60)
 
     assert sum(seen[-5:]) < 0.5 * sum(seen[:5])
 
 
 def test_the_average_is_of_the_weights_after_each_step_and_not_of_the_random_ones() -> None:
-    made, without = trainer(average=0.5), trainer(average=0.0)
+    made, without = new_trainer("transformer", average=0.5), new_trainer("transformer", average=0.0)
     seen = []
     for _ in range(2):
         made.train_step()
@@ -89,7 +70,7 @@ def test_the_average_is_of_the_weights_after_each_step_and_not_of_the_random_one
 
 
 def test_waits_for_data_are_measured() -> None:
-    made = trainer()
+    made = new_trainer("transformer")
     losses(made, 6)
 
     result = made.data_wait.result()
@@ -121,11 +102,6 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
         TrainingOptions(**options)
 
 
-def test_a_graph_without_a_gpu_is_refused() -> None:
-    with pytest.raises(RoboCacheError, match="cuda_graph: needs a GPU"):
-        trainer(cuda_graph=True)
-
-
 @pytest.fixture
 def process_group() -> Iterator[None]:
     """A group of one process."""
@@ -137,27 +113,24 @@ def process_group() -> Iterator[None]:
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_norm": 0.0}], ids=str)
 def test_a_group_of_one_process_has_the_losses_of_a_single_process(options: dict[str, Any]) -> None:
-    exchanged = losses(trainer(**options), 4)
+    exchanged = losses(new_trainer("transformer", **options), 4)
     torch.distributed.destroy_process_group()
-    separate = losses(trainer(**options), 4)
+    separate = losses(new_trainer("transformer", **options), 4)
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
     assert exchanged == separate
 
 
-def test_a_graph_refuses_a_batch_of_another_shape() -> None:
+def test_a_graph_needs_a_gpu_and_batches_of_one_size() -> None:
+    with pytest.raises(RoboCacheError, match="cuda_graph: needs a GPU"):
+        new_trainer("transformer", cuda_graph=True)
     own = {"proprio": torch.zeros(4, 2)}
-
     fill(own, {"proprio": torch.ones(4, 2)})
-
     assert own["proprio"].equal(torch.ones(4, 2))
     with pytest.raises(RoboCacheError, match=r"cuda_graph: proprio is \(3, 2\), not \(4, 2\); use batches of one size"):
         fill(own, {"proprio": torch.ones(3, 2)})
-
-
-def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
     with pytest.raises(RoboCacheError, match="fewer samples than a batch"):
-        trainer(batch_size=41).train_step()
+        new_trainer("transformer", batch_size=41).train_step()
 
 
 @pytest.mark.parametrize(
@@ -165,23 +138,23 @@ def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
     [({"version": 0}, "of version 0, here 4"), ({"ranks": [{}, {}]}, "of 2 processes, here 1; start as many")],
 )
 def test_a_state_of_another_training_is_refused(change: dict[str, Any], message: str) -> None:
-    state = trainer().state_dict() | change
+    state = new_trainer("transformer").state_dict() | change
 
     with pytest.raises(RoboCacheError, match=message):
-        trainer().load_state_dict(state)
+        new_trainer("transformer").load_state_dict(state)
 
 
 def test_a_state_of_version_3_is_continued() -> None:
     """It had a list of optimizers."""
-    first = trainer()
+    first = new_trainer("transformer")
     before = losses(first, 5)
     state = first.state_dict() | {"version": 3}
     state["optimizers"] = [state.pop("optimizer")]
-    second = trainer()
+    second = new_trainer("transformer")
 
     second.load_state_dict(state)
 
-    assert before + losses(second, 7) == losses(trainer(), 12)
+    assert before + losses(second, 7) == losses(new_trainer("transformer"), 12)
 
 
 @pytest.mark.gpu
@@ -191,9 +164,9 @@ def test_a_cuda_graph_has_the_bits_of_the_steps_it_replays_and_is_the_default(
     options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"device": "cuda", "deterministic": True, **options}
-    plain = losses(trainer("plain", cuda_graph=False, **options), 12)
+    plain = losses(new_trainer("plain", cuda_graph=False, **options), 12)
     with caplog.at_level("INFO"):
-        graphed = losses(trainer("plain", **options), 12)
+        graphed = losses(new_trainer("plain", **options), 12)
 
     assert caplog.messages == ["CUDA graph: captured, further steps are replays of it"]
     assert graphed == plain
@@ -202,8 +175,8 @@ def test_a_cuda_graph_has_the_bits_of_the_steps_it_replays_and_is_the_default(
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:TensorFloat32")  # of torch's compiler
 def test_a_cuda_graph_of_a_compiled_policy_has_nearly_the_losses_of_the_policy() -> None:
-    plain = losses(trainer("plain", device="cuda", cuda_graph=False), 12)
-    compiled = losses(trainer("plain", device="cuda", compile=True), 12)
+    plain = losses(new_trainer("plain", device="cuda", cuda_graph=False), 12)
+    compiled = losses(new_trainer("plain", device="cuda", compile=True), 12)
 
     assert compiled == pytest.approx(plain, rel=1e-3)  # compiled operations round in other places
 
@@ -215,8 +188,8 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"device": "cuda", "deterministic": True}
-    expected = losses(trainer(kind, cuda_graph=False, **options), 8)
-    made = trainer(kind, **options)
+    expected = losses(new_trainer(kind, cuda_graph=False, **options), 8)
+    made = new_trainer(kind, **options)
     computed = type(made.policy).forward
 
     def waits(self: Any, batch: Any) -> Any:
@@ -232,7 +205,7 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is(
     (message,) = caplog.messages
     assert message.startswith("CUDA graph: not used, the step cannot be captured: ")
     with pytest.raises(RuntimeError):
-        losses(trainer(kind, cuda_graph=True, **options), 8)
+        losses(new_trainer(kind, cuda_graph=True, **options), 8)
 
 
 @pytest.fixture
@@ -249,8 +222,8 @@ def nccl_group() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:TensorFloat32")  # of torch's compiler
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"compile": True}], ids=str)
 def test_a_cuda_graph_of_a_parallel_training_has_the_losses_of_its_steps(options: dict[str, Any]) -> None:
-    plain = losses(trainer("plain", device="cuda", cuda_graph=False, **{**options, "compile": False}), 16)
-    graphed = losses(trainer("plain", device="cuda", cuda_graph=True, **options), 16)
+    plain = losses(new_trainer("plain", device="cuda", cuda_graph=False, **{**options, "compile": False}), 16)
+    graphed = losses(new_trainer("plain", device="cuda", cuda_graph=True, **options), 16)
 
     # The gradient of attention is a sum whose order varies, and compiled operations round in other places.
     assert graphed == pytest.approx(plain, rel=1e-3)
@@ -265,7 +238,7 @@ def deterministic() -> Iterator[None]:
 
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_operations_are_chosen() -> None:
-    losses(trainer(deterministic=True), 2)
+    losses(new_trainer("transformer", deterministic=True), 2)
 
     assert torch.are_deterministic_algorithms_enabled()
 
@@ -275,10 +248,10 @@ def test_deterministic_operations_are_chosen() -> None:
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_on_a_gpu_a_resumed_run_has_the_very_same_losses(cuda_graph: bool) -> None:
     options = {"device": "cuda", "cuda_graph": cuda_graph, "deterministic": True}
-    expected = losses(trainer("diffusion", **options), 12)
-    first = trainer("diffusion", **options)
+    expected = losses(new_trainer("diffusion", **options), 12)
+    first = new_trainer("diffusion", **options)
     before, state = losses(first, 5), first.state_dict()
-    second = trainer("diffusion", **options)
+    second = new_trainer("diffusion", **options)
     second.load_state_dict(state)
 
     after = losses(second, 7)
@@ -290,7 +263,7 @@ def test_on_a_gpu_a_resumed_run_has_the_very_same_losses(cuda_graph: bool) -> No
 @pytest.mark.gpu
 @pytest.mark.usefixtures("deterministic")
 def test_a_graph_is_captured_anew_for_a_state_that_is_loaded() -> None:
-    used = trainer("diffusion", device="cuda", cuda_graph=True, deterministic=True)
+    used = new_trainer("diffusion", device="cuda", cuda_graph=True, deterministic=True)
     losses(used, 5)
     state = copy.deepcopy(used.state_dict())
     expected = losses(used, 7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import recordings
-from robocache_ros.datasets import ShuffledRuns, SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
+from robocache_ros.datasets import ShuffledRuns, Stream, TimelineDataset, WeightedMixture, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -26,33 +25,25 @@ from robocache_ros.training.training_data import (
     training_loader,
 )
 from robocache_ros.training.training_options import TrainingOptions
-from test.datasets.conftest import write_calvin
+from test.datasets.small import InMemory, write_calvin, write_hdf5
 from test.exporting import export
 from test.training.conftest import Reach
 from test.training.reach.reach_arm import TYPES, demonstration
 
 
-class Episodes:
+def episodes(*roles: str, camera: bool = False) -> InMemory:
     """Two episodes of four steps: a position that does not change, and the streams that are asked for."""
-
-    def __init__(self, *roles: str) -> None:
-        self.roles = roles
-
-    def __len__(self) -> int:
-        return 2
-
-    def read(self, index: int) -> SourceEpisode:
-        stamps = np.arange(4) * 20_000_000
+    stamps, found = np.arange(4) * 20_000_000, []
+    for index in range(2):
         rows = np.stack([np.full(4, 2.5), np.arange(4.0) + index], axis=1).astype(np.float32)
-        streams = {role: Stream(role, stamps, rows, False, role) for role in self.roles}
-        return SourceEpisode(streams, "lift", "test", f"episode {index}")
-
-    def span_ns(self, _index: int) -> tuple[int, int]:
-        return 0, 60_000_000
+        pixels = np.full((4, 12, 16, 3), 40 * index, np.uint8)
+        cameras = [Stream("vision/front", stamps, pixels, False)] if camera else []
+        found.append([*(Stream(role, stamps, rows, False, role) for role in roles), *cameras])
+    return InMemory(*found)
 
 
 def test_batches_are_normalised_and_constant_columns_stay() -> None:
-    dataset = TimelineDataset(Episodes("observation", "action"), window=Window(1, 2))
+    dataset = TimelineDataset(episodes("observation", "action"), window=Window(1, 2))
     info = data_info(dataset)
 
     batches = list(training_loader(dataset, info, 8, shuffle=False))
@@ -113,11 +104,11 @@ def test_what_is_known_of_an_export_is_stored(reach: Reach) -> None:
 @pytest.mark.parametrize(("roles", "missing"), [(("action",), "proprio"), (("observation",), "actions")])
 def test_a_dataset_without_observations_or_actions_is_refused(roles: tuple[str, ...], missing: str) -> None:
     with pytest.raises(RoboCacheError, match=f"has no {missing}"):
-        data_info(TimelineDataset(Episodes(*roles), window=Window()))
+        data_info(TimelineDataset(episodes(*roles), window=Window()))
 
 
 def test_a_mixture_needs_statistics_of_its_own() -> None:
-    parts = {"lift": TimelineDataset(Episodes("observation", "action"), window=Window(1, 2))}
+    parts = {"lift": TimelineDataset(episodes("observation", "action"), window=Window(1, 2))}
     with pytest.raises(RoboCacheError, match="a WeightedMixture has no statistics of its own; make a DataInfo with"):
         data_info(WeightedMixture(parts, {"lift": 1.0}))  # type: ignore[arg-type]
 
@@ -186,38 +177,26 @@ def test_a_folder_that_is_not_one_dataset_is_refused(
         open_for_training(tmp_path / place, **given, window=Window())
 
 
-def test_a_split_is_that_of_the_format(tmp_path: Path, reach: Reach) -> None:
-    write_calvin(tmp_path / "validation", annotations=None)
+@pytest.mark.parametrize("vision", [False, True])
+def test_a_split_is_that_of_the_format_with_or_without_images(vision: bool, tmp_path: Path, reach: Reach) -> None:
+    write_calvin(tmp_path / "validation", annotated=())
 
-    assert len(open_for_training(tmp_path, window=Window(1, 2), split="validation"))
+    info = data_info(open_for_training(tmp_path, window=Window(1, 2), split="validation", vision=vision))
+
+    assert info.cameras == ({"vision/static": 1, "vision/gripper": 1} if vision else {})
+    assert info.actions == 7
     with pytest.raises(RoboCacheError, match="split: lerobot has none, only rlds, calvin, robomimic; leave it out"):
         open_for_training(reach.dataset, window=Window(1, 2), split="val")
 
 
 def test_trajectories_of_ones_own_are_trained_on(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "own.hdf5", "w") as file:
-        for name, columns in (("joints", 3), ("actions", 2)):
-            file[f"lift/{name}/values"] = np.random.default_rng(0).random((50, columns), np.float32)
-            file[f"lift/{name}/stamps_s"] = np.arange(50) / 25
+    info = data_info(open_for_training(write_hdf5(tmp_path), file_format="hdf5", window=Window(1, 2)))
 
-    info = data_info(open_for_training(tmp_path / "own.hdf5", file_format="hdf5", window=Window(1, 2)))
-
-    assert (info.streams, info.actions) == ({"joints": 3}, 2)
-
-
-class Pictures(Episodes):
-    """Episodes with a camera of 16 x 12 pixels too."""
-
-    def read(self, index: int) -> SourceEpisode:
-        episode = super().read(index)
-        frames = np.full((4, 12, 16, 3), 40 * index, np.uint8)
-        camera = Stream("vision/front", np.arange(4) * 20_000_000, frames, False)
-        return replace(episode, streams={**episode.streams, "vision/front": camera})
+    assert (info.streams, info.actions) == ({"joints": 3}, 3)
 
 
 def test_images_are_part_of_the_training() -> None:
-    dataset = TimelineDataset(Pictures("observation", "action"), window=Window(1, 2))
+    dataset = TimelineDataset(episodes("observation", "action", camera=True), window=Window(1, 2))
     info = data_info(dataset)
     loader = training_loader(dataset, info, 4)
     config = PolicyConfig("transformer", 2, 2, 1, 2, cameras=info.cameras, layers=1, heads=2, width=16)
@@ -229,13 +208,3 @@ def test_images_are_part_of_the_training() -> None:
     encoder = trainer.policy.of_image
     assert encoder is not None
     assert all(parameter.grad is not None for parameter in encoder.parameters())
-
-
-@pytest.mark.parametrize("vision", [False, True])
-def test_calvin_is_opened_with_and_without_images(vision: bool, tmp_path: Path) -> None:
-    write_calvin(tmp_path / "training", annotations=None)
-
-    dataset = open_for_training(tmp_path, window=Window(1, 2), vision=vision)
-
-    assert data_info(dataset).cameras == ({"vision/static": 1, "vision/gripper": 1} if vision else {})
-    assert data_info(dataset).actions == 7

@@ -10,20 +10,14 @@ import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.monitoring import GPUUtilization
-from robocache_ros.training.policies.make_policy import make_policy
-from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
-from robocache_ros.training.training_options import TrainingOptions
 from robocache_ros.training.training_progress import TrainingProgress
-from test.training.conftest import line_loader
-
-CONFIG = PolicyConfig("transformer", 2, 2, n_obs=2, horizon=3, layers=1, heads=2, width=16)
+from test.training.conftest import new_trainer
 
 
 @pytest.fixture
 def trainer() -> Trainer:
-    torch.manual_seed(0)
-    return Trainer(make_policy(CONFIG), line_loader(), TrainingOptions(steps=4, warmup=1))
+    return new_trainer(steps=4, warmup=1)
 
 
 def test_a_line_has_the_loss_the_speed_and_the_wait(trainer: Trainer) -> None:
@@ -41,8 +35,7 @@ def test_a_line_has_the_loss_the_speed_and_the_wait(trainer: Trainer) -> None:
 
 
 def test_slow_steps_are_reported_after_5_s_and_then_every_30_s() -> None:
-    torch.manual_seed(0)
-    trainer = Trainer(make_policy(CONFIG), line_loader(), TrainingOptions(steps=10_000, warmup=1))
+    trainer = new_trainer(steps=10_000, warmup=1)
     lines: list[str] = []
     now = 0.0
     with TrainingProgress(trainer, 50, write=lines.append, clock=lambda: now) as progress:
@@ -78,35 +71,24 @@ def test_a_driver_that_fails_does_not_fail_the_training(
     assert capsys.readouterr().err == "GPU utilisation is of a part of the run: GPU 0: lost; check nvidia-smi\n"
 
 
-def test_a_loss_that_is_not_finite_is_an_error(trainer: Trainer) -> None:
-    progress = TrainingProgress(trainer, 1, write=lambda _: None)
-
+def test_a_loss_that_is_not_finite_and_reports_of_no_step_are_errors(trainer: Trainer) -> None:
     with pytest.raises(RoboCacheError, match="loss: nan at step 0; lower the learning rate"):
-        progress.update(torch.tensor(torch.nan))
-
-
-def test_reports_are_at_least_a_step_apart(trainer: Trainer) -> None:
+        TrainingProgress(trainer, 1, write=lambda _: None).update(torch.tensor(torch.nan))
     with pytest.raises(RoboCacheError, match="report_every: 0 is less than 1"):
         TrainingProgress(trainer, 0)
 
 
-def test_without_a_terminal_lines_go_to_stdout(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
-    with TrainingProgress(trainer, 1) as progress:
-        progress.update(trainer.train_step())
-
-    assert capsys.readouterr().out.startswith("step 1: loss ")
-
-
-def test_on_a_terminal_it_is_a_bar(
-    trainer: Trainer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("terminal", "expected"), [(False, "step 1: loss "), (True, "100 %")])
+def test_stdout_has_lines_and_on_a_terminal_a_bar(
+    terminal: bool, expected: str, trainer: Trainer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("rich")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     with TrainingProgress(trainer, 1) as progress:
         for _ in range(4):
             progress.update(trainer.train_step())
 
-    assert "100 %" in capsys.readouterr().out
+    assert expected in capsys.readouterr().out
 
 
 def test_tensorboard_has_each_value(trainer: Trainer, tmp_path: Path) -> None:

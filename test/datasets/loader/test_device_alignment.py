@@ -76,18 +76,6 @@ def test_streams_that_are_sent_without_padding_have_the_bits_of_samples(
     check_same(TimelineDataset(MovingStreams(marks=marks), window=window))
 
 
-def test_parts_of_episodes_have_the_bits_of_samples() -> None:
-    check_same(TimelineDataset(MovingStreams()), options=LoaderOptions(windows=(5, 3)))
-
-
-def test_joined_samples_have_the_bits_of_samples() -> None:
-    check_same(TimelineDataset(MovingStreams()), options=LoaderOptions(ragged="concat"))
-
-
-def test_images_only_have_the_bits_of_samples() -> None:
-    check_same(TimelineDataset(CamerasOnly()))
-
-
 class CamerasOnly(MovingStreams):
     def read(self, index: int) -> Any:
         episode = super().read(index)
@@ -96,46 +84,39 @@ class CamerasOnly(MovingStreams):
         return episode
 
 
-def test_samples_of_different_limits_are_aligned_one_by_one() -> None:
-    check_same(TimelineDataset(MovingStreams(limits=2)))
+CHANGES = {
+    "augmentation": Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2),
+    "statistics": {"actions": {"mean": [1.0, 2.0, 3.0], "std": [0.5, 0.0, 3.0]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (MovingStreams(), {"options": LoaderOptions(windows=(5, 3))}),
+        (MovingStreams(), {"options": LoaderOptions(ragged="concat")}),
+        (MovingStreams(), {"workers": 1}),
+        *((MovingStreams(), {**CHANGES, "cache": cache}) for cache in ("none", "host")),
+        (MovingStreams(limits=2), {}),  # samples of different limits are aligned one by one
+        (CamerasOnly(), {}),
+    ],
+)
+def test_batches_of_other_options_and_streams_have_the_bits_of_samples(
+    source: MovingStreams, options: dict[str, Any]
+) -> None:
+    check_same(TimelineDataset(source), **options)
+
+
+def test_a_mixture_and_a_dataset_of_aligned_items_have_the_bits_of_samples(counting: Counting) -> None:
+    parts = {name: TimelineDataset(MovingStreams(marks=marks)) for name, marks in (("a", True), ("b", False))}
+    check_same(WeightedMixture(parts, {"a": 2, "b": 1}))
+    check_same(counting)
 
 
 def test_an_export_has_the_bits_of_samples(exported: Callable[[str], Path]) -> None:
     folder = exported("image")
     check_same(LeRobotTimelineDataset(folder / "lerobot"))
     check_same(RoboMimicDataset(folder / "robomimic" / "dataset.hdf5", obs_modality="image"))
-
-
-def test_a_mixture_has_the_bits_of_samples() -> None:
-    parts = {name: TimelineDataset(MovingStreams(marks=marks)) for name, marks in (("a", True), ("b", False))}
-    check_same(WeightedMixture(parts, {"a": 2, "b": 1}))
-
-
-def test_workers_send_streams() -> None:
-    check_same(TimelineDataset(MovingStreams()), workers=1)
-
-
-def test_changes_and_caches_follow_the_alignment() -> None:
-    changes = Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2)
-    statistics = {"actions": {"mean": [1.0, 2.0, 3.0], "std": [0.5, 0.0, 3.0]}}
-    for cache in ("none", "host"):
-        check_same(TimelineDataset(MovingStreams()), augmentation=changes, statistics=statistics, cache=cache)
-
-
-def test_a_dataset_that_gives_aligned_items_is_used_as_it_is(counting: Counting) -> None:
-    check_same(counting)
-
-
-def test_a_damaged_image_is_named_also_where_the_device_aligns() -> None:
-    source = MovingStreams(images="jpeg")
-    source.broken = (2,)
-    with pytest.raises(RoboCacheError, match="sample 2: moving/2: vision/a: image 1"):
-        list(TimelineLoader(TimelineDataset(source), 2, options=LoaderOptions(align_on="device")))
-
-
-def test_an_unknown_place_of_the_alignment_is_refused(counting: Counting) -> None:
-    with pytest.raises(RoboCacheError, match="align_on: 'gpu' is not one of auto, device, workers"):
-        TimelineLoader(counting, 2, options=LoaderOptions(align_on="gpu"))
 
 
 # Images of files that are decoded into the batch: the same batches as of images that the dataset decodes.
@@ -193,32 +174,26 @@ def test_a_dataset_that_defines_its_items_is_requested_them() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_samples_with_damaged_images_are_left_out_of_their_batch(workers: int) -> None:
-    source = MovingStreams(images="jpeg")
-    source.broken = (1, 4)
-    loader = TimelineLoader(TimelineDataset(source), 3, on_error="skip", workers=workers)
-    batches = list(loader)
-    loader.close()
-    assert [batch["index"].tolist() for batch in batches] == [[0, 2], [3]]
-    assert list(loader.skipped_samples) == [1, 4]
+    source = MovingStreams(7, images="jpeg")
+    source.broken = (1, 3, 4, 5)  # one of a batch, and all of the next one
+    with TimelineLoader(TimelineDataset(source), 3, on_error="skip", workers=workers) as loader:
+        batches = list(loader)
+    assert [batch["index"].tolist() for batch in batches] == [[0, 2], [6]]
+    assert list(loader.skipped_samples) == [1, 3, 4, 5]
     assert "moving/1: vision/a: image 1: data: the jpeg of" in loader.skipped_samples[1]
     assert batches[0]["vision"][1].equal(TimelineDataset(MovingStreams(images="jpeg"))[2]["vision"])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_image_is_an_error_that_names_its_sample(workers: int) -> None:
+@pytest.mark.parametrize("align_on", ["auto", "device"])
+def test_a_damaged_image_is_an_error_that_names_its_sample(workers: int, align_on: str) -> None:
     source = MovingStreams(images="jpeg")
     source.broken = (1,)
-    loader = TimelineLoader(TimelineDataset(source), 3, workers=workers)
-    with pytest.raises(RoboCacheError, match=r"sample 1: moving/1: vision/a: image 1: .*repair the file"):
+    with (
+        TimelineLoader(TimelineDataset(source), 3, workers=workers, options=LoaderOptions(align_on=align_on)) as loader,
+        pytest.raises(RoboCacheError, match=r"sample 1: moving/1: vision/a: image 1: .*repair the file"),
+    ):
         next(iter(loader))
-    loader.close()
-
-
-def test_a_batch_of_damaged_images_only_is_left_out() -> None:
-    source = MovingStreams(images="jpeg")
-    source.broken = (2, 3)
-    loader = TimelineLoader(TimelineDataset(source), 2, on_error="skip")
-    assert [batch["index"].tolist() for batch in loader] == [[0, 1], [4]]
 
 
 def test_an_image_that_no_sample_uses_is_not_decoded() -> None:
@@ -303,12 +278,11 @@ def expected_batch() -> dict[str, Any]:
     return next(iter(TimelineLoader(TimelineDataset(MovingStreams(images="jpeg")), 4)))
 
 
-def test_files_are_decoded_into_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_batch(decoded(Decoder(), monkeypatch).batch, expected_batch())
-
-
-def test_files_that_the_gpu_refuses_are_decoded_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_batch(decoded(Decoder((0, 3)), monkeypatch).batch, expected_batch())
+@pytest.mark.parametrize("refused", [(), (0, 3)])
+def test_files_are_decoded_into_the_batch_on_the_cpu_where_the_gpu_refuses_them(
+    refused: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_batch(decoded(Decoder(refused), monkeypatch).batch, expected_batch())
 
 
 def test_a_file_that_nothing_can_read_is_an_error_that_names_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,8 +297,3 @@ def test_a_sample_with_such_a_file_can_be_skipped(monkeypatch: pytest.MonkeyPatc
     assert [number for number, _ in item.description.skipped] == [0]
     kept = expected_batch()
     check_batch(item.batch, {key: each[1:] for key, each in kept.items() if isinstance(each, torch.Tensor)})
-
-
-def test_nvjpeg_needs_a_gpu(counting: Counting) -> None:
-    with pytest.raises(RoboCacheError, match="jpeg: gpu needs a CUDA device"):
-        TimelineLoader(counting, 2, options=LoaderOptions(jpeg="gpu"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -80,6 +80,7 @@ def pool_of(loader: TimelineLoader) -> FastPool:
 
 AHEAD = 4  # batches: two for each of two workers
 BATCHES = 5  # of an epoch
+WHOLE = BATCHES + AHEAD  # requests of an epoch, with what is read ahead of the next one
 ORDER = {"batch_size": 3, "shuffle": True, "seed": 7}
 
 
@@ -111,16 +112,12 @@ def requests_of(*epochs: int) -> list[tuple[int, list[int]]]:
     return found
 
 
-def test_with_the_last_batch_of_an_epoch_the_next_epoch_has_been_requested(counting: Counting) -> None:
+def test_the_next_epoch_is_read_ahead_and_used(counting: Counting) -> None:
     loader = TimelineLoader(counting, workers=2, **ORDER)
-    for _ in islice(loader, BATCHES):
-        pass
-    assert pool_of(loader).requested == requests_of(0, 1)[: BATCHES + AHEAD - 1]
-
-
-def test_the_next_epoch_uses_what_was_read_ahead(counting: Counting) -> None:
-    loader = TimelineLoader(counting, workers=2, **ORDER)
-    orders = [order_of(list(loader)) for _ in range(3)]
+    first = order_of(list(islice(loader, BATCHES)))
+    assert pool_of(loader).requested == requests_of(0, 1)[: WHOLE - 1]  # with the last batch of the epoch
+    loader.set_epoch(1)
+    orders = [first, *(order_of(list(loader)) for _ in range(2))]
     assert [batch for order in orders for batch in order] == [numbers for _, numbers in requests_of(0, 1, 2)]
     assert pool_of(loader).requested == requests_of(0, 1, 2, 3)[: 3 * BATCHES + AHEAD]
 
@@ -134,29 +131,26 @@ def test_runs_of_the_next_epoch_are_read_ahead(counting: Counting) -> None:
     assert sorted(chain(*(run for epoch, run in pool_of(loader).requested if epoch == 1))) == list(range(13))
 
 
-def test_set_epoch_discards_what_was_read_ahead(counting: Counting) -> None:
+@pytest.mark.parametrize(
+    ("between", "requested"),
+    [
+        (lambda loader: list(loader) and loader.set_epoch(5), [(0, 0, WHOLE), (5, 0, WHOLE)]),
+        (
+            lambda loader: list(loader) and loader.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 2}),
+            [(0, 0, WHOLE), (0, 2, WHOLE)],
+        ),
+        (lambda loader: next(iter(loader)), [(0, 0, AHEAD), (1, 0, WHOLE)]),  # an epoch that is left
+    ],
+    ids=["set_epoch", "resumed", "left"],
+)
+def test_what_was_read_ahead_is_discarded_where_another_place_comes_next(
+    between: Callable[[TimelineLoader], object], requested: list[tuple[int, int, int]], counting: Counting
+) -> None:
     loader = TimelineLoader(counting, workers=2, **ORDER)
+    between(loader)
     list(loader)
-    loader.set_epoch(5)
-    list(loader)
-    assert pool_of(loader).requested == [*requests_of(0, 1)[: BATCHES + AHEAD], *requests_of(5, 6)[: BATCHES + AHEAD]]
-
-
-def test_a_resumed_loader_discards_what_was_read_ahead(counting: Counting) -> None:
-    loader = TimelineLoader(counting, workers=2, **ORDER)
-    state = {**loader.state_dict(), "position": 2}
-    list(loader)
-    loader.load_state_dict(state)
-    list(loader)
-    resumed = pool_of(loader).requested[BATCHES + AHEAD :]
-    assert resumed == requests_of(0, 1)[2 : BATCHES + AHEAD]
-
-
-def test_an_epoch_that_was_left_is_discarded(counting: Counting) -> None:
-    loader = TimelineLoader(counting, workers=2, **ORDER)
-    next(iter(loader))
-    list(loader)
-    assert pool_of(loader).requested == [*requests_of(0)[:AHEAD], *requests_of(1, 2)[: BATCHES + AHEAD]]
+    expected = [each for epoch, first, stop in requested for each in requests_of(epoch, epoch + 1)[first:stop]]
+    assert pool_of(loader).requested == expected
 
 
 def test_an_unreadable_sample_of_the_next_epoch_raises_in_that_epoch() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robocache_ros.datasets import RTXDataset, TimelineLoader, Window
-from test.datasets.conftest import STEPS, episode, write_tfds
+from test.datasets.small import episode, write_tfds
 
 lightning = pytest.importorskip("lightning", reason="lightning is not installed")
 
@@ -34,7 +34,7 @@ class Model(lightning.LightningModule):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_tfds(tmp_path / "d", STEPS, [episode(3 + k % 2, float(k)) for k in range(6)])
+    return write_tfds(tmp_path / "d", [episode(3 + k % 2, float(k)) for k in range(6)])
 
 
 def loader_of(folder: Path, workers: int = 0) -> TimelineLoader:

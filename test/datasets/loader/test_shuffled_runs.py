@@ -81,23 +81,6 @@ def test_whole_episodes_have_their_values_and_padding() -> None:
             assert batch["language"][row] == f"task {index}"
 
 
-@pytest.mark.parametrize("seen", [0, 1, 4])
-def test_a_resumed_loader_continues_with_the_very_next_sample(seen: int) -> None:
-    whole = list(TimelineLoader(Counting(), 4, **MIXED))
-    first, second = (TimelineLoader(Counting(), 4, **MIXED) for _ in range(2))
-    iterator = iter(first)
-    for _ in range(seen):
-        next(iterator)
-    second.load_state_dict(first.state_dict())
-    assert same(list(second), whole[seen:])
-
-
-def test_a_state_of_other_runs_is_refused() -> None:
-    state = TimelineLoader(Counting(), 4, **MIXED).state_dict()
-    with pytest.raises(RoboCacheError, match=r"state: runs is \[4, 8\], here None"):
-        TimelineLoader(Counting(), 4, **{**MIXED, "shuffle": True}).load_state_dict(state)
-
-
 def test_samples_that_cannot_be_read_are_left_out_counted_and_named() -> None:
     loader = TimelineLoader(Counting(nan=(4,)), 4, **MIXED, on_error="skip")
     numbers = chain(*order_of(list(loader)))

@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader
 from robocache_ros.datasets import LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 from test import forked
-from test.datasets.conftest import STEPS, episode, write_tfds
 from test.datasets.loader.obedient_trainer import EPOCHS, open_loader, reported
-from test.fuzz.datasets import EPISODES, FORMATS
+from test.datasets.small import EPISODES, episode, write_tfds
+from test.fuzz.datasets import FORMATS
 
 # kill -9 of workers and of the training: the sequence of samples, and every value, are those of an undisturbed one.
 
@@ -69,7 +69,7 @@ class Training:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     episodes = [episode(2 + k % 3, 10.0 * k) for k in range(8)]
-    return write_tfds(tmp_path_factory.mktemp("killed") / "d", STEPS, episodes, shards=3)
+    return write_tfds(tmp_path_factory.mktemp("killed") / "d", episodes, shards=3)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def ended(descriptor: int) -> bool:
 
 @pytest.mark.slow
 def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", STEPS, [episode(2 + k % 3, 10.0 * k) for k in range(7)])
+    folder = write_tfds(tmp_path / "d", [episode(2 + k % 3, 10.0 * k) for k in range(7)])
     script = Path(__file__).with_name("rank_of_two.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
@@ -163,10 +163,8 @@ def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
 def test_a_loader_that_was_created_before_the_ranks_is_refused(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, separate = (
-        TimelineLoader(counting, 4),
-        TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1)),
-    )
+    before = TimelineLoader(counting, 4)
+    separate = TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1))
     for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 2)):
         monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
     with pytest.raises(RoboCacheError, match="initialised after the loader was created; create it afterwards"):
@@ -223,8 +221,6 @@ def test_datasets_of_all_formats_are_read_in_another_process(tmp_path: Path) -> 
 
 def test_an_iterator_that_is_not_used_leaves_no_epoch(counting: Counting) -> None:
     plain, loader = (TimelineLoader(counting, 4, shuffle=True) for _ in range(2))
-    wanted = list(plain)
-    state = {**loader.state_dict(), "position": 2}
-    loader.load_state_dict(state)
+    loader.load_state_dict({**loader.state_dict(), "position": 2})
     iter(loader)
-    assert same(list(loader), wanted[2:])
+    assert same(list(loader), list(plain)[2:])

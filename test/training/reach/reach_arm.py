@@ -6,14 +6,15 @@ at 20 Hz, and the expert commands at 40 Hz: none of them at the 50 Hz of the tic
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.spec import FusionSpec, load_spec
+from test.fuzz.messages import serialize
 
 LINKS_M = np.array([0.4, 0.3, 0.2])
 START_RAD = np.array([0.6, 0.7, 0.5])
@@ -133,27 +134,19 @@ def demonstration(seed: int, reaches: int, commands: int = 60) -> list[Message]:
     return sorted(messages, key=lambda message: message[1])
 
 
-def _header(stamp_ns: int) -> bytes:
-    return b"\0\1\0\0" + struct.pack("<iI", *divmod(stamp_ns, 10**9)) + struct.pack("<I", 1) + b"\0" + bytes(3)
-
-
 def joint_state(stamp_ns: int, joints: Float64) -> bytes:
-    """A sensor_msgs/msg/JointState in CDR."""
-    data = bytearray(_header(stamp_ns)) + struct.pack("<I", 3)
-    for name in (b"shoulder", b"elbow", b"wrist"):
-        data += bytes(-len(data) % 4) + struct.pack("<I", len(name) + 1) + name + b"\0"
-    data += bytes(-len(data) % 4) + struct.pack("<I", 3)
-    data += bytes(-(len(data) - 4) % 8) + struct.pack("<3d", *joints)
-    return bytes(data + struct.pack("<2I", 0, 0))
+    names = ("shoulder", "elbow", "wrist")
+    return serialize("sensor_msgs/msg/JointState", {**_header(stamp_ns), "name": names, "position": joints.tolist()})
 
 
 def point(stamp_ns: int, goal: Float64) -> bytes:
-    """A geometry_msgs/msg/PointStamped in CDR."""
-    data = bytearray(_header(stamp_ns))
-    return bytes(data + bytes(-(len(data) - 4) % 8) + struct.pack("<3d", *goal, 0.0))
+    return serialize("geometry_msgs/msg/PointStamped", {**_header(stamp_ns), "point": {"x": goal[0], "y": goal[1]}})
 
 
 def numbers(values: Float64) -> bytes:
-    """A std_msgs/msg/Float64MultiArray in CDR."""
-    data = bytearray(b"\0\1\0\0" + struct.pack("<3I", 0, 0, len(values)))
-    return bytes(data + bytes(-(len(data) - 4) % 8) + struct.pack(f"<{len(values)}d", *values))
+    return serialize("std_msgs/msg/Float64MultiArray", {"data": values.tolist()})
+
+
+def _header(stamp_ns: int) -> dict[str, Any]:
+    seconds, nanoseconds = divmod(stamp_ns, 10**9)
+    return {"header": {"stamp": {"sec": seconds, "nanosec": nanoseconds}}}
