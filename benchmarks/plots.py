@@ -11,6 +11,8 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,11 +208,15 @@ LOADER_UNITS = {"trajectories/s": "Trajectories of three streams", "frames/s": "
 
 def draw_loading(record: Record, path: Path) -> None:
     """Draw the loaders on a CPU, by dataset, or on a GPU, by unit."""
-    machine, on_gpu = record["machine"], "rows" in record
-    shown = of_rows(record["rows"]) if on_gpu else of_cases(record["cases"])
-    about = f"{machine['gpu']}, torch {machine['torch']}" if on_gpu else f"Python {machine['python']}"
+    if "rows" in record:
+        machine, shown = record["machine"], of_rows(record["rows"])
+        about = f"{machine['gpu']}, torch {machine['torch']}, {machine['date'][:10]}"
+    else:
+        shown = of_cases(record["cases"])
+        machine = next((case["machine"] for case in record["cases"].values()), dict[str, Any]())
+        about = f"Python {machine['python']}" if machine else ""
     if shown:
-        draw_panels(shown, f"Batches of datasets ({machine['cores']} cores, {about}, {machine['date'][:10]})", path)
+        draw_panels(shown, f"Batches of datasets ({machine['cores']} cores, {about})", path)
 
 
 def of_cases(cases: Mapping[str, Mapping[str, Any]]) -> list[Panel]:
@@ -221,7 +227,7 @@ def of_cases(cases: Mapping[str, Mapping[str, Any]]) -> list[Panel]:
         compared = case.get("peer")
         goal = {case["best"]: {"wanted": compared["wanted"] * rates[compared["best"]]}} if compared else {}
         bars = [Bar(name, rate, _kind(name), goal.get(name, {})) for name, rate in rates.items() if rate > 0]
-        found.append(Panel(case["title"], case["unit"], bars))
+        found.append(Panel(f"{case['title']}, {case['machine']['date'][:10]}", case["unit"], bars))
     return found
 
 
@@ -240,6 +246,26 @@ def of_rows(rows: Sequence[Row]) -> list[Panel]:
 
 def _kind(name: str) -> str:
     return OURS if name.startswith("ours") else BOUND if name.startswith("bound: ") else PEER
+
+
+# What a user waits for.
+
+
+def draw_waits(record: Record, path: Path) -> None:
+    """Draw the processor time of commands, in the groups that were measured beside each other."""
+    titles = {
+        "robocache --help": "The start of Python and of the command line",
+        "robocache info": f"A recording of {record['gigabytes']:g} GB",
+        "robocache report": f"A recording of {record['minutes']:g} minutes",
+    }
+    found, machine = [], record["machine"]
+    for _, rows in groupby(record["rows"], key=itemgetter("rounds")):
+        times = {row["what"]: row["cpu_s"] for row in rows}
+        bars = [Bar(name, time_s, OURS if "robocache" in name else PEER, {}) for name, time_s in times.items()]
+        found.append(Panel(next((titles[name] for name in times if name in titles), ""), "s", bars))
+    draw_panels(
+        found, f"Processor time ({machine['cores']} cores, Python {machine['python']}, {machine['date']})", path
+    )
 
 
 # Rates and efficiencies over the number of GPUs.
@@ -390,6 +416,7 @@ DRAW: Mapping[str, Callable[[Record, Path], None]] = {
     "scaling": draw_scaling,
     "vectors": draw_vectors,
     "spatial": draw_spatial,
+    "waits": draw_waits,
 }
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 robomimic        low-dimensional windows, batches of 100, beside robomimic 0.3.0
 rlds             episodes of 100 steps with jpeg images of 256x256, beside tf.data
+rlds_small       the same, resized to 128x128
 lerobot          windows with two cameras of 224x224 as AV1 video, in random order, beside lerobot 0.4.4
 lerobot_numbers  the same without images
 
@@ -50,16 +51,20 @@ def summary(rounds: Sequence[Mapping[str, float]], wanted: Mapping[str, float]) 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
     """The result as text: a table for each dataset."""
-    on = result["machine"]
     lines = [
         "# Batches of public datasets",
         "",
-        f"`python -m benchmarks.loading` on {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
-        f"{on['date']}, load before {on['load_before']}. Each form in a process of its own, in turn; medians of "
-        f"{result['rounds']} rounds, ratios of the best forms within a round. Each was measured after its first batch.",
+        "`python -m benchmarks.loading`. Each form in a process of its own, in turn; medians of the rounds, ratios of "
+        "the best forms within a round. Each was measured after its first batch.",
     ]
     for case in result["cases"].values():
-        lines += ["", f"## {case['title']}", "", case["note"], "", f"| form | {case['unit']} |", "|---|---:|"]
+        on = case["machine"]
+        measured = (
+            f"{on['cores']} cores of an {on['cpu']}, Python {on['python']}, {on['date']}, load before "
+            f"{on['load_before']}, {case['rounds']} rounds."
+        )
+        lines += ["", f"## {case['title']}", "", case["note"], "", measured]
+        lines += ["", f"| form | {case['unit']} |", "|---|---:|"]
         lines += [f"| {name} | {rate:,.0f} |" for name, rate in case["rates"].items()]
         for kind in ("peer", NESTED):
             if kind in case:
@@ -109,6 +114,15 @@ CASES = {
         [{"steps": datasets.RLDS_STEPS}],
         {"peer": 1.3, NESTED: 3},
     ),
+    "rlds_small": Case(
+        "RLDS with jpeg images, resized",
+        "The same episodes with images of 128x128: `image_resize` area, or reduced, which decodes at half the size. "
+        "tf.data with `tf.image.resize(method='area')`, or `decode_jpeg(ratio=2)`. Ours without workers.",
+        "episodes per second of the processor",
+        "tensorflow",
+        [{"steps": datasets.RLDS_STEPS, "size": 128}],
+        {"peer": 1.3},
+    ),
     "lerobot": Case(
         "LeRobot with two cameras",
         "Windows with one image of each camera, 224x224, and 16 actions, batches of 32 in random order.",
@@ -135,11 +149,13 @@ def main() -> None:
     for peer in PEERS:
         default = os.environ.get(f"ROBOCACHE_{peer.upper()}_PYTHON")
         parser.add_argument(f"--{peer}", default=default, help=f"Python that has {peer}.")
-    parser.add_argument("--case", action="append", choices=tuple(CASES), help="Measure this dataset; default: all.")
+    parser.add_argument("--case", action="append", choices=tuple(CASES), help="Measure it again; default: all.")
     parser.add_argument("--rounds", type=int, default=3, help="Runs of each form.")
     given = parser.parse_args()
     pythons = {peer: getattr(given, peer) for peer in PEERS}
-    result: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "cases": {}}
+    on, before = machine(), given.out / "loading.json"
+    others = json.loads(before.read_text())["cases"] if given.case and before.exists() else {}
+    result: dict[str, Any] = {"cases": others}
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
         chosen = given.case or list(CASES)
         tell("the datasets are written")
@@ -148,7 +164,8 @@ def main() -> None:
             case = CASES[name]
             tell(name)
             rounds = [_round(name, paths[name], pythons[case.peer]) for _ in range(given.rounds)]
-            about = {"title": case.title, "note": case.note, "unit": case.unit}
+            about: dict[str, Any] = {"title": case.title, "note": case.note, "unit": case.unit}
+            about |= {"machine": on, "rounds": given.rounds}
             result["cases"][name] = {**about, **summary(rounds, case.wanted)}
             write_results(given.out, "loading", result, as_markdown(result))
     print(as_markdown(result))
@@ -158,8 +175,8 @@ def _write(folder: Path, cases: list[str]) -> dict[str, Path]:
     paths = {}
     if "robomimic" in cases:
         paths["robomimic"] = datasets.robomimic(folder / "lift.hdf5")
-    if "rlds" in cases:
-        paths["rlds"] = datasets.rlds(folder / "rlds")
+    if {"rlds", "rlds_small"} & set(cases):
+        paths["rlds"] = paths["rlds_small"] = datasets.rlds(folder / "rlds")
     if {"lerobot", "lerobot_numbers"} & set(cases):
         paths["lerobot"] = paths["lerobot_numbers"] = datasets.lerobot(folder / "lerobot")
     return paths

@@ -57,6 +57,19 @@ def rlds(path: Path, keys: list[str], workers: int) -> Rates:
     }
 
 
+def rlds_small(path: Path, keys: list[str], workers: int) -> Rates:
+    """Episodes per second of the processor with images of half the size, without workers."""
+
+    def measured(resize: str) -> float:
+        dataset = RTXDataset(path, target_hz=RATE_HZ, rate_hz=RATE_HZ, image_size=(128, 128), image_resize=resize)
+        loader = TimelineLoader(dataset, 1, shuffle=True)
+        next(iter(loader))
+        started = time.process_time()
+        return sum(1 for _ in loader) / (time.process_time() - started)
+
+    return {f"ours, {resize}": lambda resize=resize: measured(resize) for resize in ("area", "reduced")}  # type: ignore[misc]
+
+
 def lerobot(path: Path, keys: list[str], workers: int) -> Rates:
     """Samples per second of windows with images of videos in random order."""
     dataset = LeRobotTimelineDataset(path, target_hz=30, window=Window(horizon=HORIZON))
@@ -118,7 +131,13 @@ def _frames(video: Path) -> int:
         return sum(1 for frame in frames if converter.reformat(frame, format="rgb24").to_ndarray() is not None)
 
 
-CASES = {"robomimic": robomimic, "rlds": rlds, "lerobot": lerobot, "lerobot_numbers": lerobot_numbers}
+CASES = {
+    "robomimic": robomimic,
+    "rlds": rlds,
+    "rlds_small": rlds_small,
+    "lerobot": lerobot,
+    "lerobot_numbers": lerobot_numbers,
+}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
+import gc
 import json
 import os
 import sys
@@ -128,13 +129,18 @@ def _dataset_in(path: "AnyPath") -> str:
 
 def _shown(name: str, draw: Callable[["SceneOf"], list[str]], save: Path | None, web: bool) -> list[str]:
     """Show what `draw` draws, in the viewer or for a browser, or write it to a file; returns its notes."""
-    import torch
-
     from robocache_ros.cli import tables
     from robocache_ros.extras import need
-    from robocache_ros.view import scene
 
-    rr = need("rerun", "view")
+    gc.disable()  # it would go through the many objects of modules again and again
+    try:
+        rr = need("rerun", "view")
+        import torch
+
+        from robocache_ros.view import scene, sources  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
     recording = scene.open_recording(printable(name, 80))
     draft = save.with_name(f".{save.name}.part") if save else None
     if draft:
@@ -169,6 +175,7 @@ def _shown(name: str, draw: Callable[["SceneOf"], list[str]], save: Path | None,
             recording.disconnect()
             os.replace(draft, save)
     finally:
+        gc.unfreeze()
         torch.set_num_threads(threads)
         if draft:
             draft.unlink(missing_ok=True)

@@ -178,7 +178,7 @@ class MappedEpisodes:
             origin = self._origins.get(stream.name)
             made = _absent(stream, span) if origin is None else _mapped(stream, origin, episode)
             found[made.name] = made
-        return replace(episode, streams=found)
+        return replace(episode, streams=found, finite=False)  # a scale may overflow
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""

@@ -97,7 +97,8 @@ def cumulative_counts(
 
 
 MAX_SIDE = 16384  # px, as in a fusion spec
-RESIZES = ("bilinear", "nearest", "area")
+REDUCED = "reduced"
+RESIZES = ("bilinear", "nearest", "area", REDUCED)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class ResizedFrames:
     Attributes:
         stream: of 8-bit RGB images of any size.
         size: height and width of the results.
-        resize: bilinear, nearest or area; see `robocache_ros.convert_image`.
+        resize: bilinear, nearest or area, see `robocache_ros.convert_image`; or reduced, see `TimelineDataset`.
         where: file and record, for errors.
     """
 
@@ -125,7 +126,7 @@ class ResizedFrames:
         Errors:
             DatasetError: an image is damaged or missing.
         """
-        images = images_at(self.stream, rows, self.where)
+        images = images_at(self.stream, rows, self.where, self.size if self.resize == REDUCED else None)
         height, width = images.shape[1:3]
         if (height, width) == self.size:
             return images
@@ -133,7 +134,7 @@ class ResizedFrames:
         found = np.empty((len(rows), *self.size, 3), np.uint8)
         layout, options = (
             ImageLayout("rgb8", width, height, 3 * width, False),
-            ImageOptions(self.size, None, self.resize),
+            ImageOptions(self.size, None, "area" if self.resize == REDUCED else self.resize),
         )
         for place, image in enumerate(images):
             data = torch.from_numpy(np.require(image, requirements=["C", "W"]).reshape(-1))
@@ -244,7 +245,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         window: samples are windows around each tick; None: whole episodes.
         image_size: height and width to which the images of all cameras are resized, with the bits of an export that
             resizes them; None: they stay as they are.
-        image_resize: bilinear, nearest or area; see `robocache_ros.convert_image`.
+        image_resize: bilinear, nearest or area, see `robocache_ros.convert_image`; or reduced: libjpeg decodes jpeg
+            files at an eighth, a quarter or a half of their size, the first that is not below `image_size`, and the
+            rest is area. It takes less time, and its bits are not those of an export or a robot.
 
     A sample has, for T ticks:
 

@@ -246,15 +246,18 @@ def check_depth(data: ByteArray, source: str, rest: str) -> tuple[float, float]:
 _PICTURES = {"jpeg": jpeg_picture, "png": png_picture}
 
 
-def decode_compressed(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -> ImagePayload:
+def decode_compressed(
+    image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS, reduced: int | None = None
+) -> ImagePayload:
     """Decompress a jpeg, png or compressedDepth payload; other payloads are returned unchanged.
 
     Colour becomes rgb8 or rgba8, grey mono8, 16 bits mono16 or 16UC1 (native byte order, rows without padding), and
-    depth 32FC1 in metres with NaN where nothing was measured. Only the first picture of a file is used.
+    depth 32FC1 in metres with NaN where nothing was measured. Only the first picture of a file is used. libjpeg decodes
+    a jpeg at 1 / `reduced` of its size, of 2, 4 or 8.
     DecodeError if a file is truncated, corrupt or exceeds `limits`; RoboCacheError without Pillow.
     """
     if image.encoding in ("jpeg", "png"):
-        pixels = _pixels(image.data, image.encoding, limits, limits.pixels)
+        pixels = _pixels(image.data, image.encoding, limits, limits.pixels, reduced)
         return _payload(pixels, "16UC1" if image.source == "16UC1" else "mono16")
     if image.encoding == "compressedDepth":
         a, b = check_depth(image.data, image.source, "")
@@ -291,7 +294,9 @@ def _payload(pixels: np.ndarray[Any, Any], deep: str) -> ImagePayload:
     return ImagePayload(data, encoding, width, height, len(data) // height, big_endian)
 
 
-def _pixels(data: ByteArray, kind: str, limits: ImageLimits, pixels: int) -> np.ndarray[Any, Any]:
+def _pixels(
+    data: ByteArray, kind: str, limits: ImageLimits, pixels: int, reduced: int | None = None
+) -> np.ndarray[Any, Any]:
     """(H, W) uint8 or uint16, or (H, W, 3|4) uint8."""
     try:
         from PIL import Image
@@ -300,6 +305,8 @@ def _pixels(data: ByteArray, kind: str, limits: ImageLimits, pixels: int) -> np.
     picture = _PICTURES[kind](data.tobytes(), limits, pixels)
     try:
         with Image.open(io.BytesIO(picture), formats=[kind.upper()]) as opened:
+            if reduced and kind == "jpeg":
+                opened.draft(None, (opened.width // reduced, opened.height // reduced))
             mode = opened.mode
             if mode in ("I", "I;16", "I;16B"):
                 return np.asarray(opened).astype(np.uint16, copy=False)

@@ -391,7 +391,7 @@ class CalvinSteps:
         for camera in self._cameras:
             name, read = f"vision/{camera}", partial(_image, self.folder, steps.first, f"rgb_{camera}")
             streams[name] = Stream(name, stamps, ArrayRows(count, read, f"{where}: rgb_{camera}"), False)
-        return SourceEpisode(streams, steps.task, self.name, where)
+        return SourceEpisode(streams, steps.task, self.name, where, finite=True)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""

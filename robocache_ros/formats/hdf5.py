@@ -119,7 +119,7 @@ class Hdf5Trajectories:
                     continue
                 values = numbers(values, f"{where}: {stream_label}")
                 streams[name] = Stream(name, stamps, values, True, self._roles.get(name, "observation"))
-        return SourceEpisode(streams, task, self.name, where)
+        return SourceEpisode(streams, task, self.name, where, finite=True)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of a trajectory."""

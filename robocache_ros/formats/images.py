@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import islice
 from threading import get_ident
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,18 +35,45 @@ from robocache_ros.storage.paths import AnyPath, keep_for
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_container
 
 Files = Sequence["bytes | memoryview"]
-_heads: deque[bytes] = deque(maxlen=4)  # of jpeg files that were checked
+Size = tuple[int, int]  # height and width
+_heads: deque[tuple[bytes, Size]] = deque(maxlen=4)  # of jpeg files that were checked
 _SIMPLEJPEG = find_spec("simplejpeg") is not None
 _PNG_SIZE = struct.Struct(">II")  # width and height, behind the magic, and the length and the name of the first chunk
 
 
-def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[Any]:
+class Reduction(NamedTuple):
+    """How libjpeg decodes jpeg files of one size at a part of it: each side divided, rounded up."""
+
+    factor: int  # 2, 4 or 8
+    size: Size  # of the files
+
+    @property
+    def reduced(self) -> Size:
+        """The size of the images."""
+        height, width = (-(-side // self.factor) for side in self.size)
+        return height, width
+
+
+def reduction(size: Size, at_least: Size) -> Reduction | None:
+    """Return the largest reduction of files of a size whose images are not below `at_least`; None if there is none.
+
+    Files of less than a block of 8 pixels are not reduced: fractions of them round to one size.
+    """
+    for factor in (8, 4, 2) if min(size) >= 8 else ():
+        found = Reduction(factor, size)
+        if found.reduced[0] >= at_least[0] and found.reduced[1] >= at_least[1]:
+            return found
+    return None
+
+
+def images_at(stream: Stream, rows: NDArray[np.int64], where: str, at_least: Size | None = None) -> NDArray[Any]:
     """Return the images of a stream at rows; each distinct one is decoded once.
 
     Args:
         stream: a stream of images, depth images or voxels.
         rows: (n,) int64 in any order; -1 gives zeros.
         where: file and record, for errors.
+        at_least: decode at a reduced size that is not below this, if all of the images are jpeg files.
 
     Returns:
         (n, H, W, 3) uint8 RGB; (n, ...) of depth images or voxels.
@@ -56,10 +83,11 @@ def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[An
     """
     where, values = label(stream, where), stream.values
     if is_files(values):
-        shape = (*image_size(values, rows, where), 3)
-        check_image_bytes(len(rows), shape, where)
-        images = np.empty((len(rows), *shape), np.uint8)
-        write_images(values, rows, images, where)
+        size = image_size(values, rows, where)
+        check_image_bytes(len(rows), (*size, 3), where)
+        reduced = reduction(size, at_least) if at_least and _all_jpeg(values, rows) else None
+        images = np.empty((len(rows), *(reduced.reduced if reduced else size), 3), np.uint8)
+        write_images(values, rows, images, where, reduced)
         return images
     rising = bool(len(rows) and rows[0] >= 0 and (rows[1:] > rows[:-1]).all())
     distinct, place = (rows, rows) if rising else np.unique(rows[rows >= 0], return_inverse=True)
@@ -80,15 +108,22 @@ def is_files(values: Values) -> TypeGuard[Files]:
     return not isinstance(values, np.ndarray) and not hasattr(values, "frames")
 
 
+def _all_jpeg(files: Files, rows: NDArray[np.int64]) -> bool:
+    return all(bytes(files[row][: len(JPEG_MAGIC)]) == JPEG_MAGIC for row in set(rows.tolist()) if row >= 0)
+
+
 def label(stream: Stream, where: str) -> str:
     """Return what errors of a stream begin with."""
     return f"{where}: {printable(stream.name, 40)}"
 
 
-def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, int]:
+def image_size(files: Files, rows: NDArray[np.int64], where: str) -> Size:
     """Return the height and the width of the first image that is used, as its file states them."""
     row = next((row for row in rows.tolist() if row >= 0), 0)
-    data, where = bytes(files[row]), f"{where}: image {row}"
+    return _stated_size(bytes(files[row]), f"{where}: image {row}")
+
+
+def _stated_size(data: bytes, where: str) -> Size:
     try:
         if _kind(data, where) == "png":
             width, height = _PNG_SIZE.unpack_from(png_picture(data, IMAGE_LIMITS, IMAGE_LIMITS.pixels), 16)
@@ -99,7 +134,9 @@ def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, 
     return height, width
 
 
-def write_images(files: Files, rows: NDArray[np.int64], out: NDArray[np.uint8], where: str) -> None:
+def write_images(
+    files: Files, rows: NDArray[np.int64], out: NDArray[np.uint8], where: str, reduced: Reduction | None = None
+) -> None:
     """Decode images at (n,) rows in any order to where they belong, each distinct one once; -1 gives zeros."""
     written: dict[int, int] = {}
     for place, row in enumerate(rows.tolist()):
@@ -108,12 +145,14 @@ def write_images(files: Files, rows: NDArray[np.int64], out: NDArray[np.uint8], 
         elif row in written:
             out[place] = out[written[row]]
         else:
-            _decode_into(out[place], bytes(files[row]), where, row)
+            _decode_into(out[place], bytes(files[row]), where, row, reduced)
             written[row] = place
 
 
-def decode_image(data: bytes | memoryview, where: str) -> NDArray[np.uint8]:
+def decode_image(data: bytes | memoryview, where: str, reduced: Reduction | None = None) -> NDArray[np.uint8]:
     """Return the (H, W, 3) uint8 RGB image of a jpeg or png file; by simplejpeg where it is installed, else by Pillow.
+
+    A jpeg file has the size of the reduction, if there is one.
 
     Errors:
         DatasetError: it is damaged, is too large, or is not an 8-bit image.
@@ -122,9 +161,9 @@ def decode_image(data: bytes | memoryview, where: str) -> NDArray[np.uint8]:
     try:
         if kind == "jpeg" and _SIMPLEJPEG:
             picture = jpeg_picture(bytes(data), IMAGE_LIMITS, IMAGE_LIMITS.pixels)
-            pixels: NDArray[np.uint8] = _decode_jpeg()(picture, colorspace="RGB")
+            pixels: NDArray[np.uint8] = _decode_jpeg()(picture, "RGB", **_least(reduced))
             return pixels
-        image = decode_compressed(ImagePayload(np.frombuffer(data, np.uint8), kind))
+        image = decode_compressed(ImagePayload(np.frombuffer(data, np.uint8), kind), reduced=reduced and reduced.factor)
     except (RoboCacheError, ValueError) as error:
         raise _damaged(where, error) from None
     return _rgb(image, where)
@@ -143,6 +182,11 @@ def _damaged(where: str, error: Exception) -> DatasetError:
     return DatasetError(f"{where}: {printable(error, 60)}; repair the file or leave the episode out")
 
 
+def _least(reduced: Reduction | None) -> dict[str, int]:
+    """The arguments with which simplejpeg reduces: it decodes at the smallest size that is not below these."""
+    return dict(zip(("min_height", "min_width"), reduced.reduced, strict=True)) if reduced else {}
+
+
 @cache
 def _decode_jpeg() -> Any:
     return need("simplejpeg", "datasets").decode_jpeg
@@ -158,29 +202,33 @@ def _rgb(image: ImagePayload, where: str) -> NDArray[np.uint8]:
     return pixels[:, :, :3] if channels > 1 else np.repeat(pixels, 3, axis=2)
 
 
-def _decode_into(out: NDArray[np.uint8], data: bytes, where: str, row: int) -> None:
+def _decode_into(out: NDArray[np.uint8], data: bytes, where: str, row: int, reduced: Reduction | None = None) -> None:
     """Decode an image to where it belongs, without a copy if simplejpeg can."""
+    first: Size = reduced.size if reduced else out.shape[:2]
     if _SIMPLEJPEG and data.startswith(JPEG_MAGIC):
         try:
-            if _decode_jpeg()(_checked(data), colorspace="RGB", buffer=out).shape == out.shape:
+            picture, size = _checked(data)
+            if size == first:
+                _decode_jpeg()(picture, "RGB", buffer=out, **_least(reduced))
                 return
         except (RoboCacheError, ValueError):
-            pass  # a damaged image, or one of another size, is named below
-    image = decode_image(data, f"{where}: image {row}")
-    if image.shape != out.shape:
-        raise DatasetError(f"{where}: image {row} is {image.shape[:2]}, the first {out.shape[:2]}; repair the file")
+            pass  # a damaged image is named below
+    image = decode_image(data, f"{where}: image {row}", reduced)
+    if (size := _stated_size(data, f"{where}: image {row}")) != first:
+        raise DatasetError(f"{where}: image {row} is {size}, the first {first}; repair the file")
     out[...] = image
 
 
-def _checked(data: bytes) -> bytes:
-    """Return a jpeg file for simplejpeg. The images of a camera begin alike: they are checked once."""
-    for head in tuple(_heads):  # another thread may add one
+def _checked(data: bytes) -> tuple[bytes, Size]:
+    """Return a jpeg file for simplejpeg, and its size. The images of a camera begin alike: they are checked once."""
+    for head, size in tuple(_heads):  # another thread may add one
         if data.startswith(head):
-            return data
+            return data, size
     picture = jpeg_picture(data, IMAGE_LIMITS, IMAGE_LIMITS.pixels)
+    width, height, _ = jpeg_frame(picture)
     if head := jpeg_head(picture):
-        _heads.append(head)
-    return picture
+        _heads.append((head, (height, width)))
+    return picture, (height, width)
 
 
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory

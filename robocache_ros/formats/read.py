@@ -142,6 +142,7 @@ class SourceEpisode:
         dataset: name of the dataset.
         source: file and record, for errors.
         success: whether the task succeeded; None: not known.
+        finite: whether the reader has found all numbers of its vectors finite, as `numbers` does.
     """
 
     streams: dict[str, Stream] = field(repr=False)
@@ -149,6 +150,7 @@ class SourceEpisode:
     dataset: str
     source: str
     success: bool | None = None
+    finite: bool = False
 
     def span_ns(self) -> tuple[int, int]:
         """Return the first and the last stamp."""
@@ -158,7 +160,7 @@ class SourceEpisode:
     @cached_property
     def not_finite(self) -> str | None:
         """The stream of vectors that has a number that is NaN or infinite; None: all are finite. Looked for once."""
-        for name, stream in self.streams.items():
+        for name, stream in self.streams.items() if not self.finite else ():
             values = stream.values
             if stream.is_image or not isinstance(values, np.ndarray) or values.dtype.kind != "f":
                 continue
@@ -231,11 +233,11 @@ def numbers(values: NDArray[Any], where: str) -> NDArray[np.float32]:
 
 def all_finite(values: NDArray[np.floating[Any]]) -> bool:
     """Whether no number of an array in one piece is NaN or infinite, in one pass over the memory."""
+    if values.size <= _CHECKED_AT_ONCE:
+        return bool(np.count_nonzero(np.isfinite(values)) == values.size)  # `all` takes twice the time to start
     flat = values.reshape(-1)
-    for start in range(0, len(flat), _CHECKED_AT_ONCE):
-        if not np.isfinite(flat[start : start + _CHECKED_AT_ONCE]).all():
-            return False
-    return True
+    parts = (flat[start : start + _CHECKED_AT_ONCE] for start in range(0, len(flat), _CHECKED_AT_ONCE))
+    return all(map(all_finite, parts))
 
 
 def check_image_bytes(count: int, shape: tuple[int, ...], where: str) -> None:
@@ -255,13 +257,16 @@ def checked(episode: SourceEpisode) -> SourceEpisode:
     if not episode.streams:
         raise DatasetError(f"{episode.source}: no stream of the chosen modalities; choose others")
     for stream in episode.streams.values():
-        where, count = f"{episode.source}: {printable(stream.name, 40)}", len(stream.stamps_ns)
+        stamps, count = stream.stamps_ns, len(stream.stamps_ns)
         if not 0 < count <= MAX_STEPS:
-            raise DatasetError(f"{where}: {count:,} steps; 1 to {MAX_STEPS:,} are read")
-        if len(stream.values) != count:
-            raise DatasetError(f"{where}: {len(stream.values):,} values for {count:,} steps; check the file")
-        if not (stream.stamps_ns[1:] > stream.stamps_ns[:-1]).all():
-            raise DatasetError(f"{where}: its stamps do not rise; check the file")
+            fault = f"{count:,} steps; 1 to {MAX_STEPS:,} are read"
+        elif len(stream.values) != count:
+            fault = f"{len(stream.values):,} values for {count:,} steps; check the file"
+        elif np.count_nonzero(stamps[1:] > stamps[:-1]) < count - 1:
+            fault = "its stamps do not rise; check the file"
+        else:
+            continue
+        raise DatasetError(f"{episode.source}: {printable(stream.name, 40)}: {fault}")
     return episode
 
 

@@ -317,7 +317,7 @@ class RobomimicDemos:
             demo = _file(self.path, os.getpid())[f"data/{name}"]
             streams = self._exported(demo, where) if self.export else self._nominal(demo, where)
             meta = parse_object(demo.attrs.get("ep_meta", "{}"), f"{where}: ep_meta")
-            return SourceEpisode(streams, str(meta.get("lang", "")), self.name, where)
+            return SourceEpisode(streams, str(meta.get("lang", "")), self.name, where, finite=not self.export)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of a demonstration."""

@@ -127,7 +127,8 @@ class Drawn:
             self.scene.encoded_image(stream.name, stamp_ns, image.data.tobytes())
             return
         try:
-            self.scene.pixels(stream.name, stamp_ns, image_tensor(image, stream).permute(1, 2, 0).numpy())
+            pixels = image_tensor(image, stream, channels_last=True).permute(1, 2, 0).numpy()
+            self.scene.pixels(stream.name, stamp_ns, pixels)
         except RoboCacheError:
             self.unreadable += 1
 
@@ -181,18 +182,11 @@ def _points(cloud: CloudPayload, stream: StreamSpec) -> NDArray[np.float32] | No
     fields = {field.name: field for field in cloud.fields if field.datatype == 7}
     if not {"x", "y", "z"} <= set(fields) or not cloud.width * cloud.height:
         return None
-    order = ">f4" if cloud.big_endian else "<f4"
-    offsets = [fields[axis].offset for axis in "xyz"]
-    layout: Any = {"names": list("xyz"), "formats": [order] * 3, "offsets": offsets, "itemsize": cloud.point_step}
-    kind = np.dtype(layout)
-    if cloud.row_step == cloud.width * cloud.point_step or cloud.height == 1:  # without padding, as nearly always
-        lines = [np.frombuffer(cloud.data, kind, cloud.width * cloud.height)]
-    else:
-        lines = [np.frombuffer(cloud.data, kind, cloud.width, row * cloud.row_step) for row in range(cloud.height)]
-    every = -(-cloud.width * cloud.height // MAX_POINTS)
-    axes = [np.concatenate([line[axis] for line in lines])[::every] for axis in "xyz"]
-    points = np.stack(axes, axis=1).astype(np.float32)
-    points = points[np.isfinite(points).all(axis=1)]
+    order, every = ">f4" if cloud.big_endian else "<f4", -(-cloud.width * cloud.height // MAX_POINTS)
+    shape, strides = (cloud.height, cloud.width), (cloud.row_step, cloud.point_step)
+    raw = [np.ndarray(shape, order, cloud.data, fields[axis].offset, strides) for axis in "xyz"]
+    axes = [axis.reshape(-1)[::every].astype(np.float32) for axis in raw]
+    points = np.stack(axes, axis=1)[np.logical_and.reduce([np.isfinite(axis) for axis in axes])]
     pose = sensor_pose(cloud.transform, stream)
     if pose is not None:
         points = points @ pose[:, :3].numpy().T + pose[:, 3].numpy()

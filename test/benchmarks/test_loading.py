@@ -39,12 +39,13 @@ def test_the_best_forms_are_compared_within_each_round() -> None:
 
 
 def test_the_report_has_the_ratio_and_what_is_wanted() -> None:
-    case = {"title": "T", "note": "N", "unit": "batches/s", **summary(ROUNDS, {"peer": 1.3})}
     machine = {"cores": 2, "cpu": "C", "python": "3", "date": "D", "load_before": 0}
+    about = {"title": "T", "note": "N", "unit": "batches/s", "machine": machine, "rounds": 2}
 
-    assert "ours, 2 workers: 4 times peer b (wanted: 1.3)." in as_markdown(
-        {"machine": machine, "rounds": 2, "cases": {"t": case}}
-    )
+    text = as_markdown({"cases": {"t": {**about, **summary(ROUNDS, {"peer": 1.3})}}})
+
+    assert "ours, 2 workers: 4 times peer b (wanted: 1.3)." in text
+    assert "2 cores of an C, Python 3, D, load before 0, 2 rounds." in text
 
 
 def test_the_data_is_read_by_the_datasets(tmp_path: Path) -> None:

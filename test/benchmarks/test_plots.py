@@ -57,6 +57,7 @@ def test_a_wanted_ratio_is_a_mark_at_so_many_times_the_other_or_the_first_row_an
 def test_the_goal_of_a_loader_is_a_mark_of_its_best_form() -> None:
     case = {
         "title": "rlds",
+        "machine": ABOUT,
         "unit": "episodes/s",
         "rates": {"ours, 0 workers": 1.0, "ours, 2 workers": 3.0, "bound: jpeg": 4.0, "tf.data": 2.0},
         "best": "ours, 2 workers",
@@ -65,6 +66,7 @@ def test_the_goal_of_a_loader_is_a_mark_of_its_best_form() -> None:
 
     (panel,) = plots.of_cases({"rlds": case})
 
+    assert panel.title == "rlds, 2026-01-01"
     assert [bar.kind for bar in panel.bars] == [OURS, OURS, BOUND, PEER]
     assert [bar.marks for bar in panel.bars] == [{}, {"wanted": pytest.approx(2.6)}, {}, {}]
 
@@ -82,8 +84,9 @@ def test_the_efficiency_is_the_rate_per_gpu_over_that_of_one() -> None:
         ("training", {"rows": [row("a", 1.0, "ms", "30 ms"), row("b", 2.0, "ms", "", "1 ms")]}),
         ("formats", {"rows": [row("DataLoader", 1.0, "samples/s"), row("b", 1e6, "samples/s")]}),
         ("scaling", {"rows": [scaled("loading", 1, 5.0), scaled("loading", 2, 9.0, "strong")]}),
+        ("waits", {"gigabytes": 1, "minutes": 2, "rows": [{"what": "robocache info", "cpu_s": 2.0, "rounds": 5}]}),
     ],
-    ids=["training", "formats", "scaling"],
+    ids=["training", "formats", "scaling", "waits"],
 )
 def test_results_are_drawn(name: str, record: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

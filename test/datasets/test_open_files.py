@@ -21,6 +21,7 @@ from robocache_ros.datasets import (
     Stream,
     TimelineDataset,
     TimelineLoader,
+    WeightedMixture,
     Window,
     open_dataset,
     timeline_dataset,
@@ -139,20 +140,33 @@ def test_each_window_of_an_episode_with_nan_is_refused() -> None:
         list(TimelineLoader(dataset, 1, options=options))
 
 
+def test_numbers_that_a_layout_scales_beyond_the_largest_are_refused(tmp_path: Path) -> None:
+    dataset = TimelineDataset(Hdf5Trajectories(write_values(tmp_path / "d.hdf5")))
+    origin = {"from": "joints", "scale": 3e38}
+    layout = {"streams": {"joints": {"dim": 2}}, "datasets": {"d": {"joints": origin}}}
+    mixture = WeightedMixture({"d": dataset}, {"d": 1}, layout=layout)
+    refused = pytest.raises(RoboCacheError, match=r"joints: row \d, column 0 is not finite")
+    with np.errstate(over="ignore"), refused:
+        list(TimelineLoader(mixture, 1, options=LoaderOptions(align_on="device")))
+
+
 # Numbers of datasets are checked for NaN and infinite values.
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 32_767, 32_768, 69_999])  # large arrays are checked in parts
-def test_a_number_that_is_not_finite_is_found_wherever_it_is(value: float, place: int) -> None:
-    values = np.ones((10_000, 7), np.float32)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_number_that_is_not_finite_is_found_wherever_it_is(value: float, place: int, dtype: type) -> None:
+    values = np.ones((10_000, 7), dtype)
     values.reshape(-1)[place] = value
+    assert not all_finite(values)
     with pytest.raises(DatasetError, match=f"file: row {place // 7}, column {place % 7} is not finite"):
         numbers(values, "file")
 
 
 def test_large_numbers_are_finite_although_their_squares_are_not() -> None:
-    assert all_finite(np.full((20, 3), np.finfo(np.float32).max))
+    for sign in (1, -1):
+        assert all_finite(np.full((5000, 3), sign * np.finfo(np.float32).max))
     assert all_finite(np.zeros((0, 3), np.float32))
 
 
