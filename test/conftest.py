@@ -44,7 +44,7 @@ NEEDS = {
     "bags": ("bags", ("rosbags",)),
     "cli": ("cli,export", ("typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "decode": ("bags", ("rosbags",)),
-    **dict.fromkeys(("export/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),
+    **dict.fromkeys(("export/test_dense_formats.py", "export/readers/test_dense_formats.py"), ("hdf5", ("h5py",))),
     **dict.fromkeys(("policy/test_outputs.py", "policy/test_runner.py"), ("bags", ("rosbags",))),
     "policy/test_servers.py": ("policies", ("websockets", "msgpack", "zmq")),
     **dict.fromkeys(

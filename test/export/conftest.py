@@ -59,7 +59,7 @@ def spec() -> FusionSpec:
 
 
 @pytest.fixture(scope="session")
-def bags(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def bags(tmp_path_factory) -> list[Path]:
     """Two short recordings: a cut of panda_lift with its gap in it, and a shorter one."""
 
     def make(folder: Path) -> list[Path]:
@@ -75,7 +75,7 @@ def bags(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: FusionSpec) -> Callable[[str], ExportResult]:
+def made(tmp_path_factory, bags, spec) -> Callable[[str], ExportResult]:
     """The two recordings as a dataset, by how its images are stored."""
 
     def make(folder: Path) -> ExportResult:
@@ -144,7 +144,7 @@ def contents(folder: Path) -> Contents:
 
 
 @pytest.fixture(scope="session")
-def recordings(bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def recordings(bags, tmp_path_factory) -> list[Path]:
     """Four recordings, the last two of which are copies of the first two under names of their own."""
 
     def make(folder: Path) -> list[Path]:
@@ -154,9 +154,7 @@ def recordings(bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> li
 
 
 @pytest.fixture(scope="session")
-def undisturbed(
-    recordings: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Contents]:
+def undisturbed(recordings, spec, tmp_path_factory) -> Callable[[str], Contents]:
     """The dataset of one process that nothing stops, by how its images are stored."""
 
     def make(folder: Path) -> Contents:
@@ -228,7 +226,7 @@ def spec_of(**streams: Mapping[str, Any]) -> FusionSpec:
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Callable[..., Path]:
+def record(tmp_path) -> Callable[..., Path]:
     """Writes a recording.
 
     Tick k has the state (k, -k) and the command (k + 100, 0), unless a function of k gives another one, or None for no
@@ -260,7 +258,7 @@ def record(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def copy(made: Callable[[str], ExportResult], tmp_path: Path) -> Callable[[str], Path]:
+def copy(made, tmp_path) -> Callable[[str], Path]:
     """A copy of a dataset, by how its images are stored."""
     return lambda media: without_checksums(made(media).out, tmp_path / media)
 
@@ -282,9 +280,7 @@ def found(dataset: Path, *, decode: bool = False) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def sources(
-    bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[list[Path], FusionSpec]]:
+def sources(bags, spec, tmp_path_factory) -> dict[str, tuple[list[Path], FusionSpec]]:
     """Recordings and their spec by name: `lift`, a robot with gaps, voxels and cameras; `sensors`, the rest."""
     folder = tmp_path_factory.mktemp("sensors")
     sensors = [sensor_recording(folder / f"recording_{seed}", seed) for seed in range(3)]
@@ -339,7 +335,7 @@ Make = Callable[[str, str], Exported]
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: FusionSpec) -> Make:
+def exported(tmp_path_factory, bags, spec) -> Make:
     """Datasets by recordings and media. `robot`: voxels; `sensors`: masks, gray and depth images, a window."""
     folder = tmp_path_factory.mktemp("records")
     sensors = tuple(sensor_recording(folder / f"sensors_{seed}", seed) for seed in (1, 2))

@@ -1,4 +1,4 @@
-"""Datasets with one fault each, of about 120 kinds, and what the validation of each must say."""
+"""Datasets with one fault each, and what the validation of each must say."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,8 +56,6 @@ class Fault:
 
 
 def change_json(name: str, change: Callable[[Any], Any]) -> Plant:
-    """Change a value in a JSON file, in place."""
-
     def plant(dataset: Path) -> None:
         value = json.loads((dataset / name).read_text())
         change(value)
@@ -66,8 +65,6 @@ def change_json(name: str, change: Callable[[Any], Any]) -> Plant:
 
 
 def change_lines(name: str, change: Callable[[list[Any]], Any]) -> Plant:
-    """Change the objects of a file with one JSON object per line, in place."""
-
     def plant(dataset: Path) -> None:
         values = [json.loads(line) for line in (dataset / name).read_text().splitlines()]
         change(values)
@@ -89,8 +86,6 @@ def set_at(*path: Any) -> Callable[[Any], None]:
 
 
 def remove(name: str) -> Plant:
-    """Remove a file or a folder."""
-
     def plant(dataset: Path) -> None:
         shutil.rmtree(dataset / name) if (dataset / name).is_dir() else (dataset / name).unlink()
 
@@ -113,8 +108,6 @@ def changed_column(table: Any, key: str, change: Callable[[Any], Any]) -> Any:
 
 
 def change_columns(name: str, **changes: Callable[[Any], Any]) -> Plant:
-    """Change columns of a parquet file."""
-
     def plant(dataset: Path) -> None:
         table = parquet.read_table(dataset / name, partitioning=None)
         for key, change in changes.items():
@@ -125,7 +118,6 @@ def change_columns(name: str, **changes: Callable[[Any], Any]) -> Plant:
 
 
 def change_column(name: str, key: str, change: Callable[[Any], Any]) -> Plant:
-    """Change a column of a parquet file."""
     return change_columns(name, **{key: change})
 
 
@@ -139,45 +131,28 @@ def at(index: Any, change: Any) -> Callable[[np.ndarray], None]:
 
 
 def to(value: Any) -> Callable[[Any], Any]:
-    """A function that returns a value."""
     return lambda _: value
 
 
 def rolled(rows: slice) -> Callable[[np.ndarray], None]:
-    """Shift rows by one."""
     return at(rows, lambda values: np.roll(values, 1, axis=0))
 
 
 def exchanged(one: Any, other: Any) -> Callable[[Any], None]:
-    """Exchange two parts."""
+    """Exchange two parts of an array, or two items of a list."""
 
     def apply(values: Any) -> None:
-        values[one], values[other] = values[other].copy(), values[one].copy()
-
-    return apply
-
-
-def exchanged_items(one: Any, other: Any) -> Callable[[Any], None]:
-    """Exchange two items of a list."""
-
-    def apply(values: Any) -> None:
-        values[one], values[other] = values[other], values[one]
+        values[one], values[other] = copy(values[other]), copy(values[one])
 
     return apply
 
 
 def setter(name: str, *before: Any) -> Callable[..., Plant]:
-    """Sets the value at a path in a JSON file."""
     return lambda *path: change_json(name, set_at(*before, *path))
 
 
 def both(one: Plant, other: Plant) -> Plant:
     return lambda dataset: (one(dataset), other(dataset))
-
-
-def column_of(name: str) -> Callable[[str, Callable[[Any], Any]], Plant]:
-    """Changes a column of a parquet file."""
-    return lambda key, change: change_column(name, key, change)
 
 
 # LeRobot
@@ -189,7 +164,7 @@ INFO, STATS, OWN = "meta/info.json", "meta/stats.json", "meta/robocache.json"
 DATA21 = "data/chunk-000/episode_00000{}.parquet"
 VIDEO21 = "videos/chunk-000/observation.images.{}/episode_00000{}.mp4"
 DEPTH = "arrays/depth/chunk-000/file-000.parquet"
-rows, episodes, depth, rows21 = map(column_of, (DATA, EPISODES, DEPTH, DATA21.format(1)))
+rows, episodes, depth, rows21 = (partial(change_column, name) for name in (DATA, EPISODES, DEPTH, DATA21.format(1)))
 info, stats, own, modality = map(setter, (INFO, STATS, OWN, "meta/modality.json"))
 
 
@@ -218,8 +193,6 @@ def remux(name: str, keep: Callable[[int], int | None]) -> Plant:
 
 
 def in_reverse(name: str) -> Plant:
-    """Write a video again, its frames in the opposite order."""
-
     def plant(dataset: Path) -> None:
         import av
 
@@ -258,14 +231,28 @@ def copy_file(source: str, target: str) -> Plant:
 
 
 def drop_rows(name: str, rows: slice) -> Plant:
-    """Remove rows of a parquet file."""
-
     def plant(dataset: Path) -> None:
         table = parquet.read_table(dataset / name, partitioning=None)
         keep = np.delete(np.arange(len(table)), rows)
         parquet.write_table(table.take(keep), dataset / name)
 
     return plant
+
+
+def times(column: Callable[[str, Callable[[Any], Any]], Plant], episode: slice) -> list[tuple[Any, ...]]:
+    """Faults of the columns of all formats: `column` changes one of them, `episode` are the rows of an episode."""
+    return [
+        ("ticks shifted by one", "the first tick is", column("tick_ns", at(episode, TICK_NS))),
+        ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+         column("stamp_ns", at((episode, COLOR), MS))),
+        ("an age changed", "state: wrong in 1 rows; in row 3", column("age_ns", at((3, STATE), 5))),
+        ("an unknown valid", "in row 3 valid is 3", column("valid", at((3, STATE), to(3)))),
+    ]  # fmt: skip
+
+
+def together(column: Callable[[str, Callable[[Any], Any]], Plant]) -> tuple[Any, ...]:
+    plants = column("stamp_ns", at((5, STATE), -MS)), column("age_ns", at((5, STATE), MS))
+    return "a stamp and its age changed together, within max_age_ms", "", both(*plants)
 
 
 def image_of_another_camera(dataset: Path) -> None:
@@ -275,62 +262,38 @@ def image_of_another_camera(dataset: Path) -> None:
 
 # fmt: off
 LEROBOT = [
+    *times(lambda key, change: rows(f"robocache.{key}", change), SECOND),
     ("a video is cut off", "file-000.mp4: cannot be read", cut_off(VIDEO.format("gray"))),
     ("files elsewhere", "is outside the dataset", info("data_path", "../{chunk_index}-{file_index}.parquet")),
-    ("ticks shifted by one", "the first tick is", rows("robocache.tick_ns", at(SECOND, TICK_NS))),
     ("a tick off the grid", "not on the grid of 50 Hz", rows("robocache.tick_ns", at(7, 3))),
-    ("stamps shifted by 1 ms", "episode 1: color: wrong in 40 rows; in row 0 stamp is",
-     rows("robocache.stamp_ns", at((SECOND, COLOR), MS))),
-    ("an age changed", "episode 0: state: wrong in 1 rows; in row 3", rows("robocache.age_ns", at((3, STATE), 5))),
     ("stamps and ages changed together, beyond max_age_ms", "its samples are 0 to 60000000 ns old",
      both(rows("robocache.stamp_ns", at((5, COLOR), -90 * MS)), rows("robocache.age_ns", at((5, COLOR), 90 * MS)))),
-    ("an unknown valid", "in row 9 valid is 3", rows("robocache.valid", at((9, STATE), to(3)))),
     ("valid 0 with a value", "where valid is 0", rows("robocache.valid", at((9, STATE), to(0)))),
     ("valid 2 for 1", "robocache.valid: ", rows("robocache.valid", at((9, STATE), to(2)))),
-    ("a value where a stream has none", "arm: 5 in row 30, where valid is 0", rows("action", at((30, 0), to(5.0)))),
     ("actions shifted by one row", "another value than in the row before", rows("action", rolled(SECOND))),
-    ("actions of two episodes exchanged", "stats/action", rows("action", exchanged(slice(0, ROWS), SECOND))),
     ("a state changed", "stats/observation.state", rows("observation.state", at((9, 1), 0.01))),
     ("a state that is NaN", "NaN or infinite in 1 rows", rows("observation.state", at((9, 1), to(np.nan)))),
-    ("two columns of the state exchanged", "stats/observation.state",
-     rows("observation.state", lambda values: values[:, [1, 0, 2]])),
     ("states of two rows exchanged, which stay those of the episode", "", rows("observation.state", exchanged(3, 9))),
-    ("a stamp and its age changed together, within max_age_ms", "stats/robocache.age_ns: mean",
-     change_columns(DATA, **{"robocache.stamp_ns": at((5, STATE), -MS), "robocache.age_ns": at((5, STATE), MS)})),
     ("the padding of a window changed", "where there is no sample",
      rows("observation.window.force", at((0, 5, 0), 1.0))),
-    ("a sample of a window changed", "observation.window.force", rows("observation.window.force", at((9, 1, 0), 0.5))),
-    ("the mask of a window changed", "robocache.mask.force", rows("robocache.mask.force", at((9, 4), to(0)))),
     ("the ages of a window shifted", "force: the newest sample of row 9 is",
      rows("robocache.sample_age_ms.force", at((9, slice(0, 5)), 2.0))),
-    ("a reward changed", "next.reward", rows("next.reward", at(9, 1.0))),
     ("done before the end", "next.done is True in row 9", rows("next.done", at(9, to(True)))),
     ("the success of an episode", "next.success of the last row is", rows("next.success", at(ROWS - 1, to(False)))),
     ("timestamps shifted by one row", "timestamp: wrong in", rows("timestamp", at(SECOND, 0.02))),
     ("two frame indices exchanged", "frame_index: wrong in 2 rows", rows("frame_index", exchanged(3, 4))),
-    ("the index of a row", "index: wrong in 1 rows", rows("index", at(3, 1))),
     ("the episode of a row", "episode_index: wrong in 1 rows", rows("episode_index", at(3, 1))),
     ("the task of the rows of an episode", "task_index: its rows have the task", rows("task_index", at(SECOND, to(0)))),
     ("a row is missing", "119 rows; its episodes have 120", drop_rows(DATA, slice(50, 51))),
     ("the texts of two tasks exchanged", "meta/tasks.parquet: the list of tasks",
-     change_column("meta/tasks.parquet", "task", exchanged_items(0, 1))),
+     change_column("meta/tasks.parquet", "task", exchanged(0, 1))),
     ("a text of a task", "is not in meta/tasks.parquet",
      change_column("meta/tasks.parquet", "task", lambda v: ["fold", *v[1:]])),
     ("an index of a task", "task_index is not 0, 1, 2", change_column("meta/tasks.parquet", "task_index", at(2, 4))),
-    ("the task of an episode", "its rows have the task", episodes("tasks", lambda v: [v[1], *v[1:]])),
     ("a mean of an episode", "stats/action: mean", episodes("stats/action/mean", at((1, 0), 0.01))),
-    ("a greatest tick of an episode", "stats/robocache.tick_ns: max",
-     episodes("stats/robocache.tick_ns/max", at(1, TICK_NS))),
-    ("a count of an episode", "stats/action: count", episodes("stats/action/count", at(0, 1))),
-    ("statistics of two episodes exchanged", "stats/observation.state: ",
-     episodes("stats/observation.state/std", exchanged(0, 1))),
     ("the mean of the images of an episode", "stats.json: observation.images.color: mean",
      episodes("stats/observation.images.color/mean", at((0, 0, 0, 0), to(0.9)))),
     ("a mean of the dataset", "meta/stats.json: action: mean", stats("action", "mean", 0, 0.5)),
-    ("a quantile of the dataset", "meta/stats.json: observation.state: q99",
-     stats("observation.state", "q99", 0, lambda v: v + 0.1)),
-    ("the greatest pixel of the dataset", "meta/stats.json: observation.images.gray: max",
-     stats("observation.images.gray", "max", 0, [[0.5]])),
     ("no statistics of a column", "meta/stats.json: has no action",
      change_json(STATS, lambda stats: stats.pop("action"))),
     ("openpi's statistics of states", "norm_stats.json: state: mean",
@@ -349,16 +312,12 @@ LEROBOT = [
     ("the robot", "robot_type is arms", info("robot_type", "arms")),
     ("names of columns exchanged", "features.observation.state: name 0 is state.1",
      info("features", "observation.state", "names", ["state.1", "state.0", "state.2"])),
-    ("names of streams exchanged", "features.robocache.valid: name 0 is",
-     info("features", "robocache.valid", "names", lambda v: [v[1], v[0], *v[2:]])),
     ("the shape of a video", "frames of", info("features", "observation.images.color", "shape", [24, 31, 3])),
     ("the shape of a column", "its shape is [4]", info("features", "observation.state", "shape", [4])),
     ("the type of a column", "the feature is float64", info("features", "action", "dtype", "float64")),
     ("a feature is missing", "is not a feature of meta/info.json",
      change_json(INFO, lambda info: info["features"].pop("action"))),
     ("the length of an episode", "they must be 0 to 39", episodes("length", at(0, -1))),
-    ("the first row of an episode", "they must be 40 to 80", episodes("dataset_from_index", at(1, 1))),
-    ("the file of an episode", "file-001.parquet: is missing", episodes("data/file_index", at(1, 1))),
     ("episodes in another order", "episode_index is 1",
      lambda d: parquet.write_table(parquet.read_table(d / EPISODES).take([1, 0, 2]), d / EPISODES)),
     ("an episode is missing", "total_episodes is 3; the dataset has 2", drop_rows(EPISODES, slice(2, 3))),
@@ -370,7 +329,6 @@ LEROBOT = [
      remux(VIDEO.format("color"), lambda k: k if k < 119 else None)),
     ("frames at other times", "rows have no frame", remux(VIDEO.format("color"), lambda k: k if k < 60 else k + 1)),
     ("frames in another order, of lossy video", "", in_reverse(VIDEO.format("color"))),
-    ("the video of another camera", "frames of 9x17", copy_file(VIDEO.format("gray"), VIDEO.format("color"))),
     ("a video is missing", "file-000.mp4: is missing", remove(VIDEO.format("gray"))),
     ("a video of no episode", "no episode is in this file",
      copy_file(VIDEO.format("gray"), VIDEO.format("gray").replace("000.mp4", "001.mp4"))),
@@ -380,14 +338,10 @@ LEROBOT = [
     ("a depth image of another size", "bytes; the shape has", depth("data", lambda v: [v[0][:-4], *v[1:]])),
     ("the files of depth images are missing", "arrays/depth: ", remove("arrays")),
     ("the provenance is missing", "meta/robocache.json: is missing", remove(OWN)),
-    ("the ticks of an episode in the provenance", "the first tick is",
-     own("episodes", 1, "first_tick_ns", lambda v: v + TICK_NS)),
     ("the length of an episode in the provenance", "its number of rows is 40", own("episodes", 1, "frames", 41)),
     ("the task of an episode in the provenance", "its task is task 1", own("episodes", 1, "task", "fold")),
     ("the limit of a stream in the provenance", "spec is not that of layout.spec",
      own("spec", "streams", "color", "max_age_ms", 500.0)),
-    ("the latency of a stream in the provenance", "stamp is",
-     both(*(own(*part, "streams", "color", "latency_ms", 7.0) for part in (["spec"], ["layout", "spec"])))),
     ("the columns of the layout in the provenance", "layout.columns: name 0 is",
      own("layout", "columns", lambda v: [v[1], v[0], *v[2:]])),
     ("an episode is missing in the provenance", "3 episodes; meta/robocache.json has 2",
@@ -397,7 +351,7 @@ LEROBOT_IMAGE = [
     ("an image that is not one", "row 5: cannot be read",
      rows("observation.images.color", lambda v: [*v[:5], {"bytes": b"no image", "path": None}, *v[6:]])),
     ("images of two rows exchanged", "another image than in the row before",
-     rows("observation.images.color", exchanged_items(3, 8))),
+     rows("observation.images.color", exchanged(3, 8))),
     ("an image of another size", "row 9 is 9x17", image_of_another_camera),
     ("an image is missing", "row 9 has no image",
      rows("observation.images.color", lambda v: [*v[:9], {"bytes": None, "path": None}, *v[10:]])),
@@ -411,11 +365,6 @@ def lines21(name: str, change: Callable[[list[Any]], Any]) -> Plant:
 
 # fmt: off
 LEROBOT21 = [
-    ("ticks shifted by one", "the first tick is", rows21("robocache.tick_ns", at(slice(None), TICK_NS))),
-    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
-     rows21("robocache.stamp_ns", at((slice(None), COLOR), MS))),
-    ("actions shifted by one row", "another value than in the row before", rows21("action", rolled(slice(None)))),
-    ("an action changed", "episode 1: action: m", rows21("action", at((3, 0), 0.5))),
     ("the data of two episodes exchanged", "episode_index: wrong in 40 rows",
      exchanged_files(DATA21.format(0), DATA21.format(1))),
     ("a file of no episode", "is not a file of an episode", copy_file(DATA21.format(0), DATA21.format(3))),
@@ -427,8 +376,6 @@ LEROBOT21 = [
     ("the length of an episode", "the episode has 39", lines21("episodes", set_at(0, "length", 39))),
     ("a mean of an episode", "episode 1: action: mean",
      lines21("episodes_stats", set_at(1, "stats", "action", "mean", 0, 0.5))),
-    ("statistics of two episodes exchanged", "episode 0: observation.state",
-     lines21("episodes_stats", lambda v: [v[0].update(stats=v[1]["stats"])])),
     ("statistics of images that no images have", "no pixels from 0 to 1",
      lines21("episodes_stats", set_at(1, "stats", "observation.images.color", "mean", 0, [[1.5]]))),
     ("a mean of images of an episode", "",
@@ -440,12 +387,10 @@ LEROBOT21 = [
      modality("video", "color", "original_key", "observation.images.side")),
     ("total_videos", "total_videos is 5", info("total_videos", 5)),
     ("total_chunks", "total_chunks is 2", info("total_chunks", 2)),
-    ("a split beyond the episodes", "0:4 is not in 0:3", info("splits", "train", "0:4")),
     ("a frame is missing", "39 frames; its episodes have 40",
      remux(VIDEO21.format("color", 0), lambda k: k if k < 39 else None)),
     ("the videos of two episodes exchanged, of equal length", "",
      exchanged_files(VIDEO21.format("color", 0), VIDEO21.format("color", 1))),
-    ("the video of another camera", "frames of 9x17", copy_file(VIDEO21.format("gray", 0), VIDEO21.format("color", 0))),
     ("a missing data file", "episode_000001.parquet: is missing", remove(DATA21.format(1))),
     ("a missing video", "episode_000000.mp4: is missing", remove(VIDEO21.format("color", 0))),
     ("no quantile of GR00T's statistics", "action has no q99: GR00T overwrites the file",
@@ -456,8 +401,6 @@ LEROBOT21 = [
      lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0,\n')),
     ("an episode longer than its video", "10000000000000 rows; the video has",
      lines21("episodes", lambda lines: lines[0].update(length=10**13))),
-    ("the stamp of a depth image", "its stamp is", depth("stamp_ns", at(2, MS))),
-    ("the provenance is missing", "meta/robocache.json: is missing", remove(OWN)),
 ]
 # fmt: on
 
@@ -465,8 +408,6 @@ LEROBOT21 = [
 
 
 def hdf5(change: Callable[[Any], Any]) -> Plant:
-    """Change the file of a robomimic dataset."""
-
     def plant(dataset: Path) -> None:
         import h5py
 
@@ -494,10 +435,13 @@ def array(name: str, change: Callable[[np.ndarray], Any]) -> Plant:
 
 
 def attribute(name: str, value: Any, group: str = "data") -> Plant:
-    """Set an attribute; a function gets its value."""
     return hdf5(
         lambda file: file[group].attrs.update({name: value(file[group].attrs[name]) if callable(value) else value})
     )
+
+
+def of_demo(key: str, change: Callable[[Any], Any]) -> Plant:
+    return array(f"robocache/{key}", change)
 
 
 def mask(name: str, demos: Iterable[str]) -> Plant:
@@ -510,30 +454,21 @@ def mask(name: str, demos: Iterable[str]) -> Plant:
 
 # fmt: off
 ROBOMIMIC = [
+    *times(of_demo, slice(None)),
+    together(of_demo),
     ("an action beyond 1", "actions: 1.5 is outside -1 to 1", array("actions", at((3, 0), to(1.5)))),
     ("a value that is NaN", "obs/state: NaN or infinite in 1 rows, the first is row 1",
      array("obs/state", at((1, 0), to(np.nan)))),
     ("a link to another file", "data/demo_1/obs/other is a link", hdf5(link_elsewhere)),
     ("a file that is cut off", "it ends early", cut_off("dataset.hdf5")),
-    ("ticks shifted by one", "the first tick is", array("robocache/tick_ns", at(slice(None), TICK_NS))),
-    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
-     array("robocache/stamp_ns", at((slice(None), COLOR), MS))),
-    ("an age changed", "state: wrong in 1 rows; in row 3", array("robocache/age_ns", at((3, STATE), 5))),
-    ("an unknown valid", "in row 3 valid is 3", array("robocache/valid", at((3, STATE), to(3)))),
-    ("a stamp and its age changed together, within max_age_ms", "",
-     both(array("robocache/stamp_ns", at((5, STATE), -MS)), array("robocache/age_ns", at((5, STATE), MS)))),
     ("next_obs is obs of the same row", "is not obs of the next row in 39 rows",
      hdf5(lambda f: f["data/demo_1/next_obs/state"].write_direct(f["data/demo_1/obs/state"][()]))),
     ("the last row of next_obs", "the last row is not the last one of obs", array("next_obs/state", at(ROWS - 1, 1.0))),
-    ("a value of obs", "next_obs/state: is not obs of the next row in 1 rows", array("obs/state", at((3, 1), 1.0))),
     ("a value of obs and of next_obs", "",
      both(array("obs/state", at((3, 1), 1.0)), array("next_obs/state", at((2, 1), 1.0)))),
-    ("actions shifted by one row", "actions: wrong in", array("actions", rolled(slice(None)))),
     ("an action changed", "actions: wrong in 1 rows; in row 3 value 0 is", array("actions", at((3, 0), -0.01))),
-    ("a recorded action changed", "actions: wrong in", array("action_dict/arm", at((2, 0), -0.5))),
     ("the scale of actions", "actions: wrong in", attribute("action_scale", lambda v: v * 1.1)),
     ("done before the end", "dones: wrong in 1 rows; in row 3", array("dones", at(3, to(1)))),
-    ("no done at the end", "dones: wrong in 1 rows; in row 39", array("dones", at(ROWS - 1, to(0)))),
     ("the reward of a sample", "", array("rewards", at([2, 3], 0.5))),
     ("num_samples", "num_samples is 39", attribute("num_samples", 39, "data/demo_1")),
     ("total", "total is 121", attribute("total", 121)),
@@ -547,8 +482,6 @@ ROBOMIMIC = [
      attribute("action_names", json.dumps(["arm.1", "arm.0"]))),
     ("the names of streams", "streams: name 0 is force",
      attribute("streams", json.dumps(["force", "state", *STREAMS[2:]]))),
-    ("two demonstrations exchanged", "lang in ep_meta is",
-     hdf5(lambda f: [f.move(f"data/demo_{a}", f"data/demo_{b}") for a, b in ((0, 8), (1, 0), (8, 1))])),
     ("a demonstration is missing", "its groups are not demo_0 to demo_1", hdf5(lambda f: f["data"].pop("demo_1"))),
     ("an observation is missing", "has no obs/state", hdf5(lambda f: f["data/demo_1/obs"].pop("state"))),
     ("a mask that names no demonstration", "names demo_7, which is missing",
@@ -570,8 +503,6 @@ zattrs = setter(f"{ZARR}/data/.zattrs")
 
 
 def zarr(name: str, change: Callable[[np.ndarray], Any]) -> Plant:
-    """Change values of an array of one chunk."""
-
     def plant(dataset: Path) -> None:
         folder = dataset / ZARR / name
         metadata = json.loads((folder / ".zarray").read_text())
@@ -588,9 +519,11 @@ def zarr(name: str, change: Callable[[np.ndarray], Any]) -> Plant:
     return plant
 
 
-def swap_chunks(*rows: int) -> Plant:
-    """Exchange images of pairs of rows."""
+def of_buffer(key: str, change: Callable[[Any], Any]) -> Plant:
+    return zarr(f"data/robocache.{key}", change)
 
+
+def swap_chunks(*rows: int) -> Plant:
     def plant(dataset: Path) -> None:
         folder = dataset / ZARR / "data/color"
         for one, other in zip(rows[::2], rows[1::2], strict=True):
@@ -605,20 +538,15 @@ def swap_chunks(*rows: int) -> Plant:
 
 # fmt: off
 DIFFUSION_POLICY = [
+    *times(of_buffer, SECOND),
     ("a damaged chunk", "data/action/0.0: damaged", cut_off(f"{ZARR}/data/action/0.0")),
     ("a value that is infinite", "NaN or infinite", zarr("data/state", at((3, 1), to(np.inf)))),
     ("metadata that is not usable", "meta/episode_ends/.zarray: ",
      change_json(f"{ZARR}/meta/episode_ends/.zarray", set_at("chunks", [0]))),
-    ("ticks shifted by one", "the first tick is", zarr("data/robocache.tick_ns", at(SECOND, TICK_NS))),
-    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
-     zarr("data/robocache.stamp_ns", at((SECOND, COLOR), MS))),
-    ("an age changed", "state: wrong in 1 rows; in row 3", zarr("data/robocache.age_ns", at((3, STATE), 5))),
-    ("an unknown valid", "in row 3 valid is 3", zarr("data/robocache.valid", at((3, STATE), to(3)))),
     ("actions shifted by one row", "another value than in the row before", zarr("data/action", rolled(SECOND))),
     ("an action where there is none", "where valid is 0", zarr("data/action", at((30, 0), 1.0))),
     ("a value of an observation", "", zarr("data/state", at((3, 1), 1.0))),
-    ("a stamp and its age changed together, within max_age_ms", "",
-     both(zarr("data/robocache.stamp_ns", at((5, STATE), -MS)), zarr("data/robocache.age_ns", at((5, STATE), MS)))),
+    together(of_buffer),
     ("the end of an episode", "its number of rows is 41", zarr("meta/episode_ends", at(0, 1))),
     ("ends that do not rise", "is not rising", zarr("meta/episode_ends", to(np.array([40, 40, 120])))),
     ("the task of an episode", "task_index, episode 1: it is 0", zarr("meta/task_index", at(1, to(0)))),
@@ -626,7 +554,6 @@ DIFFUSION_POLICY = [
     ("the texts of the tasks", "the list of tasks",
      change_json(f"{ZARR}/meta/.zattrs", set_at("tasks", ["task 1", "task 0", "task 2"]))),
     ("a chunk of an image is missing", "1 chunks are missing", remove(f"{ZARR}/data/color/5.0.0.0")),
-    ("the chunk of actions is missing", "1 chunks are missing", remove(f"{ZARR}/data/action/0.0")),
     ("a chunk too many", "is not a chunk of its",
      copy_file(f"{ZARR}/data/color/5.0.0.0", f"{ZARR}/data/color/500.0.0.0")),
     ("images of two rows exchanged", "color: in", swap_chunks(3, 8)),
@@ -685,8 +612,13 @@ def step(key: str, change: Callable[[Any], Any], *shape: int) -> Plant:
     return records(apply)
 
 
+def of_steps(key: str, change: Callable[[Any], Any]) -> Plant:
+    return step(f"steps/robocache/{key}", change, *(() if key == "tick_ns" else (len(STREAMS),)))
+
+
 # fmt: off
 RLDS = [
+    *times(of_steps, slice(None)),
     ("an action that is NaN", "steps/action: NaN or infinite in 1", step("steps/action", at((3, 0), to(np.nan)), 2)),
     ("a number is missing", "79 numbers are not steps of shape [2]", step("steps/action", lambda v: v[:-1])),
     ("images of another camera", "features.json says",
@@ -695,11 +627,6 @@ RLDS = [
      step("steps/observation/color", lambda v: [b"no image", *v[1:]])),
     ("a feature that is not listed", "steps/other is not in features.json",
      records(lambda v: v[1].update({"steps/other": np.zeros(ROWS, np.float32)}))),
-    ("ticks shifted by one", "the first tick is", step("steps/robocache/tick_ns", at(slice(None), TICK_NS))),
-    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
-     step("steps/robocache/stamp_ns", at((slice(None), COLOR), MS), 8)),
-    ("an age changed", "state: wrong in 1 rows; in row 3", step("steps/robocache/age_ns", at((3, STATE), 5), 8)),
-    ("an unknown valid", "in row 3 valid is 3", step("steps/robocache/valid", at((3, STATE), to(3)), 8)),
     ("actions shifted by one row", "another value than in the row before",
      step("steps/action", rolled(slice(None)), 2)),
     ("a state changed", "proprio: mean", step("steps/observation/state", at((3, 1), 0.5), 3)),
@@ -713,24 +640,21 @@ RLDS = [
     ("the reward of a sample", "", step("steps/reward", at([2, 3], 0.5))),
     ("the instruction of a step", "language_instruction is fold",
      step("steps/language_instruction", lambda v: [b"fold", *v[1:]])),
-    ("images of two steps exchanged", "color: in", step("steps/observation/color", exchanged_items(3, 8))),
+    ("images of two steps exchanged", "color: in", step("steps/observation/color", exchanged(3, 8))),
     ("a depth image of another size", "compressed with zlib",
      step("steps/observation/depth", lambda v: [v[0][:-2], *v[1:]])),
     ("an image is missing", "different numbers of steps", step("steps/observation/color", lambda v: v[:-1])),
     ("a feature is missing", "steps/action is missing",
      records(lambda v: [v[0], {key: of for key, of in v[1].items() if key != "steps/action"}, v[2]])),
     ("two episodes exchanged", "episode_metadata/episode_index is 1", records(lambda v: [v[1], v[0], v[2]])),
-    ("an episode is missing", "2 records; dataset_info.json says 3", records(lambda v: v[:2])),
     ("the success of an episode", "episode_metadata/success is 1",
      records(lambda v: v[1].update({"episode_metadata/success": np.array([1])}))),
     ("shardLengths", "3 records; dataset_info.json says 2", rlds_info("splits", 0, "shardLengths", ["2"])),
     ("numBytes", "numBytes is 9", rlds_info("splits", 0, "numBytes", "9")),
     ("the name of a split", "is missing", rlds_info("splits", 0, "name", "val")),
-    ("the shape of a feature", "steps/action: ", rlds_features("action", "tensor", "shape", "dimensions", ["3"])),
     ("the type of a feature", "features.json says int64", rlds_features("action", "tensor", "dtype", "int64")),
     ("names of actions exchanged", "steps/action: name 0 is arm.1",
      rlds_features("action", "description", "arm.1, arm.0")),
-    ("a mean of the dataset", "dataset_statistics.json: action: mean", rlds_stats("action", "mean", 0, 0.5)),
     ("num_transitions", "num_transitions is 9", rlds_stats("num_transitions", 9)),
     ("the provenance is missing", "robocache.json: is missing", remove(RLDS_FOLDER + "robocache.json")),
 ]
@@ -761,13 +685,10 @@ def members(change: Callable[[list[tuple[str, bytes]]], Any]) -> Plant:
 
 
 def member(name: str, change: Callable[[bytes], bytes]) -> Plant:
-    """Change the contents of the members whose name matches."""
     return members(lambda found: [(n, change(data) if re.fullmatch(name, n) else data) for n, data in found])
 
 
 def meta(name: str, change: Callable[[dict[str, Any]], Any]) -> Plant:
-    """Change the meta.json of samples."""
-
     def apply(data: bytes) -> bytes:
         value = json.loads(data)
         change(value)
@@ -777,8 +698,6 @@ def meta(name: str, change: Callable[[dict[str, Any]], Any]) -> Plant:
 
 
 def npy(name: str, change: Callable[[np.ndarray], Any]) -> Plant:
-    """Change an array of samples."""
-
     def apply(data: bytes) -> bytes:
         values, file = np.load(io.BytesIO(data)), io.BytesIO()
         new = change(values)
@@ -795,13 +714,6 @@ def exchanged_members(one: str, other: str) -> Plant:
         return [(name, data[name]) for name, _ in found]
 
     return members(apply)
-
-
-def exchange_samples(found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    keys = ("000001_000003", "000001_000004")
-    first, second = ([member for member in found if member[0].startswith(key)] for key in keys)
-    place = found.index(first[0])
-    return [*found[:place], *second, *first, *found[place + len(first) + len(second) :]]
 
 
 def shift_actions(found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -839,8 +751,6 @@ WEBDATASET = [
      members(lambda v: [m for m in v if m[0] != "000001_000003.action.npy"])),
     ("a sample is missing", "its key is 000001_000004",
      members(lambda v: [m for m in v if not m[0].startswith("000001_000003")])),
-    ("two samples exchanged", "its key is 000001_000004",
-     members(exchange_samples)),
     ("a member elsewhere", "are not adjacent", members(lambda v: [*v[1:], v[0]])),
     ("a damaged depth array", "000003.depth.npz",
      member("000001_000003.depth.npz", lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:])),
@@ -849,8 +759,6 @@ WEBDATASET = [
     ("the task of an episode", "episode 1: task is fold", index("episodes", 1, "task", "fold")),
     ("names of columns exchanged", "columns.action.npy: name 0 is arm.1",
      index("columns", "action.npy", ["arm.1", "arm.0"])),
-    ("a mean of the dataset", "stats.json: action.npy: mean",
-     change_json("stats.json", set_at("action.npy", "mean", 0, 0.5))),
     ("dataset.json is missing", "dataset.json: is missing", remove("dataset.json")),
     ("the provenance is missing", "robocache.json: is missing", remove("robocache.json")),
 ]
@@ -882,7 +790,6 @@ def rewrite(change: Callable[[RawMessage], Iterable[RawMessage]], *, checksums: 
 
 
 def topic(name: str, change: Callable[[RawMessage, int], Iterable[RawMessage]]) -> Plant:
-    """Change the messages of a topic, given their tick."""
     first = 1_700_000_000 * 10**9
 
     def apply(message: RawMessage) -> Iterable[RawMessage]:
@@ -893,7 +800,6 @@ def topic(name: str, change: Callable[[RawMessage, int], Iterable[RawMessage]]) 
 
 
 def data_of(name: str, change: Callable[[bytes], bytes]) -> Plant:
-    """Change the bytes of the messages of a topic."""
     return topic(name, lambda message, _row: [message._replace(data=change(message.data))])
 
 
@@ -904,20 +810,7 @@ def flipped(dataset: Path) -> None:
     path.write_bytes(data)
 
 
-def truncated(dataset: Path) -> None:
-    path = dataset / EPISODE / f"{EPISODE}.mcap"
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def another_recording(dataset: Path) -> None:
-    shutil.rmtree(dataset / EPISODE)
-    shutil.copytree(dataset / "episode_000000", dataset / EPISODE)
-    (dataset / EPISODE / "episode_000000.mcap").rename(dataset / EPISODE / f"{EPISODE}.mcap")
-
-
 def message_fields(name: str, size: int, change: Callable[[Any], Any], rows: slice = slice(None)) -> Plant:
-    """Change the fields of the messages of a stream."""
-
     def apply(message: RawMessage, row: int) -> list[RawMessage]:
         table = np.frombuffer(message.data, message_dtype(size)).copy()
         if row in range(ROWS)[rows]:
@@ -950,8 +843,6 @@ MCAP = [
      message_fields("state", 3, set_to(np.nan))),
     ("missing values that are not NaN", "arm: a value that is missing is not NaN in",
      message_fields("arm", 2, set_to(0))),
-    ("padding of a window that is not NaN", "force: a value that is missing is not NaN in 40 rows, the first is row 0",
-     message_fields("force", 6 + 12, lambda t: np.nan_to_num(t["values"], copy=False))),
     ("an infinite age", "state: age_ms is NaN or infinite in 40 rows",
      message_fields("state", 3, add_to("age_ms", np.inf))),
     ("messages that are too short", "40 messages have not 32 bytes", data_of("state", lambda data: data[:-4])),
@@ -968,7 +859,7 @@ MCAP = [
     ("the size of a stream in the provenance", "the definition of robocache/msg/State is not that of the stream state",
      mcap_own("layout", "spec", "streams", "state", "dim", 4)),
     ("an altered byte", "chunks are damaged", flipped),
-    ("a recording that is cut off", EPISODE, truncated),
+    ("a recording that is cut off", EPISODE, cut_off(f"{EPISODE}/{EPISODE}.mcap")),
     ("no checksums", f"{EPISODE}: not every message has a checksum", rewrite(lambda m: [m], checksums=False)),
     ("ticks shifted by one", "the first tick is|first_tick_ns is not",
      rewrite(lambda m: [m._replace(log_ns=m.log_ns + TICK_NS)])),
@@ -984,8 +875,6 @@ MCAP = [
     ("an action of a row", "arm: in", message_fields("arm", 2, add_to("values", 0.1), ROW5)),
     ("the ages of a window shifted", "force: the newest sample of row 5 is",
      message_fields("force", 6 + 12, lambda t: at((0, slice(0, 5)), 2)(t["values"]), ROW5)),
-    ("a message is missing", "1 ticks have none", topic("state", lambda m, row: [m] if row != 5 else [])),
-    ("a message twice", "41 messages for 40 ticks", topic("state", lambda m, row: [m] if row != 5 else [m, m])),
     ("an image is missing", "ticks with a new sample have no message",
      topic("color", lambda m, row: [m] if row != 4 else [])),
     ("an image at another tick", "messages are at ticks without a new sample",
@@ -997,8 +886,6 @@ MCAP = [
     ("the layout", "layout: is not that of robocache.json",
      topic("episode/layout", lambda m, row: [m._replace(data=text_message("{}"))])),
     ("a topic is missing", "has no topic /robocache/state", topic("state", lambda m, row: [])),
-    ("the recording of another episode", "task: is not that of",
-     another_recording),
     ("the last recording is missing", "episode_000002: is missing", remove("episode_000002")),
     ("a recording of no episode", "is not in robocache.json",
      lambda d: shutil.copytree(d / EPISODE, d / "episode_000003")),
@@ -1048,8 +935,6 @@ ticks, delta_episodes = partial(delta_rows, "ticks"), partial(delta_rows, "episo
 
 
 def of_struct(field: str, change: Callable[[list[Any]], Any]) -> Callable[[list[Any]], list[Any]]:
-    """Change a field of a column of structs."""
-
     def apply(values: list[Any]) -> list[Any]:
         found = [value[field] for value in values]
         new = change(found)
@@ -1063,8 +948,6 @@ def only_row(row: int, change: Callable[[Any], Any]) -> Callable[[list[Any]], li
 
 
 def add_action(change: Callable[[dict[str, Any]], Any]) -> Plant:
-    """Change what the log states of the file of ticks."""
-
     def log(lines: list[Any]) -> None:
         for line in lines:
             if "add" in line:
@@ -1083,11 +966,19 @@ def replaced(key: str, old: str, new: str) -> Callable[[dict[str, Any]], None]:
 
 # fmt: off
 DELTA = [
+    ("a value where there is none", "state: is not null exactly where valid is 0", ticks(state=only_row(3, to(None)))),
+    ("an infinite action", "arm: NaN or infinite in 1 rows, the first is row 3",
+     ticks(arm=only_row(3, to({"v0": np.inf, "v1": 0.0})))),
+    ("images that are missing", "appends/none: is missing",
+     ticks(color=only_row(3, to({"path": "appends/none", "row": 0})))),
+    ("images elsewhere", "../file: is outside the dataset",
+     ticks(color=only_row(3, to({"path": "../file", "row": 0})))),
+    ("a number of two episodes", "its number is that of another episode",
+     delta_episodes(rows=lambda rows: rows.take([0, 1, 1]))),
     ("ticks shifted by one", "no episode of appends|start_ns or stop_ns is wrong", ticks(tick_ns=at(SECOND, TICK_NS))),
     ("a tick off the grid", "not on the grid of 50 Hz", ticks(tick_ns=at(7, 3))),
     ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
      ticks(stamp_ns=of_struct("color", lambda v: [*v[:40], *[x + MS for x in v[40:80]], *v[80:]]))),
-    ("an age changed", "state: wrong in 1 rows; in row 3", ticks(age_ns=of_struct("state", only_row(3, to(5))))),
     ("an unknown valid", "valid.state: not 0, 1 or 2", ticks(valid=of_struct("state", only_row(3, to(3))))),
     ("valid 0 with a value", "is not null exactly where valid is 0",
      ticks(valid=of_struct("state", only_row(3, to(0))))),
@@ -1115,9 +1006,7 @@ DELTA = [
     ("the success of an episode", "success is True", delta_episodes(success=at(1, to(True)))),
     ("the robot of an episode", "robot is leg", delta_episodes(robot=only_row(1, to("leg")))),
     ("the rate of an episode", "rate_hz is 25", delta_episodes(rate_hz=at(1, to(25)))),
-    ("the share of aligned ticks", "aligned.arm is 0.25",
-     delta_episodes(aligned=of_struct("arm", only_row(1, to(0.25))))),
-    ("the recording of an episode", "task is task 0; appends/", delta_episodes(recording_key=exchanged_items(0, 1))),
+    ("the recording of an episode", "task is task 0; appends/", delta_episodes(recording_key=exchanged(0, 1))),
     ("numRecords in the log", "the log states 7",
      add_action(lambda add: add.update(stats=re.sub('("numRecords"): ?\\d+', "\\1:7", add["stats"])))),
     ("the greatest tick in the log", "max of tick is 39; the log states 38",
@@ -1126,7 +1015,6 @@ DELTA = [
     ("the partition in the log", "the log states 1000",
      add_action(lambda add: add.update(partitionValues={"episode_range": "1000"}))),
     ("the path in the log", "is missing", add_action(replaced("path", "part-", "port-"))),
-    ("a file is missing", "is missing", lambda d: next(d.glob("ticks/*/*.parquet")).unlink()),
     ("a changed file", "its contents are not those of its name",
      lambda d: parquet.write_table(parquet.read_table((p := next(d.glob("ticks/*/*.parquet"))), partitioning=None), p)),
     ("the stamp of a depth image", "the stamp of row 2 is",

@@ -74,9 +74,7 @@ CASES = [
 @given(
     case=st.sampled_from(CASES), offset=st.integers(0, 4), count=st.integers(1, 20), data=st.data(), seed=st.integers(0)
 )
-def test_labels_equal_their_definition(
-    case: tuple[Any, Any], offset: int, count: int, data: st.DataObject, seed: int
-) -> None:
+def test_labels_equal_their_definition(case, offset, count, data, seed):
     streams, given_options = case
     follows = given_options["action"].startswith("next-")
     options = DatasetOptions(**given_options, action_offset=offset + follows)
@@ -90,6 +88,9 @@ def test_labels_equal_their_definition(
     first, stop = labels.extent(0, count)
     ticks = np.concatenate([part.ticks_ns for part in rows]).tolist() if rows else []
     assert ticks == [t * PERIOD_NS for t in range(first, max(first, stop))]  # none lost, none twice
+    images = [image for part in rows for image in part.media["front"]]
+    of_ticks = frames.media["front"][first : max(first, stop)]
+    assert all(torch.equal(*both) for both in zip(images, of_ticks, strict=True))
     names, slots = Layout(spec).names, Layout(spec).slots
     for stream, source in zip(labels.spec.streams, [*spec.streams, *(spec.streams if follows else ())], strict=True):
         index, new = names.index(source.name), Layout(labels.spec).names.index(stream.name)
@@ -115,14 +116,7 @@ def test_labels_equal_their_definition(
             assert age == (t * PERIOD_NS - stamp_ns if state else 0)
 
 
-def test_images_stay_with_their_ticks() -> None:
-    spec = spec_of()
-    frames = frames_of(spec, np.random.default_rng(0), 10)
-    rows = labelled(Labels(spec, DatasetOptions(action_offset=3)), frames, [0, 4, 10])
-    assert torch.equal(torch.cat([part.media["front"] for part in rows]), frames.media["front"][:7])
-
-
-def test_joints_are_matched_by_name() -> None:
+def test_joints_are_matched_by_name():
     joints = {"type": "sensor_msgs/msg/JointState", "topic": "/joints", "dim": None}
     spec = spec_of(
         state={**joints, "names": ["a", "b", "c"]},
@@ -164,12 +158,12 @@ def test_joints_are_matched_by_name() -> None:
         ),
     ],
 )
-def test_actions_that_the_streams_do_not_have_are_refused(streams: Any, options: Any, message: str) -> None:
+def test_actions_that_the_streams_do_not_have_are_refused(streams, options, message):
     with pytest.raises(RoboCacheError, match=message):
         Labels(spec_of(**streams), DatasetOptions(**options))
 
 
-def test_images_that_wait_for_their_actions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_wait_for_their_actions_are_limited(monkeypatch):
     monkeypatch.setattr("robocache_ros.exporter.episodes.MAX_WAITING_BYTES", 40)
     labels = Labels(spec_of(), DatasetOptions(action_offset=4))
     with pytest.raises(RoboCacheError, match="action_offset: the images of 4 ticks exceed"):
@@ -188,7 +182,7 @@ def test_images_that_wait_for_their_actions_are_limited(monkeypatch: pytest.Monk
         ({"action_offset": "66.7ms"}, 30, 2),
     ],
 )
-def test_an_offset_is_in_ticks_or_ms(options: Any, rate_hz: int, ticks: int) -> None:
+def test_an_offset_is_in_ticks_or_ms(options, rate_hz, ticks):
     assert DatasetOptions(**options).offset_ticks(rate_hz) == ticks
 
 
@@ -204,7 +198,7 @@ def test_an_offset_is_in_ticks_or_ms(options: Any, rate_hz: int, ticks: int) -> 
         ({"action": "relative"}, "action: 'relative' is not one of absolute, delta, next-observation, next-d"),
     ],
 )
-def test_offsets_that_are_not_possible_are_refused(options: Any, message: str) -> None:
+def test_offsets_that_are_not_possible_are_refused(options, message):
     with pytest.raises(RoboCacheError, match=message):
         DatasetOptions(**options).offset_ticks(50)
 
@@ -230,7 +224,7 @@ def commands() -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture
-def recording(tmp_path: Path) -> Path:
+def recording(tmp_path) -> Path:
     """A run whose first ticks have no command, and in which an operator takes over."""
     robot = load_spec({"robocache": 1, "streams": {"action": {**SPEC["streams"]["joints"], "role": "action"}}})
     outputs = Outputs(robot, RunOptions())
@@ -254,9 +248,7 @@ def rows_of(dataset: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("format_", ["lerobot", "lerobot21"])
-def test_executed_commands_are_the_actions_and_a_column_marks_those_of_the_operator(
-    recording: Path, tmp_path: Path, format_: str
-) -> None:
+def test_executed_commands_are_the_actions_and_a_column_marks_those_of_the_operator(recording, tmp_path, format_):
     robocache_ros.export(recording, SPEC, tmp_path / "out", formats=[format_])
     rows = rows_of(tmp_path / "out")
     ticks = [(tick_ns - 10**18) // TICK_NS for tick_ns in rows["robocache.tick_ns"]]
@@ -268,16 +260,14 @@ def test_executed_commands_are_the_actions_and_a_column_marks_those_of_the_opera
 
 
 @pytest.mark.parametrize("options", [{"corrections": True}, {"episode_topic": "/policy_runner/intervention"}])
-def test_corrections_alone_are_an_episode_for_each_takeover(
-    recording: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_corrections_alone_are_an_episode_for_each_takeover(recording, tmp_path, options):
     robocache_ros.export(recording, SPEC, tmp_path / "out", **options)
     rows = rows_of(tmp_path / "out")
     assert [(tick_ns - 10**18) // TICK_NS for tick_ns in rows["robocache.tick_ns"]] == list(BY_OPERATOR)
     assert all(rows["intervention"])
 
 
-def test_corrections_need_a_stream_that_marks_them_and_a_takeover(recording: Path, tmp_path: Path) -> None:
+def test_corrections_need_a_stream_that_marks_them_and_a_takeover(recording, tmp_path):
     streams = {name: stream for name, stream in SPEC["streams"].items() if name != "by_operator"}
     with pytest.raises(RoboCacheError, match="corrections: no stream has role: intervention"):
         robocache_ros.export(recording, SPEC | {"streams": streams}, tmp_path / "out", corrections=True)

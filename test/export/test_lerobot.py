@@ -1,26 +1,31 @@
-"""LeRobot v3.0 datasets, read back."""
+"""LeRobot datasets, v3.0 and v2.1, read back."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from PIL import Image
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.datasets import ExportResult
+from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats import parquet as parquet_tables
 from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.lerobot.arrays import read_arrays, to_dense, to_sparse
+from robocache_ros.formats.validate import validate
 from robocache_ros.formats.video import encoder_of
 from robocache_ros.ops import fixed_size_cloud
 from robocache_ros.spec import FusionSpec, load_spec
@@ -28,20 +33,24 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
 from test.exporting import export
 
-Made = Callable[[str], ExportResult]
-
 
 def columns(result: ExportResult) -> dict[str, Any]:
     return parquet.read_table(result.out / "data/chunk-000/file-000.parquet").to_pydict()
 
 
-def meta(result: ExportResult, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((result.out / "meta" / name).read_text())
+def of_stream(rows: dict[str, Any], result: ExportResult, stream: str, name: str) -> np.ndarray:
+    """(T,) `valid`, `age_ns` or `stamp_ns` of a stream."""
+    names = [stream.name for stream in result.recordings[0].spec.streams]
+    return np.array(rows[f"robocache.{name}"])[:, names.index(stream)]
+
+
+def meta(dataset: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((dataset / "meta" / name).read_text())
     return found
 
 
 @pytest.fixture(scope="module")
-def frames(bags: list[Path], spec: FusionSpec) -> list[Any]:
+def frames(bags, spec) -> list[Any]:
     """What the engine gives for the first episode: the first recording until its joints fall silent."""
     kept = []
     with Bag(bags[0]) as bag:
@@ -53,11 +62,7 @@ def frames(bags: list[Path], spec: FusionSpec) -> list[Any]:
     raise AssertionError("the recording has no gap")
 
 
-def test_row_of_a_live_frame_is_that_of_the_dataset(made: Made, frames: list[Any], spec: FusionSpec) -> None:
-    import io
-
-    from PIL import Image
-
+def test_row_of_a_live_frame_is_that_of_the_dataset(made, frames, spec):
     rows, layout = columns(made("image")), Layout(spec)
     part = frames[0]
     for index, window in ((0, part.rows()[:1]), (len(part) - 1, part.rows()[-1:])):
@@ -74,7 +79,7 @@ def test_row_of_a_live_frame_is_that_of_the_dataset(made: Made, frames: list[Any
             assert torch.equal(row[name], loaded)
 
 
-def test_original_stamps_can_be_looked_up_in_the_recording(made: Made, bags: list[Path], spec: FusionSpec) -> None:
+def test_original_stamps_can_be_looked_up_in_the_recording(made, bags, spec):
     with Bag(bags[0]) as bag:
         poses = list(bag.messages(["/panda/ee_pose"]))
     stamps = {int.from_bytes(m.data[4:8], "little") * 10**9 + int.from_bytes(m.data[8:12], "little") for m in poses}
@@ -89,21 +94,20 @@ def test_original_stamps_can_be_looked_up_in_the_recording(made: Made, bags: lis
     assert used <= stamps
 
 
-def test_latency_is_given_back_to_the_stored_stamps(bags: list[Path], tmp_path: Path, spec: FusionSpec) -> None:
-    raw = spec.to_dict()
+def test_latency_is_given_back_to_the_stored_stamps(bags, tmp_path, spec):
     pose = {"topic": "/panda/ee_pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"}
-    raw |= {"actions": "none", "streams": {"plain": pose, "late": {**pose, "latency_ms": 30.0}}}
+    raw = spec.to_dict() | {"actions": "none", "streams": {"plain": pose, "late": {**pose, "latency_ms": 30.0}}}
     result = export([bags[0]], load_spec(raw), tmp_path / "out", DatasetOptions(media="none"))
     rows = columns(result)
-    stamps, ages = np.array(rows["robocache.stamp_ns"]), np.array(rows["robocache.age_ns"])
-    ticks = np.array(rows["robocache.tick_ns"])
-    assert (ages >= 0).all()
-    assert np.array_equal(stamps[:, 0], ticks - ages[:, 0])
-    assert np.array_equal(stamps[:, 1], ticks - ages[:, 1] + 30_000_000)
+    for stream, latency_ns in (("plain", 0), ("late", 30_000_000)):
+        ages = of_stream(rows, result, stream, "age_ns")
+        assert (ages >= 0).all()
+        wanted = np.array(rows["robocache.tick_ns"]) - ages + latency_ns
+        assert np.array_equal(of_stream(rows, result, stream, "stamp_ns"), wanted)
 
 
-def test_info_names_every_value(made: Made, spec: FusionSpec) -> None:
-    info = meta(made("video"), "info.json")
+def test_info_names_every_value(made, spec):
+    info = meta(made("video").out, "info.json")
     assert info["codebase_version"] == "v3.0"
     assert info["fps"] == 50
     assert info["features"]["observation.state"]["names"][0] == "joint_position.panda_joint1"
@@ -113,8 +117,8 @@ def test_info_names_every_value(made: Made, spec: FusionSpec) -> None:
     assert info["features"]["observation.images.front"]["info"]["video.fps"] == 50
 
 
-def test_voxels_are_kept_next_to_the_tables_bit_for_bit(made: Made, frames: list[Any]) -> None:
-    described = meta(made("image"), "robocache.json")["arrays"]["voxels"]
+def test_voxels_are_kept_next_to_the_tables_bit_for_bit(made, frames):
+    described = meta(made("image").out, "robocache.json")["arrays"]["voxels"]
     assert described == {
         "path": "arrays/voxels/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         "shape": [64, 64, 64],
@@ -130,15 +134,24 @@ def test_voxels_are_kept_next_to_the_tables_bit_for_bit(made: Made, frames: list
     assert len(read_arrays(made("image").out, "voxels", episode=1)[1]) > 3
 
 
-def test_arrays_that_are_not_there_are_named(made: Made) -> None:
+def test_arrays_that_are_not_there_are_named(made):
     with pytest.raises(RoboCacheError, match=r"front: .* has no arrays of it; it has those of voxels"):
         read_arrays(made("image").out, "front")
 
 
-def test_a_dataset_says_how_to_make_it_again(made: Made, bags: list[Path], spec: FusionSpec) -> None:
-    import hashlib
+@pytest.mark.parametrize("shape", [[1 << 20, 1 << 20], [0], [-1, 8], "8"])
+def test_arrays_of_a_shape_that_does_not_fit_are_refused(made, tmp_path, shape):
+    provenance = meta(made("image").out, "robocache.json")
+    provenance["arrays"]["voxels"]["shape"] = shape
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "robocache.json").write_text(json.dumps(provenance))
+    (tmp_path / "arrays").symlink_to(made("image").out / "arrays")
+    with pytest.raises(RoboCacheError, match=r"robocache\.json: arrays are malformed|voxels"):
+        read_arrays(tmp_path, "voxels")
 
-    reported = meta(made("video"), "robocache.json")
+
+def test_a_dataset_says_how_to_make_it_again(made, bags, spec):
+    reported = meta(made("video").out, "robocache.json")
     assert load_spec(reported["spec"]) == spec
     assert reported["options"]["visibility"] == "ideal"
     assert [recording["bag"] for recording in reported["recordings"]] == [str(bag) for bag in bags]
@@ -148,19 +161,18 @@ def test_a_dataset_says_how_to_make_it_again(made: Made, bags: list[Path], spec:
     ]
 
 
-def test_deployed_has_the_late_ones_missing(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    raw = {**spec.to_dict(), "delay_ms": 30.0}  # the front camera's frames come after 38 ms
-    result = export([bags[0]], load_spec(raw), tmp_path / "out", DatasetOptions(media="none", visibility="deployed"))
-    ideal = export([bags[0]], load_spec(raw), tmp_path / "ideal", DatasetOptions(media="none"))
-    voxels = [s.name for s in result.recordings[0].spec.streams].index("voxels")
-    ages = [np.array(columns(r)["robocache.age_ns"])[:, voxels].mean() for r in (result, ideal)]
-    assert result.recordings[0].counters["voxels"]["late"] > 5
-    assert ages[0] > ages[1]
+def test_deployed_has_the_late_ones_missing(bags, spec, tmp_path):
+    late = load_spec({**spec.to_dict(), "delay_ms": 30.0})  # the front camera's frames come after 38 ms
+    ideal, deployed = (
+        export([bags[0]], late, tmp_path / sees, DatasetOptions(media="none", visibility=sees))
+        for sees in ("ideal", "deployed")
+    )
+    ages = [of_stream(columns(result), result, "voxels", "age_ns").mean() for result in (ideal, deployed)]
+    assert deployed.recordings[0].counters["voxels"]["late"] > 5
+    assert ages[0] < ages[1]
 
 
-def test_without_images_an_eager_robot_still_waits_for_its_cameras(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path
-) -> None:
+def test_without_images_an_eager_robot_still_waits_for_its_cameras(bags, spec, tmp_path):
     eager = load_spec({**spec.to_dict(), "emit": "eager"})
     bare, full = (
         export([bags[0]], eager, tmp_path / media, DatasetOptions(media=media, visibility="deployed"))
@@ -170,9 +182,7 @@ def test_without_images_an_eager_robot_still_waits_for_its_cameras(
     assert "observation.images.front" not in columns(bare)
 
 
-def test_row_groups_are_bounded_and_change_no_value(
-    made: Made, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_groups_are_bounded_and_change_no_value(made, bags, spec, tmp_path, monkeypatch):
     limit = 1_000_000
     monkeypatch.setattr(parquet_tables, "ROW_GROUP_BYTES", limit)
     monkeypatch.setattr(write, "PART_BYTES", limit // 2)
@@ -185,31 +195,20 @@ def test_row_groups_are_bounded_and_change_no_value(
         assert small.read().equals(large.read())
 
 
-def test_a_dataset_states_how_its_images_are_stored(made: Made) -> None:
+def test_a_dataset_states_how_its_images_are_stored(made):
     for media, stored in (
         ("video", f"8-bit RGB as {encoder_of((224, 224)).codec} video (yuv420p), lossy"),
         ("image", "8-bit RGB as PNG, lossless"),
     ):
-        front = meta(made(media), "robocache.json")["images"]["front"]
+        front = meta(made(media).out, "robocache.json")["images"]["front"]
         assert (front["stored"], front["normalized"]) == (stored, False)
         assert front["normalize"] == {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-
-
-@pytest.mark.parametrize("shape", [[1 << 20, 1 << 20], [0], [-1, 8], "8"])
-def test_arrays_of_a_shape_that_does_not_fit_are_refused(made: Made, tmp_path: Path, shape: object) -> None:
-    provenance = meta(made("image"), "robocache.json")
-    provenance["arrays"]["voxels"]["shape"] = shape
-    (tmp_path / "meta").mkdir()
-    (tmp_path / "meta" / "robocache.json").write_text(json.dumps(provenance))
-    (tmp_path / "arrays").symlink_to(made("image").out / "arrays")
-    with pytest.raises(RoboCacheError, match=r"robocache\.json: arrays are malformed|voxels"):
-        read_arrays(tmp_path, "voxels")
 
 
 # Ticks at which a stream has no value, in a dataset.
 
 
-def test_a_gap_ends_an_episode_and_what_follows_begins_another(made: Made) -> None:
+def test_a_gap_ends_an_episode_and_what_follows_begins_another(made):
     rows = columns(made("none"))
     assert (np.array(rows["robocache.valid"]) > 0).all()
     ticks, episodes = np.array(rows["robocache.tick_ns"]), np.array(rows["episode_index"])
@@ -218,81 +217,52 @@ def test_a_gap_ends_an_episode_and_what_follows_begins_another(made: Made) -> No
     assert steps[~same][0] == 6 * 20_000_000  # five ticks without joints are left out
 
 
-def test_masked_ticks_are_stored_as_zeros_and_marked(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+def test_masked_ticks_are_stored_as_zeros_and_marked_and_do_not_count_into_the_statistics(bags, spec, tmp_path):
     result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
     rows = columns(result)
-    kept = [stream.name for stream in spec.streams if stream.kind != "image"]
-    states = np.array(rows["robocache.valid"])[:, kept.index("joint_position")]
+    states, joints = of_stream(rows, result, "joint_position", "valid"), np.array(rows["observation.state"])[:, :7]
     assert ((states == 0).sum(), (states == 2).sum()) == (5, 3)
-    assert (np.array(rows["observation.state"])[states == 0, :7] == 0).all()
+    assert (joints[states == 0] == 0).all()
     assert (np.diff(rows["robocache.tick_ns"]) == 20_000_000).all()
+    stats = meta(result.out, "stats.json")["observation.state"]
+    assert stats["min"][:7] == joints[states > 0].min(0).tolist()
+    assert stats["std"][:7] == pytest.approx(joints[states > 0].std(0).tolist(), rel=1e-6)
 
 
-def test_masked_ticks_do_not_count_into_the_statistics(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
-    rows = columns(result)
-    kept = [stream.name for stream in spec.streams if stream.kind != "image"]
-    states = np.array(rows["robocache.valid"])[:, kept.index("joint_position")]
-    joints = np.array(rows["observation.state"])[states > 0, :7]
-    stats = meta(result, "stats.json")["observation.state"]
-    assert stats["min"][:7] == joints.min(0).tolist()
-    assert stats["std"][:7] == pytest.approx(joints.std(0).tolist(), rel=1e-6)
-
-
-def test_a_command_that_is_held_past_its_age_is_not_counted_as_aligned(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path
-) -> None:
-    streams = [replace(s, max_age_ms=20.0, on_invalid="hold") if s.name == "action" else s for s in spec.streams]
-    result = export(bags[:1], replace(spec, streams=tuple(streams)), tmp_path / "out", DatasetOptions(media="none"))
-    rows = columns(result)
-    command = [stream.name for stream in spec.streams if stream.kind != "image"].index("action")
-    states, ages_ns = (np.array(rows[f"robocache.{name}"])[:, command] for name in ("valid", "age_ns"))
+def test_a_command_that_is_held_past_its_age_is_not_counted_as_aligned(bags, spec, tmp_path):
+    streams = tuple(replace(s, max_age_ms=20.0, on_invalid="hold") if s.name == "action" else s for s in spec.streams)
+    result = export(bags[:1], replace(spec, streams=streams), tmp_path / "out", DatasetOptions(media="none"))
+    states, ages_ns = (of_stream(columns(result), result, "action", name) for name in ("valid", "age_ns"))
     assert set(states.tolist()) == {1, 2}
     assert ((states == 2) == (ages_ns > 20_000_000)).all()
 
 
-def test_held_ticks_repeat_the_last_value_with_its_age(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+def test_held_ticks_repeat_the_last_value_with_its_age(bags, spec, tmp_path):
     result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="hold"))
     rows = columns(result)
-    kept = [stream.name for stream in spec.streams if stream.kind != "image"]
-    joint = kept.index("joint_position")
-    held = np.flatnonzero(np.array(rows["robocache.valid"])[:, joint] == 2)
+    held = np.flatnonzero(of_stream(rows, result, "joint_position", "valid") == 2)
     assert len(held) == 8  # 5 ticks more than within max_age_ms
     assert set(rows["episode_index"]) == {0}
     joints = np.array(rows["observation.state"])[held, :7]
     assert (joints == joints[0]).all()
-    assert (np.diff(np.array(rows["robocache.age_ns"])[held, joint]) == 20_000_000).all()
+    assert (np.diff(of_stream(rows, result, "joint_position", "age_ns")[held]) == 20_000_000).all()
 
 
 # Windows of a recording, exported and read back.
 
 NAMES = ["panda_joint1", "panda_joint2"]
-JOINTS = {
-    "topic": "/panda/joint_states",
-    "type": "sensor_msgs/msg/JointState",
-    "names": NAMES,
-    "on_invalid": "mask",  # the recording has a gap
-}
-SHAPE = (12, 2)
+JOINTS = {"topic": "/panda/joint_states", "type": "sensor_msgs/msg/JointState", "names": NAMES, "on_invalid": "mask"}
 
 
-@pytest.fixture(scope="module")
-def windowed() -> FusionSpec:
-    window = {**JOINTS, "align": "window"}
-    streams = {
-        "arm": JOINTS,
-        "fast": {**window, "samples": SHAPE[0]},
-        "effort": {**window, "samples": 30, "field": "velocity", "reduce": "rms"},
-    }
+def spec_without_actions(**streams: Any) -> FusionSpec:
     return load_spec({"robocache": 1, "actions": "none", "streams": streams})
 
 
-@pytest.fixture(scope="module")
-def result(windowed: FusionSpec, bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> ExportResult:
-    return export(bags, windowed, tmp_path_factory.mktemp("windows") / "out", DatasetOptions())
-
-
-def test_a_window_is_stored_with_its_shape_mask_and_ages(windowed, bags, result) -> None:
+def test_a_window_is_stored_with_its_shape_mask_and_ages(bags, tmp_path):
+    window, shape = {**JOINTS, "align": "window"}, (12, 2)
+    effort = {**window, "samples": 30, "field": "velocity", "reduce": "rms"}
+    windowed = spec_without_actions(arm=JOINTS, fast={**window, "samples": 12}, effort=effort)
+    result = export(bags, windowed, tmp_path / "out", DatasetOptions())
     with Bag(bags[0]) as bag:
         parts = list(BagRun(bag, windowed).frames())
     fused = np.concatenate([part.fused.numpy() for part in parts])
@@ -300,32 +270,23 @@ def test_a_window_is_stored_with_its_shape_mask_and_ages(windowed, bags, result)
     table = parquet.read_table(next(result.out.glob("data/*/*.parquet")), filters=[("episode_index", "=", 0)])
     rows = {name: np.array(table[name].to_pylist()) for name in table.column_names}
     stored = rows["observation.window.fast"].astype(np.float32)
-    assert stored.shape == (len(fused), *SHAPE)
+    assert stored.shape == (len(fused), *shape)
     assert stored.tobytes() == fused[:, 2:26].tobytes()
     assert np.array_equal(rows["robocache.mask.fast"], ages >= 0)
     assert rows["robocache.sample_age_ms.fast"].astype(np.float32).tobytes() == ages.tobytes()
     assert (rows["robocache.mask.fast"].sum(axis=1) >= 9).mean() > 0.8  # 500 Hz on 50 Hz ticks
     assert rows["observation.state"].shape == (len(fused), 4)  # arm and effort
 
-
-def test_the_features_and_statistics_have_the_shape_of_a_window(result) -> None:
-    features = json.loads((result.out / "meta" / "info.json").read_text())["features"]
-    assert features["observation.window.fast"] == {
-        "dtype": "float32",
-        "shape": [*SHAPE],
-        "names": NAMES,
-    }
-    assert features["robocache.mask.fast"]["shape"] == [SHAPE[0]]
-    stats = json.loads((result.out / "meta" / "stats.json").read_text())["observation.window.fast"]
-    assert np.shape(stats["mean"]) == np.shape(stats["q50"]) == SHAPE
-    reported = json.loads((result.out / "meta" / "robocache.json").read_text())
-    assert reported["layout"]["streams"]["fast"]["shape"] == [*SHAPE]
+    features = meta(result.out, "info.json")["features"]
+    assert features["observation.window.fast"] == {"dtype": "float32", "shape": [*shape], "names": NAMES}
+    assert features["robocache.mask.fast"]["shape"] == [12]
+    stats = meta(result.out, "stats.json")["observation.window.fast"]
+    assert np.shape(stats["mean"]) == np.shape(stats["q50"]) == shape
+    assert meta(result.out, "robocache.json")["layout"]["streams"]["fast"]["shape"] == [*shape]
 
 
-def test_samples_that_did_not_fit_are_counted_in_the_report(bags, tmp_path) -> None:
-    small = load_spec(
-        {"robocache": 1, "actions": "none", "streams": {"fast": {**JOINTS, "align": "window", "samples": 4}}}
-    )
+def test_samples_that_did_not_fit_are_counted_in_the_report(bags, tmp_path):
+    small = spec_without_actions(fast={**JOINTS, "align": "window", "samples": 4})
     result = export(bags[:1], small, tmp_path / "out", DatasetOptions())
     assert result.recordings[0].counters["fast"]["window_overflow"] > 300
     assert "window_overflow" in (result.out / "report.html").read_text()
@@ -342,33 +303,26 @@ CLOUD = {"topic": "/camera/front/points", "type": "sensor_msgs/msg/PointCloud2",
     [({}, np.uint8, 1), ({"reduce": "mean", "features": ["x", "y", "z", "intensity"]}, np.float32, 4)],
     ids=["occupancy", "mean"],
 )
-def test_sparse_voxels_are_the_dense_ones(keys, dtype, features, bags: list[Path], tmp_path: Path) -> None:
+def test_sparse_voxels_are_the_dense_ones(keys, dtype, features, bags, tmp_path):
     grid = {**GRID, "size_m": 0.08, "shape": [16, 16, 16], **keys}
-    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": grid}}})
-    dense, sparse = (
-        export(bags[:1], spec, tmp_path / voxels, DatasetOptions(voxels=voxels)).out for voxels in ("dense", "sparse")
-    )
-    (ranges, grids), (sparse_ranges, sparse_grids) = (read_arrays(out, "voxels") for out in (dense, sparse))
+    spec = spec_without_actions(voxels={**CLOUD, "voxels": grid})
+    dense, sparse = (export(bags[:1], spec, tmp_path / how, DatasetOptions(voxels=how)) for how in ("dense", "sparse"))
+    (ranges, grids), (sparse_ranges, sparse_grids) = (read_arrays(each.out, "voxels") for each in (dense, sparse))
     assert np.array_equal(ranges, sparse_ranges)
     assert (grids.dtype, grids.shape) == (sparse_grids.dtype, sparse_grids.shape)
     assert grids.tobytes() == sparse_grids.tobytes()
-    (file,) = (sparse / "arrays" / "voxels").glob("*/*.parquet")
+    (file,) = (sparse.out / "arrays" / "voxels").glob("*/*.parquet")
     row = {name: values[0] for name, values in parquet.read_table(file).to_pydict().items()}
     assert np.array(row["coords"]).tolist() == np.argwhere(grids[0].reshape(-1, 16, 16, 16).any(axis=0)).tolist()
     assert np.array(row["values"], dtype).shape == (len(row["coords"]), features)
-    assert json.loads((sparse / "meta" / "robocache.json").read_text())["arrays"]["voxels"]["layout"] == "sparse"
+    assert meta(sparse.out, "robocache.json")["arrays"]["voxels"]["layout"] == "sparse"
+    ranges, grids = read_arrays(sparse.out, "voxels", episode=7)  # which there is not
+    assert (ranges.shape, grids.shape[0], grids.shape[-3:]) == ((0, 2), 0, (16, 16, 16))
 
 
-def test_an_episode_without_arrays_reads_as_none(bags: list[Path], tmp_path: Path) -> None:
-    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
-    out = export(bags[:1], spec, tmp_path / "out", DatasetOptions(voxels="sparse")).out
-    ranges, grids = read_arrays(out, "voxels", episode=7)
-    assert (ranges.shape, grids.shape) == ((0, 2), (0, 64, 64, 64))
-
-
-def test_a_stored_cloud_is_that_of_the_frame_on_the_robot(bags: list[Path], tmp_path: Path) -> None:
+def test_a_stored_cloud_is_that_of_the_frame_on_the_robot(bags, tmp_path):
     mean = {**GRID, "reduce": "mean", "features": ["x", "y", "z", "intensity"]}
-    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"cloud": {**CLOUD, "voxels": mean}}})
+    spec = spec_without_actions(cloud={**CLOUD, "voxels": mean})
     out = export(bags[:1], spec, tmp_path / "out", DatasetOptions(points=512, voxels="sparse")).out
     ranges, clouds = read_arrays(out, "cloud")
     with Bag(bags[0]) as bag:
@@ -381,23 +335,111 @@ def test_a_stored_cloud_is_that_of_the_frame_on_the_robot(bags: list[Path], tmp_
         assert np.array_equal(grids[start], grids[stop - 1])
 
 
-def test_points_need_voxels_with_coordinates(bags: list[Path], tmp_path: Path) -> None:
-    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
+def test_points_need_voxels_with_coordinates(bags, tmp_path):
+    spec = spec_without_actions(voxels={**CLOUD, "voxels": GRID})
     with pytest.raises(RoboCacheError, match="points: no stream has voxels with the features x, y, z; add them"):
         export(bags[:1], spec, tmp_path / "out", DatasetOptions(points=512))
     with pytest.raises(RoboCacheError, match="points: -1 is not an integer from 0 to"):
         DatasetOptions(points=-1)
 
 
-# Voxel grids as coordinates and values.
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
-@pytest.mark.parametrize("shape", [(4, 5, 6), (3, 4, 5, 6), (2, 1, 1, 257)])
-@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize(("shape", "share"), [((4, 5, 6), 0.0), ((3, 4, 5, 6), 0.1), ((2, 1, 1, 257), 1.0)])
 def test_a_grid_comes_back_bit_for_bit(dtype, shape, share):
     rng = np.random.default_rng(1)
     grid = (rng.normal(size=shape) * 9 * (rng.random(shape) < share)).astype(dtype)
     back = to_dense(*to_sparse(grid), shape)
     assert back.dtype == grid.dtype
     assert back.tobytes() == grid.tobytes()
+
+
+# LeRobot v2.1 with GR00T's files.
+
+CAMERAS = ("front", "wrist")
+VIDEO = "videos/chunk-000/observation.images.{}/episode_{:06d}.mp4"
+
+
+@pytest.fixture(scope="module")
+def both(bags, spec, tmp_path_factory) -> tuple[Path, Path]:
+    """LeRobot v3.0 and v2.1 from one pass, with two tasks."""
+    tasks = zip((bags[0], *bags), ("lift the cube", "put it down", "lift the cube"), strict=True)
+    recordings = [PlannedRecording(bag, task=task) for bag, task in tasks]
+    options = DatasetOptions(formats=("lerobot", "lerobot21"), robot_type="panda")
+    out = export(recordings, spec, tmp_path_factory.mktemp("both") / "out", options).out
+    return out / "lerobot", out / "lerobot21"
+
+
+def lines(dataset: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (dataset / "meta" / name).read_text().splitlines()]
+
+
+def joined(dataset: Path) -> dict[str, list[Any]]:
+    """The rows of all files."""
+    tables = [parquet.read_table(file, partitioning=None) for file in sorted(dataset.glob("data/*/*.parquet"))]
+    return {name: [value for table in tables for value in table[name].to_pylist()] for name in tables[0].column_names}
+
+
+def test_the_rows_are_those_of_v3_and_each_task_has_an_index(both):
+    new, old = map(joined, both)
+    assert old.pop("annotation.human.action.task_description") == old["task_index"]
+    assert old == new
+    tasks, episodes = (lines(both[1], f"{name}.jsonl") for name in ("tasks", "episodes"))
+    assert [line["task"] for line in tasks] == ["lift the cube", "put it down"]
+    assert {episode["tasks"][0] for episode in episodes} == {"lift the cube", "put it down"}
+    for row, index in zip(old["episode_index"], old["task_index"], strict=True):
+        assert episodes[row]["tasks"] == [tasks[index]["task"]]
+    assert all(findings.found == [] for findings in validate(both[1]))
+
+
+def test_each_episode_is_in_files_of_its_own(both):
+    v21 = both[1]
+    episodes = lines(v21, "episodes.jsonl")
+    assert len(episodes) == meta(v21, "info.json")["total_episodes"] > 1
+    for index, episode in enumerate(episodes):
+        assert episode == {"episode_index": index, "tasks": episode["tasks"], "length": episode["length"]}
+        file = v21 / f"data/chunk-000/episode_{index:06d}.parquet"
+        assert parquet.read_metadata(file).num_rows == episode["length"]
+        for camera in CAMERAS:
+            with av.open(str(v21 / VIDEO.format(camera, index))) as video:
+                frames = list(video.decode(video=0))
+                assert video.streams.video[0].codec_context.name == "h264"
+            assert [frame.pts * frame.time_base * 50 for frame in frames] == list(range(episode["length"]))
+            assert frames[0].key_frame
+
+
+def test_modality_names_the_columns_of_each_stream(both, spec):
+    modality = meta(both[1], "modality.json")
+    labels = meta(both[1], "info.json")["features"]["observation.state"]["names"]
+    for name, span in modality["state"].items():
+        assert labels[span["start"] : span["end"]] == [f"{name}.{c}" for c in spec.stream(name).components]
+    assert modality["action"] == {"action": {"start": 0, "end": 7}}
+    assert modality["video"]["wrist"] == {"original_key": "observation.images.wrist"}
+    assert modality["annotation"] == {
+        "human.action.task_description": {},
+        "human.task_description": {"original_key": "task_index"},
+    }
+
+
+def test_deltas_are_not_absolute_actions_and_a_single_column_is_a_list(bags, tmp_path):
+    joint = {"topic": "/panda/joint_states", "type": "sensor_msgs/msg/JointState", "names": ["panda_joint1"]}
+    spec = load_spec({"robocache": 1, "streams": {"joint": joint, "action": {**joint, "role": "action"}}})
+    result = export(bags[1:], spec, tmp_path / "out", DatasetOptions(formats=("lerobot21",), action="delta"))
+    assert np.array(joined(result.out)["observation.state"]).shape == (result.frames, 1)
+    deltas = {"delta_action": {"start": 0, "end": 1, "absolute": False}}
+    assert meta(result.out, "modality.json")["action"] == deltas
+
+
+def test_images_are_typed_for_readers_without_info(bags, spec, tmp_path):
+    out = export(bags[1:], spec, tmp_path / "out", DatasetOptions(formats=("lerobot21",), media="image")).out
+    metadata = parquet.read_schema(next(out.glob("data/*/*.parquet"))).metadata
+    typed = json.loads(metadata[b"huggingface"])["info"]["features"]
+    assert typed == {f"observation.images.{camera}": {"_type": "Image"} for camera in CAMERAS}
+    assert meta(out, "modality.json")["video"] == {}
+    assert meta(out, "info.json")["total_videos"] == 0
+
+
+def test_a_thousand_episodes_fill_a_folder(bags, spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(write.schema, "CHUNK_EPISODES", 1)
+    result = export(bags, spec, tmp_path / "out", DatasetOptions(formats=("lerobot21",), media="none"))
+    chunks = len(list(result.out.glob("data/chunk-*")))
+    assert chunks == meta(result.out, "info.json")["total_chunks"] == result.episodes

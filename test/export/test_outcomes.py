@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,7 @@ LEROBOT = DatasetOptions(formats=("lerobot", "lerobot21"), media="none", task="l
 COLUMNS = ("next.reward", "next.done", "next.success")
 
 
-def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(
-    record: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(record, tmp_path):
     export([record(EVENTS)], spec_of(**OUTCOMES), tmp_path / "out", OPTIONS)
     for name in FORMATS:
         episodes = [open_dataset(name, tmp_path / "out" / name)[k] for k in range(2)]
@@ -60,7 +58,7 @@ def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(
 
 
 @pytest.mark.slow
-def test_a_dataset_has_the_same_bytes_for_one_process_and_for_two(record: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_dataset_has_the_same_bytes_for_one_process_and_for_two(record, tmp_path):
     bags = [record(EVENTS, name="a"), record(EVENTS, name="b", state=lambda k: None if 100 <= k < 130 else (k, 0))]
     spec = spec_of(**OUTCOMES, state={"on_invalid": "drop"})
     options = replace(OPTIONS, formats=("lerobot", "webdataset"))
@@ -75,14 +73,14 @@ def test_a_dataset_has_the_same_bytes_for_one_process_and_for_two(record: Callab
 
 
 @pytest.fixture(scope="module")
-def sensors(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def sensors(tmp_path_factory) -> list[Path]:
     """Two recordings, of which the second one succeeds; the last value of the success stream says so."""
     folder = tmp_path_factory.mktemp("outcomes")
     return [sensor_recording(folder / f"seed_{seed}", seed) for seed in (1, 2)]
 
 
 @pytest.fixture(scope="module")
-def out(sensors: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(sensors, tmp_path_factory) -> Path:
     spec = sensor_spec(outcomes=True).without_cameras()
     return export(sensors, spec, tmp_path_factory.mktemp("out") / "set", LEROBOT, report=False).out
 
@@ -98,7 +96,7 @@ def by_episode(rows: Any, name: str) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("name", LEROBOT.formats)
-def test_rewards_and_success_of_streams_are_columns_with_statistics(out: Path, name: str) -> None:
+def test_rewards_and_success_of_streams_are_columns_with_statistics(out, name):
     rows = table(out / name)
     features = json.loads((out / name / "meta" / "info.json").read_text())["features"]
     for column, dtype in zip(COLUMNS, ("float32", "bool", "bool"), strict=True):
@@ -120,19 +118,19 @@ def exported(bags: Sequence[Path], out: Path, outcome: bool | None) -> Any:
     return table(export(plan, spec, out, replace(LEROBOT, formats=("lerobot",)), report=False).out)
 
 
-def test_a_success_that_is_stated_next_to_the_recording_is_at_the_last_row(sensors: list[Path], tmp_path: Path) -> None:
+def test_a_success_that_is_stated_next_to_the_recording_is_at_the_last_row(sensors, tmp_path):
     rows = exported(sensors, tmp_path / "set", outcome=True)
     done = by_episode(rows, "next.done")
     assert by_episode(rows, "next.success") == [done[0], [False] * len(done[1])]  # the other outcome is not known
     assert by_episode(rows, "next.reward") == [np.array(done[0], float).tolist(), [0.0] * len(done[1])]
 
 
-def test_without_outcomes_there_are_no_such_columns(sensors: list[Path], tmp_path: Path) -> None:
+def test_without_outcomes_there_are_no_such_columns(sensors, tmp_path):
     assert not set(COLUMNS) & set(exported(sensors, tmp_path / "set", outcome=None).column_names)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in LEROBOT.formats])
-def test_lerobot_reads_them(out: Path, tmp_path: Path, name: str) -> None:
+def test_lerobot_reads_them(out, tmp_path, name):
     rows = table(out / name).to_pydict()
     reported = probe(name, tmp_path, out / name, 0, 49, 99, **ffmpeg(name, tmp_path))
     for place, item in reported["items"].items():

@@ -46,7 +46,7 @@ def _digests(folder: Path, recording: Any, spec: Any, options: DatasetOptions) -
 RECORD = "python -m test.export.test_piece_version"
 
 
-def test_the_bytes_of_pieces_change_only_with_their_version(tmp_path: Path) -> None:
+def test_the_bytes_of_pieces_change_only_with_their_version(tmp_path):
     recorded, found = json.loads(RECORDED.read_text(encoding="utf-8")), piece_digests(tmp_path)
     assert recorded["version"] == PIECE_VERSION, f"PIECE_VERSION was raised: run {RECORD}"
     same_libraries = recorded["libraries"] == found["libraries"]

@@ -7,7 +7,6 @@ import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -48,31 +47,27 @@ def rosbag2(root: Path, name: str, *files_of: str) -> None:
     (root / name / "metadata.yaml").write_text(text)
 
 
-def test_the_order_of_the_arguments_does_not_matter(tmp_path: Path) -> None:
-    files(tmp_path, "b.mcap", "a.mcap")
-    assert found(tmp_path, tmp_path / "b.mcap", tmp_path / "a.mcap") == ["a.mcap", "b.mcap"]
-
-
-def test_a_recording_that_is_named_twice_is_found_once(tmp_path: Path) -> None:
-    files(tmp_path, "day/a.mcap", "day/b.mcap")
+def test_a_recording_that_is_named_twice_is_found_once_in_any_order(tmp_path):
+    files(tmp_path, "day/b.mcap", "day/a.mcap")
     os.symlink(tmp_path / "day", tmp_path / "link")
-    assert found(tmp_path, tmp_path / "day", tmp_path / "day" / "a.mcap", tmp_path / "link") == [
-        "day/a.mcap",
-        "day/b.mcap",
-    ]
+    both, day = ["day/a.mcap", "day/b.mcap"], tmp_path / "day"
+    assert found(tmp_path, day / "b.mcap", day / "a.mcap") == both
+    assert found(tmp_path, day, day / "a.mcap", tmp_path / "link") == both
 
 
-def test_a_folder_with_metadata_is_one_recording_and_is_not_searched(tmp_path: Path) -> None:
+def test_links_that_lead_back_are_followed_once_and_the_target_of_an_export_is_not_searched(tmp_path):
+    files(tmp_path, "day/a.mcap", "day/b.mcap", "out/c.mcap")
+    os.symlink(tmp_path, tmp_path / "day" / "up")
+    assert found(tmp_path, but=tmp_path / "out") == ["day/a.mcap", "day/b.mcap"]
+
+
+def test_a_folder_with_metadata_is_one_recording_and_is_not_searched(tmp_path):
     rosbag2(tmp_path, "lift", "x.mcap", "y.mcap")
     files(tmp_path, "lift/more/z.mcap")
-    assert found(tmp_path) == ["lift"]
-    assert found(tmp_path, tmp_path / "lift") == ["lift"]
-
-
-def test_a_storage_file_of_a_recording_is_not_another_recording(tmp_path: Path) -> None:
-    rosbag2(tmp_path, "lift", "x.mcap", "y.mcap")
-    assert found(tmp_path, tmp_path / "lift", tmp_path / "lift" / "x.mcap") == ["lift"]
-    assert found(tmp_path, tmp_path / "lift" / "x.mcap") == ["lift/x.mcap"]
+    lift = tmp_path / "lift"
+    for arguments in ((tmp_path,), (lift,), (lift, lift / "x.mcap")):
+        assert found(tmp_path, *arguments) == ["lift"]
+    assert found(tmp_path, lift / "x.mcap") == ["lift/x.mcap"]
 
 
 @pytest.mark.parametrize(
@@ -93,20 +88,9 @@ def test_a_storage_file_of_a_recording_is_not_another_recording(tmp_path: Path) 
     ],
 )
 def test_a_folder_is_searched_in_numeric_order_and_split_files_named_after_it_are_one_recording(
-    tmp_path: Path, names: tuple[str, ...], expected: list[str]
-) -> None:
+    tmp_path, names, expected
+):
     assert found(files(tmp_path, *names)) == expected
-
-
-def test_the_target_of_an_export_is_not_searched(tmp_path: Path) -> None:
-    files(tmp_path, "a.mcap", "out/b.mcap")
-    assert found(tmp_path, but=tmp_path / "out") == ["a.mcap"]
-
-
-def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
-    files(tmp_path, "day/a.mcap", "day/b.mcap")
-    os.symlink(tmp_path, tmp_path / "day" / "up")
-    assert found(tmp_path) == ["day/a.mcap", "day/b.mcap"]
 
 
 @pytest.mark.parametrize(
@@ -117,18 +101,14 @@ def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
         ("lift_1?/*", ["lift_10"]),
         ("loose/*.bag", ["loose/a.bag", "loose/b.bag"]),
         ("lo*", ["loose/a.bag", "loose/b.bag"]),
+        ("a[1].mcap", ["a[1].mcap"]),  # the name of a file
     ],
 )
-def test_a_glob_finds_recordings_and_whole_ones(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+def test_a_glob_finds_recordings_and_whole_ones(tmp_path, pattern, expected):
     rosbag2(tmp_path, "lift_2", "x_0.db3", "x_1.db3")
     rosbag2(tmp_path, "lift_10", "x_0.mcap")
-    files(tmp_path, "loose/a.bag", "loose/b.bag", "loose/notes.txt")
+    files(tmp_path, "loose/a.bag", "loose/b.bag", "loose/notes.txt", "a[1].mcap", "a1.mcap")
     assert found(tmp_path, str(tmp_path / pattern)) == expected
-
-
-def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
-    files(tmp_path, "lift[1].mcap", "lift1.mcap")
-    assert found(tmp_path, tmp_path / "lift[1].mcap") == ["lift[1].mcap"]
 
 
 @pytest.mark.parametrize(
@@ -140,14 +120,14 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> Non
         ("notes.txt", "neither a rosbag2 folder nor"),
     ],
 )
-def test_an_argument_that_names_no_recording_is_refused(tmp_path: Path, argument: str, message: str) -> None:
+def test_an_argument_that_names_no_recording_is_refused(tmp_path, argument, message):
     files(tmp_path, "notes.txt", "empty/readme.md")
     with pytest.raises(RoboCacheError, match=message) as raised:
         find_recordings([tmp_path / argument])
     assert len(str(raised.value)) < 300
 
 
-def test_searches_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_have_limits(tmp_path, monkeypatch):
     files(tmp_path, "a.mcap", "b/c/d.mcap")
     for name, limit in (("MAX_RECORDINGS", 1), ("MAX_ENTRIES", 2), ("MAX_DEPTH", 1)):
         with monkeypatch.context() as patched:
@@ -177,7 +157,7 @@ bags/day*,,,,
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     for name in ("lift_1.mcap", "day_2/b.mcap", "day_2/a.mcap", "day_1/c.mcap"):
         path = tmp_path / "bags" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +171,7 @@ def written(folder: Path, text: str, name: str = "lifts.yaml") -> Path:
 
 
 @pytest.mark.parametrize(("name", "text"), [("lifts.yaml", YAML), ("lifts.csv", CSV), ("LIFTS.CSV", "\ufeff" + CSV)])
-def test_yaml_and_csv_say_the_same(folder: Path, name: str, text: str) -> None:
+def test_yaml_and_csv_say_the_same(folder, name, text):
     bags = folder / "bags"
     stop = Moment(1757509436123456789, relative=False)
     assert load_manifest(written(folder, text, name)) == (
@@ -203,80 +183,76 @@ def test_yaml_and_csv_say_the_same(folder: Path, name: str, text: str) -> None:
     )
 
 
-def test_rows_that_say_the_same_are_used_once(folder: Path) -> None:
-    assert len(load_manifest(written(folder, "- recording: bags/lift_1.mcap\n" * 3))) == 1
+def test_rows_that_say_the_same_are_used_once_also_with_an_absolute_path(folder):
+    (folder / "other").mkdir()
+    path = written(folder / "other", f"- recording: {folder}/bags/lift_1.mcap\n" * 3)
+    assert load_manifest(path) == (PlannedRecording(folder / "bags" / "lift_1.mcap"),)
 
 
-def test_an_absolute_path_is_used_as_it_is(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = written(tmp_path_factory.mktemp("other"), f"- recording: {folder}/bags/lift_1.mcap\n")
-    assert [recording.path for recording in load_manifest(path)] == [folder / "bags" / "lift_1.mcap"]
+YAML_ERRORS = {
+    "- recording: bags/lift_1.mcap\n  tsk: x\n": "2:3: [0].tsk: no such key; did you mean 'task'?",
+    "- recording: bags/lift_1.mcap\n  from: soon\n": "2:3: [0].from: 'soon' is not a time; write seconds",
+    "- recording: bags/lift_1.mcap\n  from: -1\n": "2:3: [0].from: -1 is before the recording; write seconds",
+    "- recording: bags/lift_1.mcap\n  success: yes\n": "2:3: [0].success: 'yes' is not true or false",
+    "- task: lift\n": "1:3: [0].recording: missing; give the path of a recording",
+    "- bags/lift_1.mcap\n": "1:3: [0]: expected keys and values, got 'bags/lift_1.mcap'",
+    "recordings: []\n": "1:1: not a list of recordings; write `- recording: PATH` for each",
+    "[]\n": "1:1: lists no recordings; name one at least",
+    "- recording: a\n  recording: b\n": "2:3: key 'recording' is already given in line 1",
+    "- {recording: bags/lift_1.mcap, from: 5, to: 4}\n": "1:3: [0]: …: to is not after from; exchange them",
+    '- {recording: bags/lift_1.mcap, task: "a\\nb"}\n': "1:33: [0].task: 'a\\\\nb' is not a line of text",
+}
+CSV_ERRORS = {
+    "recording,tsk\nbags/lift_1.mcap,x\n": "1:11: column 'tsk': no such key; did you mean 'task'?",
+    "recording,task,task\n": "1:16: column 'task': is given twice; remove one",
+    "recording,from\nbags/lift_1.mcap,soon\n": "2:18: [0].from: 'soon' is not a time",
+    'task,from,recording\n"a\nb c",x,bags/lift_1.mcap\n': "3:6: [0].from: 'x' is not a time",
+    "recording,from\nbags/lift_1.mcap,1,2\n": "2:20: 3 cells in a table of 2 columns; leave a cell empty",
+    "recording,from\nbags/lift_1.mcap\n": "2:1: 1 cells in a table of 2 columns; leave a cell empty",
+    'recording,task\nbags/lift_1.mcap,"lift\n': "2:18: a quote that is not closed, or is inside a cell",
+    "task\nlift\n": "2:1: [0].recording: missing; give the path of a recording",
+    "recording\n": "1:1: lists no recordings; name one at least",
+    "": "1:1: lists no recordings; name one at least",
+    "recording,from\nbags/lift_1.mcap,x\nnone.mcap,1\n": "2:18: [0].from: …lifts.csv:3:1: [1]: ",
+    "recording,task\n" + "," * (1 << 20): "2:7: more than 6 cells in a row; quote one with a comma",
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("- recording: bags/lift_1.mcap\n  tsk: x\n", "2:3: [0].tsk: no such key; did you mean 'task'?"),
-        ("- recording: bags/lift_1.mcap\n  from: soon\n", "2:3: [0].from: 'soon' is not a time; write seconds"),
-        ("- recording: bags/lift_1.mcap\n  from: -1\n", "2:3: [0].from: -1 is before the recording; write seconds"),
-        ("- recording: bags/lift_1.mcap\n  success: yes\n", "2:3: [0].success: 'yes' is not true or false"),
-        ("- task: lift\n", "1:3: [0].recording: missing; give the path of a recording"),
-        ("- bags/lift_1.mcap\n", "1:3: [0]: expected keys and values, got 'bags/lift_1.mcap'"),
-        ("recordings: []\n", "1:1: not a list of recordings; write `- recording: PATH` for each"),
-        ("[]\n", "1:1: lists no recordings; name one at least"),
-        ("- recording: a\n  recording: b\n", "2:3: key 'recording' is already given in line 1"),
-        ("- {recording: bags/lift_1.mcap, from: 5, to: 4}\n", "to is not after from; exchange them, or correct one"),
-        ("- recording: bags/lift_9.mcap\n", "lift_9.mcap: no such recording"),
-        ('- {recording: bags/lift_1.mcap, task: "a\\nb"}\n', "1:33: [0].task: 'a\\\\nb' is not a line of text"),
-    ],
+    ("name", "text", "expected"),
+    [("lifts.yaml", *each) for each in YAML_ERRORS.items()] + [("lifts.csv", *each) for each in CSV_ERRORS.items()],
+    ids=lambda text: text[:60],
 )
-def test_an_error_in_yaml_has_its_line_and_column(folder: Path, text: str, expected: str) -> None:
+def test_an_error_has_its_line_and_column(folder, name, text, expected):
     with pytest.raises(RoboCacheError) as raised:
-        load_manifest(written(folder, text))
-    assert expected in str(raised.value)
-    assert "lifts.yaml:" in str(raised.value)
-    assert len(str(raised.value)) < 200
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("recording,tsk\nbags/lift_1.mcap,x\n", "1:11: column 'tsk': no such key; did you mean 'task'?"),
-        ("recording,task,task\n", "1:16: column 'task': is given twice; remove one"),
-        ("recording,from\nbags/lift_1.mcap,soon\n", "2:18: [0].from: 'soon' is not a time"),
-        ('task,from,recording\n"a\nb c",x,bags/lift_1.mcap\n', "3:6: [0].from: 'x' is not a time"),
-        ("recording,from\nbags/lift_1.mcap,1,2\n", "2:20: 3 cells in a table of 2 columns; leave a cell empty"),
-        ("recording,from\nbags/lift_1.mcap\n", "2:1: 1 cells in a table of 2 columns; leave a cell empty"),
-        ('recording,task\nbags/lift_1.mcap,"lift\n', "2:18: a quote that is not closed, or is inside a cell"),
-        ("task\nlift\n", "2:1: [0].recording: missing; give the path of a recording"),
-        ("recording\n", "1:1: lists no recordings; name one at least"),
-        ("", "1:1: lists no recordings; name one at least"),
-    ],
-)
-def test_an_error_in_csv_has_its_line_and_column(folder: Path, text: str, expected: str) -> None:
-    with pytest.raises(RoboCacheError) as raised:
-        load_manifest(written(folder, text, "lifts.csv"))
-    assert f"lifts.csv:{expected}" in str(raised.value)
+        load_manifest(written(folder, text, name))
+    assert [part for part in f"{name}:{expected}".split("…") if part not in str(raised.value)] == []
     assert all(len(line) < 200 for line in str(raised.value).splitlines())
 
 
-def test_every_row_with_an_error_is_named(folder: Path) -> None:
-    with pytest.raises(RoboCacheError) as raised:
-        load_manifest(written(folder, "recording,from\nbags/lift_1.mcap,x\nnone.mcap,1\n", "lifts.csv"))
-    first, second = str(raised.value).splitlines()
-    assert "lifts.csv:2:18: [0].from: " in first
-    assert "lifts.csv:3:1: [1]: " in second
-
-
-def test_a_manifest_has_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "MAX_CSV_BYTES", 20)
-    monkeypatch.setattr(strict_yaml, "MAX_BYTES", 20)
-    for name, text in (("lifts.yaml", YAML), ("lifts.csv", CSV)):
-        with pytest.raises(RoboCacheError, match="larger than 0 KiB; give a list of recordings in YAML or CSV"):
-            load_manifest(written(folder, text, name))
-    monkeypatch.undo()
-    monkeypatch.setattr(recordings, "MAX_RECORDINGS", 2)
-    with pytest.raises(RoboCacheError, match="more than 2"):
-        load_manifest(written(folder, YAML))
+@pytest.mark.parametrize(
+    ("name", "text", "limit", "message"),
+    [
+        ("lifts.yaml", YAML, (strict_yaml, "MAX_BYTES", 20), "larger than 0 KiB; give a list of recordings in YAML or"),
+        (
+            "lifts.csv",
+            CSV,
+            (recordings, "MAX_CSV_BYTES", 20),
+            "larger than 0 KiB; give a list of recordings in YAML or",
+        ),
+        ("lifts.yaml", YAML, (recordings, "MAX_RECORDINGS", 2), "more than 2"),
+        (
+            "lifts.csv",
+            "recording\n" + "\n" * 9,
+            (recordings, "MAX_LINES", 3),
+            r"lifts\.csv:4:1: more than 3 lines; use",
+        ),
+    ],
+)
+def test_a_manifest_has_limits(folder, monkeypatch, name, text, limit, message):
+    monkeypatch.setattr(*limit)
+    with pytest.raises(RoboCacheError, match=message):
+        load_manifest(written(folder, text, name))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +269,7 @@ def test_a_manifest_has_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("1969-12-31T23:00:00.000000001-0100", Moment(1, False)),
     ],
 )
-def test_a_moment_is_seconds_from_the_start_or_an_absolute_time(raw: Any, expected: Moment) -> None:
+def test_a_moment_is_seconds_from_the_start_or_an_absolute_time(raw, expected):
     assert moment(raw) == expected
 
 
@@ -302,45 +278,24 @@ def test_a_moment_is_seconds_from_the_start_or_an_absolute_time(raw: Any, expect
     [
         *(True, None, [], float("nan"), float("inf"), -1, 10**9, 10**12 + 0.5, 2**63, ".", "", "1 2", "9" * 30),
         *("2025-09-10T13:03:56", "2025-02-30T00:00:00Z", "2025-01-01T00:00:00+25:00", "1969-12-31T23:59:59Z"),
-        "2300-01-01T00:00:00Z",
+        *("2300-01-01T00:00:00Z", 10**400),
     ],
+    ids=lambda raw: str(raw)[:30],
 )
-def test_what_is_not_a_moment_is_refused(raw: Any) -> None:
+def test_what_is_not_a_moment_is_refused(raw):
     with pytest.raises(RoboCacheError, match="; "):
         moment(raw)
 
 
-RECORDING = PlannedRecording(Path("lift"), start=moment(1), stop=moment(4))
-
-
-def test_a_part_is_on_the_log_times_of_the_recording() -> None:
-    assert RECORDING.log_range(10**18, 10**18 + 10**10) == (10**18 + 10**9, 10**18 + 4 * 10**9)
-    assert RECORDING.log_range(10**18, 10**18 + 2 * 10**9) == (10**18 + 10**9, 10**18 + 2 * 10**9)
-
-
-def test_a_part_outside_of_the_recording_is_refused() -> None:
-    with pytest.raises(
-        RoboCacheError, match=r"lift: from is 1\.000 s after the first message of a recording of 0\.500 s"
-    ):
-        RECORDING.log_range(10**18, 10**18 + 10**9 // 2)
+def test_a_part_is_on_the_log_times_of_the_recording():
+    part, start_ns = PlannedRecording(Path("lift"), start=moment(1), stop=moment(4)), 10**18
+    for length_s, stop_s in ((10, 4), (2, 2)):
+        assert part.log_range(start_ns, start_ns + length_s * S) == (start_ns + S, start_ns + stop_s * S)
     before = PlannedRecording(Path("lift"), stop=moment("1980-01-01T00:00:00Z"))
-    with pytest.raises(RoboCacheError, match="lift: to is -"):
-        before.log_range(10**18, 10**18 + 10**9)
-
-
-def test_too_many_cells_or_lines_are_refused_before_they_take_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(RoboCacheError, match=r"lifts\.csv:2:7: more than 6 cells in a row; quote one with a comma"):
-        load_manifest(written(folder, "recording,task\n" + "," * (1 << 20), "lifts.csv"))
-    monkeypatch.setattr(recordings, "MAX_LINES", 3)
-    with pytest.raises(RoboCacheError, match=r"lifts\.csv:4:1: more than 3 lines; use two tables"):
-        load_manifest(written(folder, "recording\n" + "\n" * 100, "lifts.csv"))
-
-
-def test_an_integer_that_no_float_can_store_is_not_a_moment() -> None:
-    with pytest.raises(RoboCacheError, match="an integer of more than 64 bits is neither seconds nor a stamp"):
-        moment(10**400)
+    late = r"lift: from is 1\.000 s after the first message of a recording of 0\.500 s"
+    for outside, message in ((part, late), (before, "lift: to is -")):
+        with pytest.raises(RoboCacheError, match=message):
+            outside.log_range(start_ns, start_ns + S // 2)
 
 
 # A part of a recording has the ticks that the complete recording has there, bit for bit.
@@ -376,7 +331,7 @@ def column(parts: list[Frames], name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sees", ["ideal", "deployed"])
-def test_the_ticks_of_a_part_are_those_of_the_complete_recording(spec: FusionSpec, sees: str) -> None:
+def test_the_ticks_of_a_part_are_those_of_the_complete_recording(spec, sees):
     complete, part = frames(spec, sees=sees), frames(spec, 4 * S, 5 * S, sees=sees)
     all_ticks, ticks = column(complete, "ticks_ns"), column(part, "ticks_ns")
     rows = np.searchsorted(all_ticks, ticks)
@@ -387,14 +342,11 @@ def test_the_ticks_of_a_part_are_those_of_the_complete_recording(spec: FusionSpe
     assert torch.equal(whole[rows], torch.cat([frame.media["front"] for frame in part]))
 
 
-def test_adjacent_parts_have_every_tick_once(spec: FusionSpec) -> None:
+def test_adjacent_parts_have_every_tick_once_and_without_media_the_states_are_the_same(spec):
     bounds = (None, 2 * S, 4 * S + 10**7, None)
     parts = [frame for low, high in pairwise(bounds) for frame in frames(spec, low, high, media=False)]
-    assert np.array_equal(column(parts, "ticks_ns"), column(frames(spec, media=False), "ticks_ns"))
-
-
-def test_without_media_the_states_are_the_same(spec: FusionSpec) -> None:
     complete, states = frames(spec), frames(spec, media=False)
+    assert np.array_equal(column(parts, "ticks_ns"), column(complete, "ticks_ns"))
     for name in ("ticks_ns", "fused", "valid", "age_ns"):
         assert np.array_equal(column(complete, name), column(states, name)), name
     assert sum(part.media["front"].numel() for part in states) == 0
@@ -404,7 +356,7 @@ def test_without_media_the_states_are_the_same(spec: FusionSpec) -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, bags: list[Path]) -> Path:
+def recorded(tmp_path_factory, bags) -> Path:
     """Two episodes and a discarded one, of messages of panda_lift."""
     path = tmp_path_factory.mktemp("episodes") / "recordings"
     folder = RecordingsFolder(path)
@@ -419,29 +371,26 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, bags: list[Path]) -> Path
     return path
 
 
-def test_task_and_outcome_are_those_in_the_files(recorded: Path) -> None:
+def test_task_and_outcome_are_those_in_the_files_unless_a_manifest_overrides_them(recorded, tmp_path):
     found = recordings_of([recorded])
     assert [(each.path.name, each.task, each.success) for each in found] == [
         ("episode_000001.mcap", "lift", True),
         ("episode_000003.mcap", "drop", False),
     ]
-
-
-def test_globs_leave_out_the_trash_unless_they_name_it(recorded: Path) -> None:
-    kept = ["episode_000001.mcap", "episode_000003.mcap"]
-    for pattern in (f"{recorded}/*", f"{recorded}/**/*.mcap"):
-        assert [each.path.name for each in recordings_of([pattern])] == kept
-    assert [each.path.name for each in recordings_of([recorded / "trash"])] == ["episode_000002.mcap"]
-
-
-def test_a_manifest_overrides_the_file(recorded: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     manifest.write_text(f"- recording: {recorded}/episode_000001.mcap\n  success: false\n")
     (found,) = recordings_of(None, manifest)
     assert (found.task, found.success) == ("lift", False)
 
 
-def test_an_export_has_the_task_of_each_episode(recorded: Path, tmp_path: Path, spec: Any) -> None:
+def test_globs_leave_out_the_trash_unless_they_name_it(recorded):
+    kept = ["episode_000001.mcap", "episode_000003.mcap"]
+    for pattern in (f"{recorded}/*", f"{recorded}/**/*.mcap"):
+        assert [each.path.name for each in recordings_of([pattern])] == kept
+    assert [each.path.name for each in recordings_of([recorded / "trash"])] == ["episode_000002.mcap"]
+
+
+def test_an_export_has_the_task_of_each_episode(recorded, tmp_path, spec):
     export(recorded, spec, tmp_path / "out", task="other", media="none")
     recordings = json.loads((tmp_path / "out" / "meta" / PROVENANCE).read_text())["recordings"]
     assert [(each["task"], each["success"], each["notes"]) for each in recordings] == [

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from robocache_ros.formats import webdataset
 from robocache_ros.formats import write as shared
 from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.rlds import write as rlds
-from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import file_errors
 from test.export.conftest import Contents, Elsewhere, contents, export_shard, named
@@ -39,31 +37,25 @@ OPTIONS = DatasetOptions(formats=ALL, codec="h264", preset="ultrafast", rate_hz=
 
 
 @pytest.fixture(scope="module")
-def separate(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+def separate(bags, spec, tmp_path_factory) -> Contents:
     """The datasets that one process writes, one file after the other."""
     return contents(export(bags, spec, tmp_path_factory.mktemp("alone") / "set", OPTIONS).out)
 
 
 @pytest.mark.slow
-def test_tasks_of_other_machines_give_the_same_bytes(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_of_other_machines_give_the_same_bytes(bags, spec, tmp_path, separate, monkeypatch):
     monkeypatch.setattr(shared, "GROUP_BYTES", 1)
     executor = Elsewhere()
     assert contents(export(bags, spec, tmp_path / "set", OPTIONS, executor=executor).out) == separate
     assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(executor.tasks)
 
 
-def test_several_jobs_give_the_same_bytes(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_jobs_give_the_same_bytes(bags, spec, tmp_path, separate, monkeypatch):
     monkeypatch.setattr(LocalProcesses, "parallel", lambda _self, tasks: 1 if tasks[0].is_long else 3)  # in threads
     assert contents(export(bags, spec, tmp_path / "set", OPTIONS, jobs=3).out) == separate
 
 
-def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(bags, spec, tmp_path, monkeypatch):
     for module in (rlds, webdataset):
         monkeypatch.setattr(module, "SHARD_BYTES", 1)
     options, executor = replace(OPTIONS, formats=("rlds", "webdataset")), Elsewhere()
@@ -76,9 +68,7 @@ def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
 
 
 @pytest.mark.parametrize("module", [pytest.param(rlds, marks=pytest.mark.slow), webdataset], ids=["rlds", "webdataset"])
-def test_shards_have_about_the_stated_size(
-    module: ModuleType, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_have_about_the_stated_size(module, bags, spec, tmp_path, monkeypatch):
     format_ = "rlds" if module is rlds else "webdataset"
     options = replace(OPTIONS, formats=(format_,), media="image", split_s=0.1)
 
@@ -96,9 +86,7 @@ def test_shards_have_about_the_stated_size(
 @pytest.mark.parametrize(
     "name", [name if name in ("lerobot", "mcap") else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
 )
-def test_several_formats_have_the_bytes_of_each_separately(
-    name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, separate: Contents
-) -> None:
+def test_several_formats_have_the_bytes_of_each_separately(name, bags, spec, tmp_path, separate):
     found = contents(export(bags, spec, tmp_path / "set", replace(OPTIONS, formats=(name,)), report=False).out)
     of_format = {file[len(name) + 1 :]: data for file, data in separate.items() if file.startswith(f"{name}/")}
     reported = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export
@@ -106,22 +94,20 @@ def test_several_formats_have_the_bytes_of_each_separately(
     assert all(found[file] == of_format[file] for file in of_format if not file.endswith(reported))
 
 
-@dataclass(frozen=True)
 class Short(Task):
-    """A task that fails, or does not."""
+    """A task for a thread."""
 
     is_long = False
-    fails: bool
 
 
-def test_an_error_in_a_thread_ends_the_tasks() -> None:
-    def work(task: Short, tell: Progress) -> str:
-        if task.fails:
-            raise RoboCacheError(f"{task.name}: failed; retry")
+def test_an_error_in_a_thread_ends_the_tasks():
+    def work(task: Task, tell: Progress) -> str:
+        if task.name == "task 2":
+            raise RoboCacheError("task 2: failed; retry")
         return task.name
 
     done: list[str] = []
-    tasks = [Short(f"task {k}", 100 - k, Resources(), k == 2) for k in range(100)]
+    tasks = [Short(f"task {k}", 100 - k, Resources()) for k in range(100)]
     with LocalProcesses(2) as executor, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
         done.extend(result for _, result in executor.map(work, tasks, lambda _event: None))
     assert {"task 0", "task 1"} <= set(done)
@@ -135,7 +121,7 @@ def test_an_error_in_a_thread_ends_the_tasks() -> None:
         (OSError("write failed: [errno 28] full"), "/out: No space left on device; free some space"),
     ],
 )
-def test_an_error_of_a_file_in_another_process_has_its_reason(error: OSError, expected: str) -> None:
+def test_an_error_of_a_file_in_another_process_has_its_reason(error, expected):
     def fail(_task: Task, _progress: Progress) -> None:
         raise error
 
@@ -148,39 +134,23 @@ def test_an_error_of_a_file_in_another_process_has_its_reason(error: OSError, ex
 # How the recordings of an export are divided.
 
 
-def divided(sizes: list[int], count: int) -> list[list[int]]:
-    """The sizes of the recordings of each shard."""
-    recordings = [PlannedRecording(Path(f"{number:04}.mcap")) for number in range(len(sizes))]
+@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 12))
+def test_each_recording_is_in_one_shard_and_no_shard_is_larger_by_more_than_one_recording(sizes, count):
+    recordings = planned([f"{number:04}.mcap" for number in range(len(sizes))])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_module, "size_of", lambda path: sizes[int(path.stem)])
-        return [[sizes[int(r.path.stem)] for r in Shard(index, count).of(recordings)] for index in range(count)]
-
-
-@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 12))
-def test_each_recording_is_in_one_shard_and_no_shard_is_larger_by_more_than_one_recording(
-    sizes: list[int], count: int
-) -> None:
-    shards = divided(sizes, count)
-    assert sorted(size for shard in shards for size in shard) == sorted(sizes)
-    loads = [sum(max(size, 1) for size in shard) for shard in shards]
+        shards = [Shard(index, count).of(recordings) for index in range(count)]
+    assert sorted((each for shard in shards for each in shard), key=lambda each: each.path) == list(recordings)
+    loads = [sum(max(sizes[int(each.path.stem)], 1) for each in shard) for shard in shards]
     assert max(loads) - min(loads) <= max([1, *sizes])
 
 
-def test_recordings_of_one_size_are_dealt_in_turn() -> None:
+def test_recordings_of_one_size_are_dealt_in_turn_and_the_parts_of_one_are_in_one_shard():
     recordings = planned([f"{number}.mcap" for number in range(7)])  # without files, so of no size
-    assert [r.path.stem for r in Shard(1, 3).of(recordings)] == ["1", "4"]
-
-
-def test_the_parts_of_a_recording_are_in_one_shard() -> None:
+    assert Shard(1, 3).of(recordings) == (recordings[1], recordings[4])
     parts = [PlannedRecording(Path("a.mcap"), start=Moment(second, relative=True)) for second in range(4)]
     other = PlannedRecording(Path("b.mcap"))
-    assert Shard(0, 2).of([*parts, other]) == tuple(parts)
-    assert Shard(1, 2).of([*parts, other]) == (other,)
-
-
-def test_a_shard_is_written_as_index_and_count() -> None:
-    assert Shard.parse("31/32") == Shard(31, 32)
-    assert str(Shard(31, 32)) == "31/32"
+    assert [Shard(index, 2).of([*parts, other]) for index in range(2)] == [tuple(parts), (other,)]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +165,8 @@ def test_a_shard_is_written_as_index_and_count() -> None:
         ("1/999999", "use 1 to"),
     ],
 )
-def test_a_shard_that_does_not_exist_is_one_line(text: str, reason: str) -> None:
+def test_a_shard_is_written_as_index_and_count_and_one_that_does_not_exist_is_one_line(text, reason):
+    assert str(Shard.parse("31/32")) == "31/32"
     with pytest.raises(RoboCacheError, match=reason) as refused:
         Shard.parse(text)
     assert len(str(refused.value)) < 190
@@ -208,14 +179,14 @@ Run = Callable[..., ShardResult]
 
 
 @pytest.fixture
-def recordings(bags: list[Path], tmp_path: Path) -> list[Path]:
+def recordings(bags, tmp_path) -> list[Path]:
     """Three recordings."""
     copy = Path(shutil.copytree(bags[1], tmp_path / "raw" / "third"))
     return [*bags, copy]
 
 
 @pytest.fixture
-def damaged(tmp_path: Path) -> Path:
+def damaged(tmp_path) -> Path:
     """A recording that cannot be converted."""
     file = tmp_path / "raw" / "damaged.mcap"
     file.parent.mkdir(exist_ok=True)
@@ -224,54 +195,52 @@ def damaged(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(recordings: list[Path], spec: FusionSpec, tmp_path: Path) -> Run:
+def run(recordings, spec, tmp_path) -> Run:
     """Runs a shard, by default of three recordings in three shards."""
 
     def one(index: int, count: int = 3, bags: list[Path] = recordings, **more: Any) -> ShardResult:
-        out, pieces = tmp_path / "out" / "set", tmp_path / "pieces"
-        outputs = [Output("", spec, NO_MEDIA)]
-        return export_shard(bags, outputs, out, f"{index}/{count}", **{"pieces": pieces, **more})
+        outputs, options = [Output("", spec, NO_MEDIA)], {"pieces": tmp_path / "pieces", **more}
+        return export_shard(bags, outputs, tmp_path / "out" / "set", f"{index}/{count}", **options)
 
     return one
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path) -> Path:
     return tmp_path / "out" / "set"
 
 
 @pytest.fixture
-def fresh(recordings: list[Path], spec: FusionSpec, tmp_path: Path) -> Callable[..., dict[str, bytes]]:
+def fresh(recordings, spec, tmp_path) -> Callable[..., dict[str, bytes]]:
     """The dataset of an export that is not divided."""
-
-    def make(**more: Any) -> dict[str, bytes]:
-        return contents(export(recordings, spec, tmp_path / "fresh" / "set", NO_MEDIA, **more).out)
-
-    return make
+    return lambda bags=recordings, **more: contents(
+        export(bags, spec, tmp_path / "fresh" / "set", NO_MEDIA, **more).out
+    )
 
 
-def test_the_last_shard_writes_the_dataset_of_an_export_that_is_not_divided(
-    run: Run, out: Path, fresh: Callable[..., dict[str, bytes]]
-) -> None:
+def test_the_last_shard_writes_the_dataset_of_an_export_that_is_not_divided(run, out, fresh):
     reported = []
     for index in (2, 0, 1):
         reported.append(run(index))
         assert out.exists() == (index == 1)
-    assert [(r.own, r.converted, r.total, r.written) for r in reported] == [
-        (1, 1, 3, "waiting"),
-        (1, 2, 3, "waiting"),
-        (1, 3, 3, "here"),
-    ]
+    written = [(r.own, r.converted, r.total, r.written) for r in reported]
+    assert written == [(1, 1, 3, "waiting"), (1, 2, 3, "waiting"), (1, 3, 3, "here")]
     assert contents(out) == fresh()
 
 
-def test_a_shard_without_recordings_converts_nothing(run: Run) -> None:
+def test_a_shard_without_recordings_converts_nothing_and_an_undivided_export_uses_the_pieces_of_others(
+    run, recordings, spec, out, tmp_path
+):
     seen: list[str] = []
     reported = run(4, 5, progress=named(seen))
     assert (reported.own, reported.converted, reported.written, seen) == (0, 0, "waiting", [])
+    run(0), run(1)
+    done = export(recordings, spec, out, NO_MEDIA, pieces=tmp_path / "pieces", progress=named(seen))
+    assert done.notes[0] == "2 of 3 recordings were converted by an earlier export and reused"
+    assert len(set(seen)) == 1
 
 
-def test_a_shard_that_runs_again_converts_nothing_and_leaves_the_dataset(run: Run, out: Path) -> None:
+def test_a_shard_that_runs_again_converts_nothing_and_leaves_the_dataset(run, out):
     for index in range(3):
         run(index)
     before = (out / "meta" / "info.json").stat().st_mtime_ns
@@ -281,37 +250,21 @@ def test_a_shard_that_runs_again_converts_nothing_and_leaves_the_dataset(run: Ru
     assert (seen, (out / "meta" / "info.json").stat().st_mtime_ns) == ([], before)
 
 
-def test_a_dataset_of_other_recordings_in_the_target_stops_a_shard_before_it_converts(
-    run: Run, recordings: list[Path], spec: FusionSpec, out: Path
-) -> None:
-    export(recordings[:1], spec, out, NO_MEDIA)
+def test_shards_replace_a_dataset_only_if_asked_and_when_all_recordings_are_converted(
+    run, recordings, spec, out, fresh
+):
+    before = contents(export(recordings[:1], spec, out, NO_MEDIA).out)
     seen: list[str] = []
     with pytest.raises(RoboCacheError, match="exists; choose another folder"):
         run(0, progress=named(seen))
     assert seen == []
-
-
-def test_shards_replace_a_dataset_when_all_recordings_are_converted(
-    run: Run, recordings: list[Path], spec: FusionSpec, out: Path, fresh: Callable[..., dict[str, bytes]]
-) -> None:
-    before = contents(export(recordings[:1], spec, out, NO_MEDIA).out)
     for index in range(3):
         assert contents(out) == before
         run(index, overwrite=True)
     assert contents(out) == fresh()
 
 
-def test_an_export_that_is_not_divided_writes_the_dataset_from_the_pieces(
-    run: Run, recordings: list[Path], spec: FusionSpec, out: Path, tmp_path: Path
-) -> None:
-    run(0), run(1)
-    seen: list[str] = []
-    done = export(recordings, spec, out, NO_MEDIA, pieces=tmp_path / "pieces", progress=named(seen))
-    assert done.notes[0] == "2 of 3 recordings were converted by an earlier export and reused"
-    assert len(set(seen)) == 1
-
-
-def test_a_shard_whose_dataset_another_export_writes_leaves_it_to_that_one(run: Run, out: Path) -> None:
+def test_a_shard_whose_dataset_another_export_writes_leaves_it_to_that_one(run, out):
     run(0), run(1)
     with new_dataset(out) as new:
         assert run(2).written == "elsewhere"
@@ -319,7 +272,7 @@ def test_a_shard_whose_dataset_another_export_writes_leaves_it_to_that_one(run: 
     assert [entry.name for entry in out.iterdir()] == ["meta"]
 
 
-def test_a_recording_that_fails_keeps_the_dataset_from_being_written(run: Run, bags: list[Path], damaged: Path) -> None:
+def test_a_recording_that_fails_keeps_the_dataset_from_being_written(run, bags, damaged):
     recordings = [bags[0], damaged, bags[1]]
     with pytest.raises(RoboCacheError, match=r"no dataset, because 1 of 1 recording of shard 2/3 failed"):
         run(2, bags=recordings)
@@ -328,30 +281,22 @@ def test_a_recording_that_fails_keeps_the_dataset_from_being_written(run: Run, b
     assert (reported.converted, reported.failed, reported.total, reported.written) == (2, 1, 3, "blocked")
 
 
-def test_a_recording_that_fails_is_left_out_with_on_error_skip(
-    run: Run, bags: list[Path], damaged: Path, spec: FusionSpec, out: Path, tmp_path: Path
-) -> None:
+def test_a_recording_that_fails_is_left_out_with_on_error_skip(run, bags, damaged, out, fresh):
     recordings = [bags[0], damaged, bags[1]]
     reported = [run(index, bags=recordings, on_error="skip") for index in (2, 0, 1)]
     assert [len(result.losses) for result in reported] == [1, 0, 0]
     assert reported[-1].written == "here"
-    fresh = export(recordings, spec, tmp_path / "fresh" / "set", NO_MEDIA, on_error="skip").out
-    assert contents(out) == contents(fresh)
+    assert contents(out) == fresh(recordings, on_error="skip")
 
 
-def test_a_recording_that_failed_is_converted_when_it_is_repaired(
-    run: Run, bags: list[Path], damaged: Path, out: Path
-) -> None:
+def test_a_recording_that_failed_is_converted_when_it_is_repaired(run, bags, damaged):
     recordings = [bags[0], damaged]
     run(1, 2, bags=recordings, on_error="skip")
     damaged.write_bytes(next(bags[1].glob("*.mcap")).read_bytes())
-    assert run(1, 2, bags=recordings).written == "waiting"
-    assert run(0, 2, bags=recordings).written == "here"
+    assert [run(index, 2, bags=recordings).written for index in (1, 0)] == ["waiting", "here"]
 
 
-def test_several_formats_and_datasets_are_written_together(
-    recordings: list[Path], spec: FusionSpec, tmp_path: Path
-) -> None:
+def test_several_formats_and_datasets_are_written_together(recordings, spec, tmp_path):
     outputs = [
         Output("fast", spec, DatasetOptions(media="none", formats=("lerobot", "robomimic"))),
         Output("slow", spec, DatasetOptions(media="none", rate_hz=10)),

@@ -4,42 +4,46 @@ from __future__ import annotations
 
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.exporter.job import export_together, outputs_of
 from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.exporter.progress import Event, Failed
 from robocache_ros.exporter.request import MAX_OUTPUTS, Output
+from robocache_ros.formats import pictures
+from robocache_ros.formats.pictures import JPEG_QUALITY
+from robocache_ros.formats.registry import known_formats
+from robocache_ros.formats.video import VideoFile
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROOT, by_share, contents, named
 from test.exporting import export
 
-FORMATS = ("lerobot", "webdataset", "mcap")
 NO_MEDIA = DatasetOptions(media="none")
 Bags = Sequence[Path | PlannedRecording]
 
 
 @pytest.fixture(scope="session")
-def arm(spec: FusionSpec) -> FusionSpec:
+def arm(spec) -> FusionSpec:
     """Some of the streams, with another delay."""
     streams = tuple(stream for stream in spec.streams if stream.name in ("joint_position", "action"))
     return replace(spec, streams=streams, delay_ms=40.0)
 
 
 @pytest.fixture
-def separate(tmp_path: Path) -> Callable[[Bags, Output], dict[str, bytes]]:
+def separate(tmp_path) -> Callable[..., dict[str, bytes]]:
     """The files of a dataset that is exported on its own."""
 
     def run(bags: Bags, output: Output, report: bool = False) -> dict[str, bytes]:
@@ -50,29 +54,23 @@ def separate(tmp_path: Path) -> Callable[[Bags, Output], dict[str, bytes]]:
 
 
 def test_each_dataset_of_two_specs_and_two_rates_has_the_bytes_of_a_separate_export(
-    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
-) -> None:
-    outputs = outputs_of(
-        [("panda", spec), ("arm", arm)], [50, 10], DatasetOptions(formats=FORMATS, codec="h264", preset="ultrafast")
-    )
+    bags, spec, arm, tmp_path, separate
+):
+    options = DatasetOptions(formats=("lerobot", "webdataset", "mcap"), codec="h264", preset="ultrafast")
+    outputs = outputs_of([("panda", spec), ("arm", arm)], [50, 10], options)
     results = export_together(bags, outputs, tmp_path / "sets")
     assert [result.out.name for result in results] == ["panda-50hz", "panda-10hz", "arm-50hz", "arm-10hz"]
     for output, result in zip(outputs, results, strict=True):
         assert contents(result.out) == separate(bags, output, report=True), output.name
 
 
-def test_any_number_of_processes_makes_the_bytes_of_separate_exports(
-    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
-) -> None:
+def test_two_processes_make_the_bytes_of_separate_exports(bags, spec, arm, tmp_path, separate):
     outputs = outputs_of([("panda", spec), ("arm", arm)], [], NO_MEDIA)
-    made = [export_together(bags, outputs, tmp_path / str(jobs), jobs=jobs, report=False) for jobs in (1, 2)]
-    for output, one, two in zip(outputs, *made, strict=True):
-        assert contents(one.out) == contents(two.out) == separate(bags, output)
+    results = export_together(bags, outputs, tmp_path / "sets", jobs=2, report=False)
+    assert [contents(result.out) for result in results] == [separate(bags, output) for output in outputs]
 
 
-def test_messages_are_read_once(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_are_read_once(bags, spec, tmp_path, monkeypatch):
     read: list[bool] = []
     messages = Bag.messages
 
@@ -85,45 +83,58 @@ def test_messages_are_read_once(
     assert sum(read) == 1
 
 
-def test_a_part_of_a_recording_has_the_bytes_of_a_separate_export(
-    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
-) -> None:
+def test_formats_in_one_pass_encode_each_image_once(bags, spec, tmp_path, monkeypatch):
+    save, counted = Image.Image.save, Counter()
+
+    def saved(image: Image.Image, file: Any, kind: str | None = None, **options: Any) -> None:
+        counted["jpegs"] += kind == "JPEG" and options.get("quality") == JPEG_QUALITY  # not a thumbnail of the report
+        save(image, file, kind, **options)
+
+    class Counted(VideoFile):
+        def __init__(self, *given: Any) -> None:
+            counted["films"] += 1
+            super().__init__(*given)
+
+        def write(self, image: Any) -> None:
+            counted["frames"] += 1
+            super().write(image)
+
+    monkeypatch.setattr(Image.Image, "save", saved)
+    monkeypatch.setattr(pictures, "VideoFile", Counted)
+    calls = []
+    for formats in (("rlds",), ("lerobot",), known_formats()):
+        counted.clear()
+        export(bags[1:], spec, tmp_path / "-".join(formats), DatasetOptions(formats=formats, codec="h264"))
+        calls.append({name: count for name, count in counted.items() if count})
+    images, films, both = calls
+    assert images["jpegs"] > 50
+    assert (images.keys(), films.keys()) == ({"jpegs"}, {"frames", "films"})
+    assert both == images | films
+
+
+def test_a_part_of_a_recording_has_the_bytes_of_a_separate_export(bags, spec, arm, tmp_path, separate):
     part = PlannedRecording(bags[0], start=Moment(300_000_000, relative=True), stop=Moment(900_000_000, relative=True))
     held = replace(arm, streams=tuple(replace(stream, on_invalid="hold") for stream in arm.streams))
     outputs = outputs_of([("panda", spec), ("held", held)], [], NO_MEDIA)
-    for output, result in zip(outputs, export_together([part], outputs, tmp_path / "sets", report=False), strict=True):
-        assert contents(result.out) == separate([part], output)
+    results = export_together([part], outputs, tmp_path / "sets", report=False)
+    assert [contents(result.out) for result in results] == [separate([part], output) for output in outputs]
 
 
-def test_a_separate_export_converts_nothing_again(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    pieces, seen = tmp_path / "pieces", list[str]()
+def test_a_separate_export_and_one_of_more_rates_convert_nothing_again(bags, spec, tmp_path):
+    given, seen = {"pieces": tmp_path / "pieces", "report": False}, list[str]()
     outputs = outputs_of([("panda", spec)], [50, 10], NO_MEDIA)
-    export_together(bags, outputs, tmp_path / "sets", report=False, pieces=pieces)
-    done = export(
-        bags, spec, tmp_path / "panda-10hz", outputs[1].options, pieces=pieces, report=False, progress=named(seen)
-    )
+    export_together(bags, outputs, tmp_path / "sets", **given)
+    done = export(bags, spec, tmp_path / "panda-10hz", outputs[1].options, progress=named(seen), **given)
     assert seen == []
     assert contents(done.out) == contents(tmp_path / "sets" / "panda-10hz")
-
-
-def test_another_rate_costs_one_conversion(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    pieces = tmp_path / "pieces"
-    export(bags, spec, tmp_path / "one", replace(NO_MEDIA, rate_hz=10), pieces=pieces, report=False)
-    outputs = outputs_of([("panda", spec)], [50, 10], NO_MEDIA)
-    new, old = export_together(bags, outputs, tmp_path / "sets", report=False, pieces=pieces)
+    outputs = outputs_of([("panda", spec)], [25, 10], NO_MEDIA)
+    new, old = export_together(bags, outputs, tmp_path / "more", **given)
     assert new.notes == ()
     assert old.notes == ("2 of 2 recordings were converted by an earlier export and reused",)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_a_stopped_export_is_continued(
-    bags: list[Path],
-    spec: FusionSpec,
-    arm: FusionSpec,
-    tmp_path: Path,
-    separate: Callable[..., dict[str, bytes]],
-    share: float,
-) -> None:
+def test_a_stopped_export_is_continued(bags, spec, arm, tmp_path, separate, share):
     def stop(name: str, done: float) -> None:
         if name == bags[1].name and done >= share:
             raise KeyboardInterrupt
@@ -137,24 +148,16 @@ def test_a_stopped_export_is_continued(
     assert [contents(result.out) for result in results] == [separate(bags, output) for output in outputs]
 
 
-def without(bag: Path, topic: str, folder: Path) -> Path:
-    """A copy of a recording without a topic."""
-    with Bag(bag) as opened:
-        types = {name: found.type for name, found in opened.topics.items() if name != topic}
-        return write_bag(folder, types, list(opened.messages(list(types))))
-
-
-def test_a_recording_may_be_missing_in_one_dataset_only(
-    bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
-) -> None:
-    some = [bags[0], without(bags[1], "/panda/ee_pose", tmp_path / "few")]
+def test_a_recording_may_be_missing_in_one_dataset_only(bags, spec, arm, tmp_path, separate):
+    with Bag(bags[1]) as bag:
+        types = {name: found.type for name, found in bag.topics.items() if name != "/panda/ee_pose"}
+        some = [bags[0], write_bag(tmp_path / "few", types, list(bag.messages(list(types))))]
     outputs = outputs_of([("panda", spec), ("arm", arm)], [], NO_MEDIA)
     reported: list[Event] = []
     with pytest.raises(RoboCacheError, match=r"^panda-50hz: .*few: has no topic /panda/ee_pose"):
         export_together(some, outputs, tmp_path / "sets", report=False)
-    panda, of_arm = export_together(
-        some, outputs, tmp_path / "sets", report=False, on_error="skip", progress=reported.append
-    )
+    given = {"report": False, "on_error": "skip", "progress": reported.append}
+    panda, of_arm = export_together(some, outputs, tmp_path / "sets", **given)
     assert [loss.bag.name for loss in panda.failed] == ["few"]
     assert not of_arm.failed
     assert contents(of_arm.out) == separate(some, outputs[1])
@@ -162,8 +165,8 @@ def test_a_recording_may_be_missing_in_one_dataset_only(
 
 
 def test_an_episode_that_is_dropped_after_its_rows_were_written_is_dropped_in_one_dataset(
-    bags: list[Path], arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
-) -> None:
+    bags, arm, tmp_path, separate
+):
     with Bag(bags[0]) as opened:
         types = {name: topic.type for name, topic in opened.topics.items()} | {"/episode": "std_msgs/msg/Int32"}
         begins = [
@@ -178,9 +181,7 @@ def test_an_episode_that_is_dropped_after_its_rows_were_written_is_dropped_in_on
     assert [contents(split.out), contents(drop.out)] == [separate([bag], output) for output in outputs]
 
 
-def test_a_damaged_recording_has_the_notes_of_a_separate_export(
-    spec: FusionSpec, arm: FusionSpec, tmp_path: Path, separate: Callable[..., dict[str, bytes]]
-) -> None:
+def test_a_damaged_recording_has_the_notes_of_a_separate_export(spec, arm, tmp_path, separate):
     damaged = shutil.copytree(ROOT / "test" / "data" / "panda_lift", tmp_path / "damaged")
     (file,) = damaged.glob("*.mcap")
     data = bytearray(file.read_bytes())
@@ -192,11 +193,10 @@ def test_a_damaged_recording_has_the_notes_of_a_separate_export(
     assert [contents(result.out) for result in results] == [separate([damaged], output) for output in outputs]
 
 
-def test_all_datasets_are_replaced_or_none(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    def run(rates_hz: list[int], **more: bool) -> tuple[ExportResult, ...]:
-        return export_together(
-            bags[:1], outputs_of([("p", spec)], rates_hz, NO_MEDIA), tmp_path / "sets", report=False, **more
-        )
+def test_all_datasets_are_replaced_or_none(bags, spec, tmp_path):
+    def run(rates_hz: list[int], **more: bool) -> None:
+        outputs = outputs_of([("p", spec)], rates_hz, NO_MEDIA)
+        export_together(bags[:1], outputs, tmp_path / "sets", report=False, **more)
 
     run([10, 20])
     with pytest.raises(RoboCacheError, match="exists; choose another folder, or replace it with --overwrite"):
@@ -205,18 +205,22 @@ def test_all_datasets_are_replaced_or_none(bags: list[Path], spec: FusionSpec, t
     assert {folder.name for folder in (tmp_path / "sets").iterdir() if folder.is_dir()} == {"p-10hz", "p-25hz"}
 
 
-def test_two_datasets_of_one_name_are_refused(spec: FusionSpec) -> None:
-    with pytest.raises(RoboCacheError, match="a-10hz is the name of two datasets"):
-        outputs_of([("a", spec), ("a", spec)], [10], NO_MEDIA)
-    with pytest.raises(RoboCacheError, match="a-10hz is the name of two datasets"):
-        outputs_of([("a", spec)], [10, 10], NO_MEDIA)
-    with pytest.raises(RoboCacheError, match=f"use 1 to {MAX_OUTPUTS}"):
-        outputs_of([("a", spec)], range(1, MAX_OUTPUTS + 2), NO_MEDIA)
+@pytest.mark.parametrize(
+    ("names", "rates_hz", "message"),
+    [
+        ("aa", [10], "a-10hz is the name of two datasets"),
+        ("a", [10, 10], "a-10hz is the name of two datasets"),
+        ("a", range(1, MAX_OUTPUTS + 2), f"use 1 to {MAX_OUTPUTS}"),
+        ([".hidden"], [], "cannot be the name of a folder"),
+        (["a/b"], [], "cannot be the name of a folder"),
+        ([".."], [], "cannot be the name of a folder"),
+    ],
+)
+def test_datasets_without_a_folder_of_their_own_are_refused(spec, names, rates_hz, message):
+    with pytest.raises(RoboCacheError, match=message):
+        outputs_of([(name, spec) for name in names], rates_hz, NO_MEDIA)
+
+
+def test_the_options_of_a_run_are_not_of_a_dataset(spec):
     with pytest.raises(RoboCacheError, match="options: those of a run are not of a dataset"):
         Output("a", spec, ExportOptions(overwrite=True))
-
-
-@pytest.mark.parametrize("name", [".hidden", "a/b", ".."])
-def test_a_name_that_is_not_a_folder_is_refused(spec: FusionSpec, name: str) -> None:
-    with pytest.raises(RoboCacheError, match="cannot be the name of a folder"):
-        Output(name, spec)

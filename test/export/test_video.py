@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -25,7 +25,6 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.exporter.job import export_together, outputs_of
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.formats.lerobot.arrays import read_arrays
@@ -45,9 +44,10 @@ from robocache_ros.formats.video import (
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
-from test.export.conftest import dry_run
+from test.export.conftest import contents, dry_run
 from test.export.sensor_recording import DEPTH_SIZE, depth_recording, depth_spec
 from test.exporting import export
+from test.fuzz.node_inputs import raw_image
 
 # Video of frames of any size: what is decoded has the size that the dataset declares.
 
@@ -57,10 +57,9 @@ SMALL_OR_ODD = [(1, 1), (2, 1), (2, 2), (14, 30), (16, 640), (64, 32), (64, 62),
 
 @pytest.mark.parametrize("size", [*SMALL_OR_ODD, (64, 64), (64, 1024)], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.timeout(200)  # an encoder that is given a size that it cannot take may never end
-def test_frames_of_any_size_are_decoded_in_that_size(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_frames_of_any_size_are_decoded_in_that_size(tmp_path, size):
     height, width = size
-    ramp = np.linspace(0, 255, width, dtype=np.uint8)
-    image = np.broadcast_to(ramp, (3, height, width))
+    image = np.broadcast_to(np.linspace(0, 255, width, dtype=np.uint8), (3, height, width))
     video = VideoFile(tmp_path / "observation.images.x" / "chunk-000" / "file-000.mp4", size, 50)
     for _ in range(5):
         video.write(image)
@@ -68,53 +67,42 @@ def test_frames_of_any_size_are_decoded_in_that_size(tmp_path: Path, size: tuple
     with av.open(str(video.path)) as container:
         stream = container.streams.video[0]
         codec = stream.codec_context.codec  # PyAV 12 has the decoder's name alone
-        assert (getattr(codec, "canonical_name", codec.name), stream.pix_fmt) == (
-            video.encoder.codec,
-            video.encoder.pixel_format,
-        )
+        found = getattr(codec, "canonical_name", codec.name), stream.pix_fmt
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    assert found == (video.encoder.codec, video.encoder.pixel_format)
     assert [frame.shape for frame in frames] == [(height, width, 3)] * 5
     # Lossy, and on so small a frame more than elsewhere; a picture of another layout would be off by 80.
     assert abs(frames[0].astype(int) - image.transpose(1, 2, 0)).mean() < 12
 
 
-def test_even_frames_from_64_pixels_on_are_av1_where_pyav_has_its_encoder() -> None:
+def test_even_frames_from_64_pixels_on_are_av1_where_pyav_has_its_encoder():
     assert encoder_of((64, 64)).codec == ("av1" if "libsvtav1" in av.codecs_available else "h264")
     assert {encoder_of(size).pixel_format for size in SMALL_OR_ODD} == {"yuv444p"}
 
 
 @pytest.mark.parametrize("size", [(2, 2), (63, 65)], ids=lambda size: f"{size[0]}x{size[1]}")
-def test_a_recording_of_small_or_odd_images_becomes_a_dataset_that_says_how(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+def test_a_recording_of_small_or_odd_images_becomes_a_dataset_that_says_how(tmp_path, size):
     height, width = size
-    pixels = bytes(range(256)) * (1 + 3 * height * width // 256)
-
-    def image(stamp_ns: int) -> bytes:
-        head = struct.pack("<IIII", *divmod(stamp_ns, 10**9), 1, 0) + struct.pack("<II", height, width)
-        encoding = struct.pack("<I", 5) + b"rgb8\0" + b"\0"  # and is_bigendian
-        body = struct.pack("<2xII", 3 * width, 3 * height * width) + pixels[: 3 * height * width]
-        return b"\0\1\0\0" + head + encoding + body
-
+    pixels = (np.arange(3 * height * width) % 256).astype(np.uint8).tobytes()
     stamps = [START_NS + 50_000_000 * k for k in range(20)]
-    topic = {"/camera/image_raw": "sensor_msgs/msg/Image"}
-    bag = write_bag(tmp_path / "bag", topic, [("/camera/image_raw", stamp, image(stamp)) for stamp in stamps])
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(suggest_spec(describe(bag)), encoding="utf-8")
+    messages = [("/camera/image_raw", at, raw_image(at, *size, "rgb8", 3 * width, pixels)) for at in stamps]
+    bag = write_bag(tmp_path / "bag", {"/camera/image_raw": "sensor_msgs/msg/Image"}, messages)
+    spec = load_spec(yaml.safe_load(suggest_spec(describe(bag))))
 
-    export([bag], load_spec(spec), tmp_path / "out", DatasetOptions(task="look"))
+    out = export([bag], spec, tmp_path / "out", DatasetOptions(task="look")).out
 
-    info = json.loads((tmp_path / "out/meta/info.json").read_text(encoding="utf-8"))
-    feature = info["features"]["observation.images.camera"]
+    feature = read_json(out / "meta/info.json")["features"]["observation.images.camera"]
     assert feature["shape"] == [height, width, 3]
     assert (feature["info"]["video.codec"], feature["info"]["video.pix_fmt"]) == ("h264", "yuv444p")
-    (file,) = (tmp_path / "out/videos").rglob("*.mp4")
-    with av.open(str(file)) as container:
-        assert next(container.decode(video=0)).to_ndarray(format="rgb24").shape == (height, width, 3)
+    (file,) = out.glob("videos/*/*/*.mp4")
+    assert decoded(file)[1][0].shape == (height, width, 3)
     how = "8-bit RGB as h264 video (yuv444p), lossy"
-    described = json.loads((tmp_path / "out/meta/robocache.json").read_text(encoding="utf-8"))
-    assert described["images"]["camera"]["stored"] == how
-    assert f"camera: {how}." in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert read_json(out / "meta/robocache.json")["images"]["camera"]["stored"] == how
+    assert f"camera: {how}." in (out / "report.html").read_text(encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def encoded(file: Path, size: tuple[int, int], frames: int) -> Path:
@@ -134,7 +122,7 @@ def decoded(file: Path) -> tuple[list[Fraction], list[NDArray[np.uint8]]]:
 
 
 @pytest.mark.parametrize("size", [(64, 64), (63, 65)], ids=["av1", "h264"])
-def test_parts_of_a_video_are_joined_without_a_change(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_parts_of_a_video_are_joined_without_a_change(tmp_path, size):
     counts = (33, 1, 20)
     parts = [encoded(tmp_path / "parts" / f"{count}.mp4", size, count) for count in counts]
     video = JoinedVideo(tmp_path, "chunk-{chunk_index}/file-{file_index}.mp4", 50, 200, 1000)
@@ -146,8 +134,16 @@ def test_parts_of_a_video_are_joined_without_a_change(tmp_path: Path, size: tupl
     assert np.array_equal(frames, [frame for part in parts for frame in decoded(part)[1]])
 
 
+def test_parts_with_other_settings_and_those_after_a_large_file_begin_a_file(tmp_path):
+    parts = [encoded(tmp_path / f"{k}.mp4", size, 5) for k, size in enumerate([(64, 64), (96, 64), (96, 64)])]
+    for file_mb, places in ((200, [(0, 0, 0), (0, 1, 0), (0, 1, 5)]), (0, [(0, 0, 0), (0, 1, 0), (1, 0, 0)])):
+        video = JoinedVideo(tmp_path, f"{file_mb}/chunk-{{chunk_index}}/file-{{file_index}}.mp4", 50, file_mb, 2)
+        assert [video.append(part, 5) for part in parts] == places
+        video.close()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.5, 100.0])
-def test_the_files_of_joined_parts_are_known_before_they_are_joined(tmp_path: Path, share: float) -> None:
+def test_the_files_of_joined_parts_are_known_before_they_are_joined(tmp_path, share):
     sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64), (64, 64)]
     paths = [encoded(tmp_path / f"{index}.mp4", size, 5) for index, size in enumerate(sizes)]
     parts = [video_part(path) for path in paths]
@@ -157,18 +153,6 @@ def test_the_files_of_joined_parts_are_known_before_they_are_joined(tmp_path: Pa
     video.close()
     files = joined_files(parts, file_mb)
     assert [file for _, file, _ in places] == [file for file, group in enumerate(files) for _ in group]
-
-
-def test_parts_with_other_settings_and_those_after_a_large_file_begin_a_file(tmp_path: Path) -> None:
-    sizes = [(64, 64), (96, 64), (96, 64)]
-    parts = [encoded(tmp_path / f"{index}.mp4", size, 5) for index, size in enumerate(sizes)]
-    video = JoinedVideo(tmp_path, "chunk-{chunk_index}/file-{file_index}.mp4", 50, 200, 2)
-    places = [video.append(part, 5) for part in parts[:2]]
-    video.close()
-    assert places == [(0, 0, 0), (0, 1, 0)]
-    small = JoinedVideo(tmp_path, "small/chunk-{chunk_index}/file-{file_index}.mp4", 50, 0, 2)
-    assert [small.append(part, 5) for part in parts] == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
-    small.close()
 
 
 # Quality, speed and key frames of videos.
@@ -187,7 +171,7 @@ def written(path: Path, settings: VideoSettings, codec: str = "h264", frames: in
     return path
 
 
-def test_settings_apply_to_the_codec_that_has_them() -> None:
+def test_settings_apply_to_the_codec_that_has_them():
     settings = VideoSettings(crf=60, preset="slow", gop=5)
     h264 = settings.applied(encoder_of(SIZE, "h264")).options
     assert (h264["crf"], h264["preset"], h264["g"]) == ("51", "slow", "5")
@@ -196,13 +180,15 @@ def test_settings_apply_to_the_codec_that_has_them() -> None:
         assert (av1["crf"], av1["preset"], av1["g"]) == ("60", "12", "5")
 
 
-def test_gop_is_the_distance_of_key_frames(tmp_path: Path) -> None:
+def test_gop_is_the_distance_of_key_frames_and_lower_crf_is_larger(tmp_path):
     with av.open(str(written(tmp_path / "video.mp4", VideoSettings(gop=5)))) as video:
         keys = [packet.is_keyframe for packet in video.demux(video=0) if packet.dts is not None]
     assert [number for number, key in enumerate(keys) if key] == [0, 5, 10]
+    small, large = (written(tmp_path / f"{crf}.mp4", VideoSettings(crf=crf)).stat().st_size for crf in (40, 10))
+    assert small < large
 
 
-def test_videos_with_b_frames_are_joined_whatever_their_lengths(tmp_path: Path) -> None:
+def test_videos_with_b_frames_are_joined_whatever_their_lengths(tmp_path):
     lengths, settings, row = (30, 1, 2, 3, 1, 13), VideoSettings(crf=10, preset="medium", gop=12), 0
     joined = JoinedVideo(tmp_path, "joined.mp4", 30, 100, 10)
     for number, length in enumerate(lengths):
@@ -223,14 +209,9 @@ def test_videos_with_b_frames_are_joined_whatever_their_lengths(tmp_path: Path) 
     assert [round(level) for level in levels] == list(range(row))  # the loss is below half a level
 
 
-def test_lower_crf_is_larger(tmp_path: Path) -> None:
-    sizes = [written(tmp_path / f"{crf}.mp4", VideoSettings(crf=crf)).stat().st_size for crf in (10, 40)]
-    assert sizes[0] > sizes[1]
-
-
 @pytest.mark.parametrize("codec", ["h264", "av1"])
 @pytest.mark.timeout(200)
-def test_the_same_frames_give_the_same_bytes(tmp_path: Path, codec: str) -> None:
+def test_the_same_frames_give_the_same_bytes(tmp_path, codec):
     one, other = (written(tmp_path / f"{k}.mp4", VideoSettings(), codec).read_bytes() for k in range(2))
     assert one == other
 
@@ -250,7 +231,7 @@ video.close()
 """
 
 
-def test_h264_does_not_depend_on_the_contents_of_unused_memory(tmp_path: Path) -> None:
+def test_h264_does_not_depend_on_the_contents_of_unused_memory(tmp_path):
     made = [tmp_path / "one.mp4", tmp_path / "other.mp4"]
     for path, fill in zip(made, ("1", "85"), strict=True):
         environment = {**os.environ, "MALLOC_PERTURB_": fill}  # glibc fills what it allocates
@@ -268,31 +249,32 @@ def test_h264_does_not_depend_on_the_contents_of_unused_memory(tmp_path: Path) -
         ({"preset": "slow", "codec": "av1"}, "preset: 'slow' is not one of av1"),
         ({"gop": 0}, "gop: 0 is not an integer from 1 to 1000"),
         ({"codec": "hevc"}, "codec: 'hevc' is not one of auto, av1, h264"),
+        ({"depth": "video", "formats": ("other",)}, "depth: only the format lerobot has depth video; add it"),
+        ({"depth": "video", "media": "none"}, "depth: media none exports no images, depth included; use media video"),
     ],
 )
-def test_settings_that_no_encoder_has_are_refused(options: dict[str, object], message: str) -> None:
+def test_settings_that_no_encoder_has_are_refused(options, message):
     with pytest.raises(RoboCacheError, match=message.replace(".", r"\.")):
-        DatasetOptions(**options)  # type: ignore[arg-type]
+        DatasetOptions(**options)
 
 
-def test_an_encoder_that_loses_a_frame_fails_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mux = VideoFile._mux
-    monkeypatch.setattr(VideoFile, "_mux", lambda self, packets: mux(self, packets[1:]))
-    with pytest.raises(RoboCacheError, match="of 12 frames; use another codec"):
-        written(tmp_path / "video.mp4", VideoSettings())
-
-
-def test_a_video_without_a_frame_for_each_row_is_not_joined(tmp_path: Path) -> None:
+def test_a_video_without_a_frame_for_each_row_is_not_written_or_joined(tmp_path, monkeypatch):
     video = written(tmp_path / "video.mp4", VideoSettings())
     joined = JoinedVideo(tmp_path / "set", "{chunk_index}-{file_index}.mp4", 30, 100, 10)
     with pytest.raises(RoboCacheError, match="has 12 frames for 13 rows"):
         joined.append(video, 13)
     joined.close()
+    mux = VideoFile._mux
+    monkeypatch.setattr(VideoFile, "_mux", lambda self, packets: mux(self, packets[1:]))
+    with pytest.raises(RoboCacheError, match="of 12 frames; use another codec"):
+        written(tmp_path / "lost.mp4", VideoSettings())
 
 
 # Recordings of video: their pictures are those that a decoder gives in the order of the messages.
 
 COUNT, FIRST_KEY = 40, 10
+TYPES = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}
+DEFINITIONS = {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
 
 
 @pytest.fixture(scope="session")
@@ -304,7 +286,7 @@ def video_spec() -> FusionSpec:
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory) -> Path:
     """A camera at 30 Hz; the recording begins within a group of pictures, whose key frame it does not have."""
     messages = []
     for k, packet in enumerate(packets(pictures(COUNT), gop=FIRST_KEY)):
@@ -312,12 +294,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
         if k:
             messages.append(("/camera", at, compressed_video(at, packet)))
-    types = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}
-    definitions = {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
-    return write_bag(tmp_path_factory.mktemp("video") / "bag", types, messages, definitions=definitions)
+    return write_bag(tmp_path_factory.mktemp("video") / "bag", TYPES, messages, definitions=DEFINITIONS)
 
 
-def test_each_tick_has_the_picture_of_its_message(recorded: Path, video_spec: FusionSpec) -> None:
+def test_each_tick_has_the_picture_of_its_message(recorded, video_spec):
     with Bag(recorded) as bag:
         run = BagRun(bag, video_spec)
         parts = list(run.frames())
@@ -330,51 +310,35 @@ def test_each_tick_has_the_picture_of_its_message(recorded: Path, video_spec: Fu
     assert np.abs(images.astype(int) - wanted).max() < 8
 
 
-def test_datasets_of_two_rates_have_the_bytes_of_separate_ones(
-    recorded: Path, video_spec: FusionSpec, tmp_path: Path
-) -> None:
-    options = DatasetOptions(media="image")
-    outputs = outputs_of([("v", video_spec)], [30, 10], options)
+def test_datasets_of_two_rates_have_the_bytes_of_separate_ones(recorded, video_spec, tmp_path):
+    outputs = outputs_of([("v", video_spec)], [30, 10], DatasetOptions(media="image"))
     for output, result in zip(outputs, export_together([recorded], outputs, tmp_path / "sets"), strict=True):
         separate = export([recorded], video_spec, tmp_path / "alone" / output.name, output.options)
-        files = [path.relative_to(separate.out) for path in separate.out.rglob("*") if path.is_file()]
         assert result.frames > 5
-        assert all((result.out / file).read_bytes() == (separate.out / file).read_bytes() for file in files)
+        assert contents(result.out) == contents(separate.out)
 
 
-def test_a_part_of_a_recording_of_video_is_refused(recorded: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
-    part = PlannedRecording(recorded, start=Moment(500_000_000, relative=True))
-    with pytest.raises(RoboCacheError, match="from and to are not for video, the type of front; export the whole"):
-        export([part], video_spec, tmp_path / "out")
-
-
-def test_a_dry_run_shows_the_frames_without_an_estimate(recorded: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_frames_without_an_estimate(recorded, video_spec, tmp_path):
     run = dry_run([PlannedRecording(recorded)], video_spec, tmp_path / "out")
     assert run.frames == export([recorded], video_spec, tmp_path / "out").frames > 20
     assert run.estimate is None
 
 
-def test_the_first_spec_has_the_video_and_can_be_exported(recorded: Path, tmp_path: Path) -> None:
+def test_the_first_spec_has_the_video_and_can_be_exported(recorded, tmp_path):
     found = load_spec(yaml.safe_load(suggest_spec(describe(recorded))))
     assert [stream.type for stream in found.media] == [VIDEO_TYPES[0]]
     made = export([recorded], replace(found, actions="none"), tmp_path / "set")
     assert made.frames > COUNT - FIRST_KEY
 
 
-@pytest.fixture
-def on_the_grid(tmp_path: Path) -> Path:
-    return grid_recording(tmp_path, "libx264", "h264")
-
-
-def grid_recording(tmp_path: Path, encoder: str, codec: str) -> Path:
+def grid_recording(tmp_path: Path, encoder: str = "libx264", codec: str = "h264") -> Path:
     """A camera whose messages are at the ticks of 30 Hz, with key frames; joints too."""
     first, messages = START_NS * 30 // 10**9 + 1, []
     for k, packet in enumerate(packets(pictures(COUNT), encoder, gop=FIRST_KEY)):
         at = (first + k) * 10**9 // 30
         messages.append(("/camera", at, compressed_video(at, packet, codec)))
         messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
-    types, definitions = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}, {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
-    return write_bag(tmp_path / "grid", types, messages, definitions=definitions)
+    return write_bag(tmp_path / "grid", TYPES, messages, definitions=DEFINITIONS)
 
 
 @pytest.mark.parametrize(
@@ -385,41 +349,31 @@ def grid_recording(tmp_path: Path, encoder: str, codec: str) -> Path:
         ("lerobot", "libx265", "h265", "hevc"),
     ],
 )
-def test_packets_on_the_grid_are_copied(
-    video_spec: FusionSpec, tmp_path: Path, format_: str, encoder: str, codec: str, decoder: str
-) -> None:
+def test_packets_on_the_grid_are_copied(video_spec, tmp_path, format_, encoder, codec, decoder):
     recording = grid_recording(tmp_path, encoder, codec)
     out = export([recording], video_spec, tmp_path / "set", DatasetOptions(formats=(format_,), codec="copy")).out
     (video,) = out.rglob("*.mp4")
     with av.open(str(video)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.average_rate) == (decoder, 30)
-        copied = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
     with Bag(recording) as bag:
-        decoded = np.concatenate([part.media["front"].numpy() for part in BagRun(bag, video_spec).frames()])
-    assert np.array_equal(np.stack(copied), decoded.transpose(0, 2, 3, 1))
+        images = np.concatenate([part.media["front"].numpy() for part in BagRun(bag, video_spec).frames()])
+    assert np.array_equal(np.stack(decoded(video)[1]), images.transpose(0, 2, 3, 1))
     assert [finding for one in validate(out, decode=True) for finding in one.found] == []
 
 
-def test_packets_off_the_grid_are_not_copied(on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
-    with pytest.raises(
-        RoboCacheError, match=r"front: row 1 of an episode does not use the message after that of row 0"
-    ):
-        export([on_the_grid], replace(video_spec, rate_hz=60), tmp_path / "set", DatasetOptions(codec="copy"))
-
-
-def test_resized_pictures_are_not_copied(on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
-    raw = video_spec.to_dict()
-    raw["streams"]["front"]["image"] = {"size": [HEIGHT // 2, WIDTH // 2]}
-    with pytest.raises(
-        RoboCacheError, match=r"front: images of \d+x\d+ are resized from \d+x\d+; leave image.size out"
-    ):
-        export([on_the_grid], load_spec(raw), tmp_path / "set", DatasetOptions(codec="copy"))
-
-
-def test_copying_needs_a_video_topic(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match="codec: copy needs a video topic"):
-        export(bags[:1], spec, tmp_path / "set", DatasetOptions(codec="copy"))
+def test_packets_are_not_copied_off_the_grid_resized_or_of_a_part(recorded, video_spec, tmp_path, bags, spec):
+    half = video_spec.to_dict()
+    half["streams"]["front"]["image"] = {"size": [HEIGHT // 2, WIDTH // 2]}
+    grid, part = grid_recording(tmp_path), PlannedRecording(recorded, start=Moment(500_000_000, relative=True))
+    for recording, given, codec, message in (
+        (grid, replace(video_spec, rate_hz=60), "copy", "front: row 1 of an episode does not use the message after"),
+        (grid, load_spec(half), "copy", r"front: images of \d+x\d+ are resized from \d+x\d+; leave image.size out"),
+        (bags[0], spec, "copy", "codec: copy needs a video topic"),
+        (part, video_spec, "auto", "from and to are not for video, the type of front; export the whole"),
+    ):  # fmt: skip
+        with pytest.raises(RoboCacheError, match=message):
+            export([recording], given, tmp_path / "set", DatasetOptions(codec=codec))
 
 
 # Depth images as video in a LeRobot dataset.
@@ -427,103 +381,72 @@ def test_copying_needs_a_video_topic(bags: list[Path], spec: FusionSpec, tmp_pat
 DEPTH = "observation.images.depth"
 
 
-@pytest.fixture(scope="module", params=["16UC1", "32FC1"])
-def depth_made(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[ExportResult, list[Path]]:
-    folder = tmp_path_factory.mktemp("depth")
-    bags = [depth_recording(folder, request.param, seed) for seed in (1, 2)]
-    spec = depth_spec("mm" if request.param == "16UC1" else "m")
-    return export(bags, spec, folder / "out", DatasetOptions(depth="video")), bags
+@pytest.fixture(scope="module", params=[("16UC1", "mm"), ("32FC1", "m")], ids=["16UC1", "32FC1"])
+def depth_made(request, tmp_path_factory) -> tuple[Path, dict[str, Any], str, NDArray[np.uint16]]:
+    """A dataset with depth as video, its feature, its unit, and the codes of the engine's images."""
+    folder, (encoding, unit) = tmp_path_factory.mktemp("depth"), request.param
+    bags, spec, frames = [depth_recording(folder, encoding, seed) for seed in (1, 2)], depth_spec(unit), []
+    for path in bags:
+        with Bag(path) as bag:
+            frames += [part.media["depth"].numpy()[:, 0] for part in BagRun(bag, spec).frames()]
+    out = export(bags, spec, folder / "out", DatasetOptions(depth="video")).out
+    return out, read_json(out / "meta/info.json")["features"][DEPTH], unit, depth_codes(np.concatenate(frames), unit)
 
 
-def test_v21_keeps_depth_as_arrays(tmp_path: Path) -> None:
-    bags = [depth_recording(tmp_path, "16UC1", 1)]
-    out = export(
-        bags, depth_spec("mm"), tmp_path / "out", DatasetOptions(formats=("lerobot", "lerobot21"), depth="video")
-    ).out
-    reported = json.loads((out / "lerobot21/meta/info.json").read_text())
-    assert DEPTH not in reported["features"]
+def test_v21_keeps_depth_as_arrays(tmp_path):
+    options = DatasetOptions(formats=("lerobot", "lerobot21"), depth="video")
+    out = export([depth_recording(tmp_path, "16UC1", 1)], depth_spec("mm"), tmp_path / "out", options).out
+    assert DEPTH not in read_json(out / "lerobot21/meta/info.json")["features"]
     assert len(read_arrays(out / "lerobot21", "depth")[1])
     assert [str(finding) for findings in validate(out) for finding in findings.found] == []
 
 
-def depth_info(result: ExportResult) -> dict[str, Any]:
-    reported: dict[str, Any] = json.loads((result.out / "meta" / "info.json").read_text())["features"][DEPTH]
-    return reported
-
-
-def depth_expected(spec: FusionSpec, bags: list[Path]) -> NDArray[np.uint16]:
-    frames = []
-    for path in bags:
-        with Bag(path) as bag:
-            frames += [part.media["depth"].numpy()[:, 0] for part in BagRun(bag, spec).frames()]
-    return depth_codes(np.concatenate(frames), spec.stream("depth").unit)
-
-
-def test_the_frames_of_the_video_are_the_codes_of_the_engines_images(depth_made) -> None:
-    result, bags = depth_made
-    (path,) = (result.out / "videos" / DEPTH).glob("*/*.mp4")
+def test_the_frames_of_the_video_are_the_codes_of_the_engines_images(depth_made):
+    out, feature, unit, codes = depth_made
+    (path,) = (out / "videos" / DEPTH).glob("*/*.mp4")
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert stream.pix_fmt == "gray12le"
-        decoded = list(container.decode(stream))
-    planes = [frame.planes[0] for frame in decoded]  # PyAV 12 makes no array of this format
-    codes = np.stack([np.frombuffer(plane, "<u2").reshape(DEPTH_SIZE[0], -1)[:, : DEPTH_SIZE[1]] for plane in planes])
-    want = depth_expected(depth_spec(depth_info(result)["info"]["depth_unit"]), bags)
-    np.testing.assert_array_equal(codes, want)
-    assert [round(float(frame.pts * frame.time_base) * 50) for frame in decoded] == list(range(len(want)))
+        frames = list(container.decode(stream))
+    planes = [frame.planes[0] for frame in frames]  # PyAV 12 makes no array of this format
+    height, width = DEPTH_SIZE
+    found = np.stack([np.frombuffer(plane, "<u2").reshape(height, -1)[:, :width] for plane in planes])
+    np.testing.assert_array_equal(found, codes)
+    assert [round(float(frame.pts * frame.time_base) * 50) for frame in frames] == list(range(len(codes)))
+    assert not (out / "arrays").exists()
+    # What LeRobot computes depths by.
+    assert (feature["dtype"], feature["shape"]) == ("video", [height, width, 1])
+    stated = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
+    wanted = {"is_depth_map": True, "depth_unit": unit, **{f"video.{name}": value for name, value in stated.items()}}
+    assert {name: feature["info"][name] for name in wanted} == wanted
 
 
-def test_the_dataset_states_the_codes_by_which_lerobot_computes_depths(depth_made) -> None:
-    reported = depth_info(depth_made[0])
-    assert (reported["dtype"], reported["shape"]) == ("video", [*DEPTH_SIZE, 1])
-    info = reported["info"]
-    assert info["is_depth_map"] is True
-    assert (info["video.depth_min"], info["video.depth_max"], info["video.shift"]) == (0.01, 10.0, 3.5)
-    assert info["video.use_log"] is True
-    assert not (depth_made[0].out / "arrays").exists()
-
-
-def test_statistics_are_those_of_the_depths_without_holes(depth_made) -> None:
-    result, bags = depth_made
-    unit = depth_info(result)["info"]["depth_unit"]
-    stats = json.loads((result.out / "meta" / "stats.json").read_text())[DEPTH]
-    depths = depths_of_codes(unit)[depth_expected(depth_spec(unit), bags)]
-    scale = 1000 if unit == "mm" else 1
+def test_statistics_are_those_of_the_depths_without_holes(depth_made):
+    out, _, unit, codes = depth_made
+    stats = read_json(out / "meta/stats.json")[DEPTH]
+    depths, scale = depths_of_codes(unit)[codes], 1000 if unit == "mm" else 1
     assert np.shape(stats["mean"]) == (1, 1, 1)
     assert stats["mean"][0][0][0] == pytest.approx(depths[depths > 0.02 * scale].mean(), rel=0.05)  # of every 4th image
     assert stats["min"][0][0][0] == pytest.approx(0.3 * scale, rel=0.05)
-    (episodes,) = result.out.glob("meta/episodes/*/*.parquet")
+    (episodes,) = out.glob("meta/episodes/*/*.parquet")
     assert f"stats/{DEPTH}/mean" in parquet.read_table(episodes).column_names
 
 
-def test_a_depth_image_of_unknown_unit_is_refused(tmp_path: Path) -> None:
-    bag = depth_recording(tmp_path, "16UC1", 1)
-    with pytest.raises(RoboCacheError, match=r"streams\.depth\.unit: '' is not one of mm, m, which .*; give mm for"):
-        export([bag], depth_spec(""), tmp_path / "out", DatasetOptions(depth="video"))
-
-
-def test_depth_video_needs_the_format_that_has_it() -> None:
-    with pytest.raises(RoboCacheError, match="depth: only the format lerobot has depth video; add it"):
-        DatasetOptions(formats=("other",), depth="video")
-
-
-def test_depth_video_needs_images_to_be_exported() -> None:
-    with pytest.raises(RoboCacheError, match="depth: media none exports no images, depth included; use media video"):
-        DatasetOptions(media="none", depth="video")
-
-
-@pytest.mark.parametrize("size", [(8, 6), (15, 16), (16, 15)])
-def test_depth_images_that_are_too_small_for_video_are_refused(size: tuple[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "unit", "message"),
+    [
+        *(
+            (size, "mm", rf"depth: .*16x16 pixels at least, images have {size[0]}x{size[1]} .*use")
+            for size in ((8, 6), (15, 16), (16, 15))
+        ),
+        ((16, 16), "", r"streams\.depth\.unit: '' is not one of mm, m, which .*; give mm for"),
+        ((16, 16), "mm", ""),  # the smallest size
+    ],
+)
+def test_depth_images_that_are_too_small_or_of_unknown_unit_are_refused(size, unit, message, tmp_path):
     bag = depth_recording(tmp_path, "16UC1", 1, size)
-    with pytest.raises(RoboCacheError, match=rf"depth: .*16x16 pixels at least, images have {size[0]}x{size[1]} .*use"):
-        export([bag], depth_spec("mm"), tmp_path / "out", DatasetOptions(depth="video"))
-
-
-def test_the_smallest_depth_images_for_video_are_exported(tmp_path: Path) -> None:
-    bag = depth_recording(tmp_path, "16UC1", 1, (16, 16))
-    assert export([bag], depth_spec("mm"), tmp_path / "out", DatasetOptions(depth="video")).episodes == 1
+    with pytest.raises(RoboCacheError, match=message) if message else nullcontext():
+        export([bag], depth_spec(unit), tmp_path / "out", DatasetOptions(depth="video"))
 
 
 # Depth as 12-bit codes.

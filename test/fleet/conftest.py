@@ -1,4 +1,4 @@
-"""An S3 server on this machine, a bucket for each test, and a proxy that adds faults.
+"""An S3 server on this machine, a bucket for each test, and a proxy that adds faults, which s3.py lists.
 
     def test_a(s3: Bucket) -> None:                     # moto's server; the bucket is empty and of this test
         s3.put("raw/a.mcap", path)                      # a file, or bytes
@@ -12,9 +12,6 @@
         assert sum(r.sent for r in faults.requests) < ...    # every request is noted, with its bytes
         faulty_s3.read("out/meta/info.json")             # put, read and keys go to the server, past the proxy
 
-`Faults` in s3.py lists what the proxy can do: faults for a share of the requests, writes that are denied,
-credentials that have expired, conditional puts that are refused or ignored.
-
 The environment of the test (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …) names the server, or with `faulty_s3` the proxy:
 plain URLs work, also in processes that the test starts. Where options are needed, `s3.options` has them for s3fs, and
 `s3.env` for another process.
@@ -22,13 +19,15 @@ plain URLs work, also in processes that the test starts. Where options are neede
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
+from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import Contents, bags, contents, spec  # noqa: F401 - fixtures
@@ -38,34 +37,34 @@ from test.shared import folder_of_run
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def s3_server(tmp_path_factory) -> Iterator[str]:
     """The URL of an S3 server, in a process of its own: one for all processes of this run."""
     with running_server(folder_of_run(tmp_path_factory)) as endpoint:
         yield endpoint
 
 
 @pytest.fixture
-def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
+def s3(s3_server, monkeypatch, tmp_path) -> Iterator[Bucket]:
     """An empty bucket."""
     yield from _bucket(s3_server, monkeypatch, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def s3_of_file(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+def s3_of_file(s3_server, tmp_path_factory) -> Iterator[Bucket]:
     """A bucket of the tests of one file, which they only read."""
     with pytest.MonkeyPatch.context() as patch:
         yield from _bucket(s3_server, patch, tmp_path_factory.mktemp("s3"))
 
 
 @pytest.fixture
-def faults(s3_server: str) -> Iterator[Faults]:
+def faults(s3_server) -> Iterator[Faults]:
     """The faults of the proxy that `faulty_s3` goes through; none at first."""
     with FaultProxy(s3_server) as proxy:
         yield proxy.faults
 
 
 @pytest.fixture
-def faulty_s3(s3: Bucket, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+def faulty_s3(s3, faults, monkeypatch) -> Iterator[Bucket]:
     """The bucket `s3` through the proxy."""
     _use(faults.endpoint, monkeypatch)
     _forget()
@@ -107,12 +106,19 @@ def hidden(bucket: Bucket, prefix: str = "out/") -> list[str]:
     return [key[len(prefix) :] for key in bucket.keys(prefix) if key.startswith(f"{prefix}.robocache/")]
 
 
+def stopped_export(bags: Sequence[str | Path], spec: FusionSpec, out: str | Path, **given: Any) -> None:  # noqa: F811
+    """An export that is stopped when the first recording is converted."""
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Converted):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(bags, spec, out, progress=stop, **{"options": NO_MEDIA, **given})
+
+
 @pytest.fixture(scope="session")
-def local(
-    bags: list[Path],  # noqa: F811
-    spec: FusionSpec,  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[..., Contents]:
+def local(bags, spec, tmp_path_factory) -> Callable[..., Contents]:  # noqa: F811
     """The files of a local export, by its options."""
     made: dict[DatasetOptions, Contents] = {}
 

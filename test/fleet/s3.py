@@ -175,6 +175,7 @@ class Bucket:
 # An HTTP proxy in front of an S3 server that notes each request, and answers some with a fault.
 
 KINDS = ("500", "503", "slow", "reset", "cut")
+SLOW_S = 0.05
 _ERRORS = {
     "500": (500, "InternalError", "We encountered an internal error. Please try again."),
     "503": (503, "SlowDown", "Please reduce your request rate."),
@@ -203,12 +204,11 @@ class Faults:
         endpoint: the URL of the proxy.
         share: of the requests that have a fault. Which ones depends on `seed`, on the request, and on how many times it
             came: a request that is repeated has another chance.
-        kinds: of these faults: 500 InternalError, 503 SlowDown, an answer `slow_s` later, a connection that is reset
-            at once, or cut in the middle of the answer.
+        kinds: of these faults: 500 InternalError, 503 SlowDown, an answer SLOW_S later, a connection that is reset at
+            once, or cut in the middle of the answer.
         deny_reads, deny_writes: 403 AccessDenied.
-        expired: 400 ExpiredToken for every request; a number: from that request on.
+        expired: 400 ExpiredToken for every request.
         conditional_puts: `kept`; `refused`: 501 NotImplemented; `ignored`: as if without the condition.
-        latency_s: of every answer.
         requests: that came, in the order of their answers; noted before their answers are sent.
     """
 
@@ -216,12 +216,10 @@ class Faults:
     share: float = 0.0
     kinds: tuple[str, ...] = KINDS
     seed: int = 0
-    slow_s: float = 0.05
     deny_reads: bool = False
     deny_writes: bool = False
-    expired: bool | int = False
+    expired: bool = False
     conditional_puts: str = "kept"
-    latency_s: float = 0.0
     requests: list[Request] = field(default_factory=list)
 
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -242,8 +240,7 @@ class Faults:
 
     def refusal(self, method: str, conditional: bool) -> tuple[int, str, str] | None:
         """Return the error that a request has, if any."""
-        since = self.expired if self.expired is not True else 0
-        if self.expired is not False and len(self.requests) >= since:
+        if self.expired:
             return _EXPIRED
         reads = method in ("GET", "HEAD")
         if (self.deny_reads and reads) or (self.deny_writes and not reads):
@@ -293,8 +290,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(*refusal)
         key = self.path[1:].partition("/")[2]  # without the bucket, whose name is another one each time
         fault = self.faults.fault_of(f"{self.command} {key} {self.headers.get('Range')}")
-        if wait := self.faults.latency_s + (self.faults.slow_s if fault == "slow" else 0):
-            threading.Event().wait(wait)
+        if fault == "slow":
+            threading.Event().wait(SLOW_S)
         if fault in _ERRORS:
             return self._error(*_ERRORS[fault])
         if fault == "reset":

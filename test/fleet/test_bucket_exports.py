@@ -2,66 +2,60 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export_together, outputs_of
-from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.request import Output
 from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.formats.registry import WRITERS
-from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import cache_folder
-from test.export.conftest import Elsewhere, export_shard, named
+from test.export.conftest import Elsewhere, contents, export_shard, named
 from test.exporting import export
-from test.fleet.conftest import NO_MEDIA, Contents, hidden, objects
-from test.fleet.s3 import Bucket, Faults
+from test.fleet.conftest import NO_MEDIA, hidden, objects, stopped_export
+from test.fleet.s3 import Faults
+
+ELSEWHERE = ("elsewhere", ("lerobot", "robomimic")), ("elsewhere", ("mcap", "diffusion_policy"))
 
 
 @pytest.mark.parametrize(
-    "names", [("lerobot", "delta"), *(pytest.param((name,), marks=pytest.mark.slow) for name in WRITERS)], ids=" ".join
+    ("machines", "names"),
+    [
+        ("this one", ("lerobot", "delta")),
+        ELSEWHERE[0],  # whose tasks put the files into the bucket, from where they are copied into the target
+        *(pytest.param("this one", (name,), marks=pytest.mark.slow) for name in WRITERS),
+        pytest.param(*ELSEWHERE[1], marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
-def test_datasets_in_a_bucket_have_the_bytes_of_local_ones(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], names: tuple[str, ...]
-) -> None:
+def test_datasets_in_a_bucket_have_the_bytes_of_local_ones(s3, bags, spec, local, machines, names):
     options = DatasetOptions(formats=names, rate_hz=5, preset="ultrafast", codec="h264")
-    export(bags, spec, f"{s3.url}/out", options)
+    executor = {"executor": Elsewhere(remote=True)} if machines == "elsewhere" else {}
+    export(bags, spec, f"{s3.url}/out", options, **executor)
     assert objects(s3) == local(options)
     assert hidden(s3) == [".robocache/complete.json"]
 
 
-def test_pieces_in_a_bucket_make_a_local_dataset(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], tmp_path: Path
-) -> None:
-    for name, reused in (("a", 0), ("b", 2)):
+def test_pieces_in_a_bucket_make_a_local_dataset(s3, bags, spec, local, tmp_path):
+    for name in ("a", "b"):
         done = export(bags, spec, tmp_path / name / "out", NO_MEDIA, pieces=f"{s3.url}/pieces")
-        assert any("reused" in note for note in done.notes) == bool(reused)
-        assert {f.relative_to(done.out).as_posix() for f in done.out.rglob("*") if f.is_file()} == set(local())
-
-
-def test_a_dataset_is_unchanged_without_overwrite(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
-    s3.put("out/meta/info.json", b"old")
-    with pytest.raises(RoboCacheError, match=r"out: exists; choose another folder, or replace it with --overwrite$"):
-        export(bags, spec, f"{s3.url}/out", NO_MEDIA)
-    assert {**objects(s3)} == {"meta/info.json": b"old"}
+        assert any("reused" in note for note in done.notes) == (name == "b")
+        assert set(contents(done.out)) == set(local())
 
 
 @pytest.mark.slow
-def test_no_process_leaves_copies_of_pieces(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+def test_no_process_leaves_copies_of_pieces(s3, bags, spec):
     options = DatasetOptions(formats=("lerobot", "webdataset", "mcap"), media="none")
     export(bags, spec, f"{s3.url}/out", options, jobs=2)
     assert [file.name for file in cache_folder("pieces").iterdir()] == ["cache.lock"]
 
 
-def test_a_damaged_piece_in_a_bucket_is_deleted_and_made_again_by_the_same_call(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
-) -> None:
+def test_a_damaged_piece_in_a_bucket_is_deleted_and_made_again_by_the_same_call(s3, bags, spec, local):
     pieces = f"{s3.url}/pieces"
     export(bags, spec, f"{s3.url}/first", NO_MEDIA, pieces=pieces)
     damaged = next(key for key in s3.keys("pieces/") if key.endswith("/columns/fused"))
@@ -80,7 +74,7 @@ Run = Callable[..., ShardResult]
 
 
 @pytest.fixture
-def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:
+def run(s3, bags, spec) -> Run:
     """Runs one of two shards."""
 
     def one(index: int, **more: Any) -> ShardResult:
@@ -90,9 +84,7 @@ def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:
     return one
 
 
-def test_the_last_shard_writes_the_dataset_and_one_that_runs_again_leaves_it(
-    run: Run, s3: Bucket, local: Callable[..., Contents]
-) -> None:
+def test_the_last_shard_writes_the_dataset_and_one_that_runs_again_leaves_it(run, s3, local):
     reported = [run(index) for index in (1, 0)]
     assert [(r.converted, r.total, r.written) for r in reported] == [(1, 2, "waiting"), (2, 2, "here")]
     assert objects(s3) == local()
@@ -103,7 +95,7 @@ def test_the_last_shard_writes_the_dataset_and_one_that_runs_again_leaves_it(
     assert (seen, s3.read("out/.robocache/complete.json")) == ([], before)
 
 
-def test_other_objects_in_the_target_stop_a_shard_before_it_converts(run: Run, s3: Bucket) -> None:
+def test_other_objects_in_the_target_stop_a_shard_before_it_converts(run, s3):
     s3.put("out/notes.txt", b"mine")
     seen: list[str] = []
     with pytest.raises(RoboCacheError, match="exists; choose another folder"):
@@ -112,9 +104,7 @@ def test_other_objects_in_the_target_stop_a_shard_before_it_converts(run: Run, s
 
 
 @pytest.mark.slow
-def test_shards_replace_a_dataset(
-    run: Run, s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
-) -> None:
+def test_shards_replace_a_dataset(run, s3, bags, spec, local):
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
     for index in range(2):
         assert objects(s3) != local()
@@ -122,34 +112,17 @@ def test_shards_replace_a_dataset(
     assert objects(s3) == local()
 
 
-def test_two_shards_that_end_at_once_write_one_dataset(run: Run, s3: Bucket, local: Callable[..., Contents]) -> None:
-    reported: list[ShardResult] = []
-    both = [threading.Thread(target=lambda index=index: reported.append(run(index))) for index in range(2)]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join()
-    assert len(reported) == 2
+def test_two_shards_that_end_at_once_write_one_dataset(run, s3, local):
+    with ThreadPoolExecutor(2) as pool:
+        assert len(list(pool.map(run, range(2)))) == 2
     assert objects(s3) == local()
 
 
-# Tasks of other machines put the files of a dataset into a bucket, from where they are copied into the target.
-
-VIDEO = DatasetOptions(formats=("lerobot", "robomimic"), rate_hz=10, preset="ultrafast", codec="h264")
-VECTORS = DatasetOptions(formats=("mcap", "diffusion_policy"), media="none")
-
-
-@pytest.mark.parametrize("options", [VIDEO, pytest.param(VECTORS, marks=pytest.mark.slow)], ids=["video", "vectors"])
-def test_the_datasets_have_the_bytes_of_local_ones(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], options: DatasetOptions
-) -> None:
-    export(bags, spec, f"{s3.url}/out", options, executor=Elsewhere(remote=True))
-    assert objects(s3) == local(options)
-    assert hidden(s3) == [".robocache/complete.json"]
+# Tasks of other machines.
 
 
 @pytest.mark.slow
-def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]) -> None:
+def test_a_dataset_is_replaced(s3, bags, spec, local):
     mcap = DatasetOptions(formats=("mcap",), media="none")
     export(bags, spec, f"{s3.url}/out", mcap, executor=Elsewhere(remote=True))
     assert objects(s3) == local(mcap)
@@ -158,20 +131,14 @@ def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, l
 
 
 @pytest.mark.slow
-def test_several_datasets_are_listed_as_local_ones(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path
-) -> None:
-    options = DatasetOptions(formats=("webdataset", "mcap"), media="none")
-    outputs = outputs_of([("panda", spec)], [10, 5], options)
+def test_several_datasets_are_listed_as_local_ones(s3, bags, spec, tmp_path):
+    outputs = outputs_of([("panda", spec)], [10, 5], DatasetOptions(formats=("webdataset", "mcap"), media="none"))
     export_together(bags[:1], outputs, f"{s3.url}/out", executor=Elsewhere(remote=True))
     export_together(bags[:1], outputs, tmp_path / "out")
-    there = {f.relative_to(tmp_path / "out").as_posix(): f for f in (tmp_path / "out").rglob("*") if f.is_file()}
-    assert objects(s3) == {name: file.read_bytes() for name, file in there.items()}
+    assert objects(s3) == contents(tmp_path / "out")
 
 
-def test_the_target_is_empty_until_all_files_are_written(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_target_is_empty_until_all_files_are_written(s3, bags, spec, monkeypatch):
     found: list[set[str]] = []
     executor = Elsewhere(remote=True)
     map_ = executor.map
@@ -189,32 +156,17 @@ def test_the_target_is_empty_until_all_files_are_written(
 # Exports from a bucket to a bucket.
 
 
-def urls(bucket: Bucket, bags: list[Path]) -> list[str]:
-    return [bucket.put(f"raw/{bag.name}", bag) for bag in bags]
-
-
 def fetched(faults: Faults, recording: str) -> int:
     """The bytes of a recording that were sent."""
     return sum(each.sent for each in faults.requests if each.method == "GET" and f"/raw/{recording}/" in each.path)
 
 
 def test_an_export_that_continues_downloads_no_recording_that_is_converted(
-    faulty_s3: Bucket,
-    faults: Faults,
-    bags: list[Path],
-    spec: FusionSpec,
-    local: Callable[..., Contents],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recordings = urls(faulty_s3, bags)
+    faulty_s3, faults, bags, spec, local, tmp_path, monkeypatch
+):
+    recordings = [faulty_s3.put(f"raw/{bag.name}", bag) for bag in bags]
 
-    def stop(event: Event) -> None:
-        if isinstance(event, Converted):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        export(recordings, spec, f"{faulty_s3.url}/out", NO_MEDIA, progress=stop)
+    stopped_export(recordings, spec, f"{faulty_s3.url}/out")
     size = sum(file.stat().st_size for file in bags[0].iterdir())
     assert fetched(faults, bags[0].name) >= size // 2
     faults.requests.clear()

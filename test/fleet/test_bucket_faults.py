@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,73 +18,64 @@ from robocache_ros.exporter.executors import LocalProcesses
 from robocache_ros.exporter.progress import Advanced, Converted, Event, Merging, Progress
 from robocache_ros.exporter.target import BucketTarget, TargetPlan
 from robocache_ros.formats.dataset_folder import sha256
-from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError, StoreProblem
 from robocache_ros.storage.object_store import ObjectStore
 from test.export.conftest import ROOT
 from test.exporting import export
-from test.fleet.conftest import NO_MEDIA, Contents, contents, hidden, objects
-from test.fleet.s3 import Bucket, Faults
+from test.fleet.conftest import NO_MEDIA, contents, hidden, objects, stopped_export
 
 # Exports to a bucket that fails, or that another export writes to: nothing lost, nothing twice, one clear line.
 
 
 @pytest.fixture
-def out(faulty_s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+def out(faulty_s3, monkeypatch) -> str:
     """A target whose requests go through the proxy; botocore does not repeat them."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     return f"{faulty_s3.url}/out"
 
 
-def test_requests_that_fail_change_nothing(
-    out: str, faulty_s3: Bucket, faults: Faults, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
-) -> None:
+def test_requests_that_fail_change_nothing(out, faulty_s3, faults, bags, spec, local):
     faults.share = 0.1
     export(bags, spec, out, NO_MEDIA)
     assert objects(faulty_s3) == local()
     assert hidden(faulty_s3) == [".robocache/complete.json"]
 
 
-@pytest.mark.parametrize("puts", ["refused", "ignored"])
-def test_a_bucket_without_conditional_puts_is_refused_before_a_recording_is_read(
-    out: str, faulty_s3: Bucket, faults: Faults, bags: list[Path], spec: FusionSpec, puts: str
-) -> None:
-    faults.conditional_puts = puts
-    events: list[Event] = []
-    with pytest.raises(RoboCacheError, match="does not support conditional puts") as error:
-        export(bags, spec, out, NO_MEDIA, progress=events.append)
+@pytest.mark.parametrize(
+    ("fault", "value", "message"),
+    [
+        ("conditional_puts", "refused", "does not support conditional puts"),
+        ("conditional_puts", "ignored", "does not support conditional puts"),
+        ("deny_writes", True, r"^s3://.*: no permission to write; check the credentials and the perm"),
+    ],
+)
+def test_a_bucket_that_cannot_be_used_is_refused_before_a_recording_is_read(
+    out, faulty_s3, faults, spec, tmp_path, fault, value, message
+):
+    setattr(faults, fault, value)
+    with pytest.raises(RoboCacheError, match=message) as error:
+        export([tmp_path / "not read"], spec, out, NO_MEDIA)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 200
-    assert events == []
     assert faulty_s3.keys("") == []
 
 
-def test_a_bucket_that_cannot_be_written_is_refused_before_a_recording_is_read(
-    out: str, faults: Faults, spec: FusionSpec, tmp_path: Path
-) -> None:
-    faults.deny_writes = True
-    with pytest.raises(RoboCacheError, match=r"^s3://.*: no permission to write; check the credentials and the perm"):
-        export([tmp_path / "not read"], spec, out, NO_MEDIA)
+def test_expired_credentials_are_one_line_and_the_same_call_continues(out, faulty_s3, faults, bags, spec, local):
+    converted: list[bool] = []
 
-
-def test_expired_credentials_are_one_line_and_the_same_call_continues(
-    out: str, faulty_s3: Bucket, faults: Faults, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
-) -> None:
     def expire(event: Event) -> None:
-        faults.expired = faults.expired or isinstance(event, Converted)
+        if isinstance(event, Converted):
+            faults.expired = not converted
+            converted.append(event.reused)
 
-    with pytest.raises(
-        RoboCacheError, match=r"^s3://.*the credentials have expired; renew them and run the same"
-    ) as error:
+    expired = r"^s3://.*the credentials have expired; renew them and run the same"
+    with pytest.raises(RoboCacheError, match=expired) as error:
         export(bags, spec, out, NO_MEDIA, progress=expire)
     assert "\n" not in str(error.value)
     faults.expired = False
-    converted: list[bool] = []
-    export(
-        bags, spec, out, NO_MEDIA, progress=lambda e: converted.append(e.reused) if isinstance(e, Converted) else None
-    )
-    assert converted == [True, False]
+    export(bags, spec, out, NO_MEDIA, progress=expire)
+    assert converted == [False, True, False]
     assert objects(faulty_s3) == local()
 
 
@@ -95,17 +86,13 @@ class ExpiredElsewhere(LocalProcesses):
         yield tasks[0], StoreError("s3://a: the credentials have expired", StoreProblem.expired)
 
 
-def test_a_task_that_cannot_use_the_bucket_ends_the_export_and_no_recording_is_left_out(
-    s3: Bucket, bags: list[Path], spec: FusionSpec
-) -> None:
+def test_a_task_that_cannot_use_the_bucket_ends_the_export_and_no_recording_is_left_out(s3, bags, spec):
     with pytest.raises(StoreError, match="the credentials have expired"):
         export(bags, spec, f"{s3.url}/out", NO_MEDIA, on_error="skip", executor=ExpiredElsewhere())
 
 
 @pytest.mark.parametrize("during", [Converted, Merging])
-def test_two_exports_of_one_plan_make_one_dataset(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], during: type[Event]
-) -> None:
+def test_two_exports_of_one_plan_make_one_dataset(s3, bags, spec, local, during):
     url = f"{s3.url}/out"
     inner: list[object] = []
 
@@ -121,13 +108,7 @@ def test_two_exports_of_one_plan_make_one_dataset(
 
 
 @pytest.mark.parametrize("json_", [pytest.param(False, marks=pytest.mark.slow), True], ids=["text", "json"])
-def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(
-    s3: Bucket,
-    bags: list[Path],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    json_: bool,
-) -> None:
+def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(s3, bags, capsys, monkeypatch, json_):
     command = ["export", *map(str, bags), "-s", str(ROOT / "config" / "panda_lift.yaml"), "--media", "none"]
     command += ["--out", f"{s3.url}/out", "--jobs", "1", *(["--json"] if json_ else [])]
     first: list[int] = []
@@ -151,22 +132,16 @@ def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(
     out = capsys.readouterr().out
     assert (first, second) == ([0], 0)
     if json_:
-        assert [json.loads(f"{{{reported}")["by_another"] for reported in out.split("{", 1)[1].split("\n{")] == [
-            False,
-            True,
-        ]
+        documents = [json.loads(f"{{{reported}") for reported in out.split("{", 1)[1].split("\n{")]
+        assert [document["by_another"] for document in documents] == [False, True]
     else:
-        assert out.endswith(
-            "note another export of the same recordings and options has completed the dataset\n"
-            f"{s3.url}/out: complete\n"
-        )
+        note = "note another export of the same recordings and options has completed the dataset"
+        assert out.endswith(f"{note}\n{s3.url}/out: complete\n")
     assert "meta/info.json" in objects(s3)
     assert hidden(s3) == [".robocache/complete.json"]
 
 
-def test_two_exports_that_replace_a_dataset_at_once_leave_the_new_one(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_exports_that_replace_a_dataset_at_once_leave_the_new_one(s3, bags, spec, local, monkeypatch):
     url, delete = f"{s3.url}/out", ObjectStore.delete
     export(bags[:1], spec, url, NO_MEDIA)
     inner: list[object] = []
@@ -185,7 +160,7 @@ def test_two_exports_that_replace_a_dataset_at_once_leave_the_new_one(
     assert hidden(s3) == [".robocache/complete.json"]
 
 
-def test_an_export_of_another_plan_is_refused_in_one_line(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+def test_an_export_of_another_plan_is_refused_in_one_line_and_does_not_disturb_the_first(s3, bags, spec, local):
     url = f"{s3.url}/out"
     refused: list[str] = []
 
@@ -198,39 +173,31 @@ def test_an_export_of_another_plan_is_refused_in_one_line(s3: Bucket, bags: list
     export(bags, spec, url, NO_MEDIA, progress=start_another)
     assert "an export of other recordings or options began " in refused[0]
     assert refused[0].endswith("; wait for it, or if it was killed, run robocache fleet gc --give-up on it")
-    assert len(refused[0]) <= LINE_CHARACTERS
-    assert len(refused[0]) < 200
+    assert len(refused[0]) <= min(LINE_CHARACTERS, 199)
+    assert objects(s3) == local()
 
 
-def test_a_stopped_export_may_be_followed_by_another_plan(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
-) -> None:
-    def stop(event: Event) -> None:
-        if isinstance(event, Converted):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA, progress=stop)
+def test_a_stopped_export_may_be_followed_by_another_plan(s3, bags, spec, local):
+    stopped_export(bags[:1], spec, f"{s3.url}/out")
     export(bags, spec, f"{s3.url}/out", NO_MEDIA)
     assert objects(s3) == local()
 
 
-def test_recordings_that_failed_are_not_tried_again(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+def test_recordings_that_failed_are_not_tried_again(s3, bags, spec):
     options = DatasetOptions(media="none", min_frames=70)  # none of the recordings has as many in a row
+    tried: list[Event] = []
     reported: list[list[str]] = []
     for _ in range(2):
-        tried: list[Event] = []
+        tried.clear()
         with pytest.raises(RoboCacheError) as error:
             export(bags, spec, f"{s3.url}/out", options, progress=tried.append)
         reported.append(str(error.value).splitlines())
         assert any(isinstance(event, Advanced) for event in tried) == (len(reported) == 1)
-    assert reported[1][:2] == reported[0]
-    assert reported[1][2:] == [
-        "2 recordings failed in an earlier export; robocache fleet retry lets the next one try them"
-    ]
+    retry = "2 recordings failed in an earlier export; robocache fleet retry lets the next one try them"
+    assert reported[1] == [*reported[0], retry]
 
 
-def test_an_export_leaves_no_local_files(s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+def test_an_export_leaves_no_local_files(s3, bags, spec, tmp_path):
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
     left = [file for file in (tmp_path / "cache" / "robocache_ros").rglob("*") if file.is_file()]
     assert [file.name for file in left] == ["cache.lock"]
@@ -260,13 +227,11 @@ def put(target: BucketTarget, folder: Path, digest: str = "a", *, overwrite: boo
 
 
 @pytest.fixture
-def target(s3: Bucket) -> BucketTarget:
+def target(s3) -> BucketTarget:
     return BucketTarget(f"{s3.url}/out")
 
 
-def test_overwrite_replaces_a_dataset_and_removes_its_other_files(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
-) -> None:
+def test_overwrite_replaces_a_dataset_and_removes_its_other_files(s3, bags, spec, local):
     export(bags[:1], spec, f"{s3.url}/out", OTHER)
     s3.put("out/notes.txt", b"mine")
     export(bags, spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
@@ -274,19 +239,24 @@ def test_overwrite_replaces_a_dataset_and_removes_its_other_files(
     assert hidden(s3) == [".robocache/complete.json"]
 
 
-def test_what_is_not_a_dataset_is_not_overwritten(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
-    s3.put("out/notes.txt", b"mine")
-    with pytest.raises(RoboCacheError, match=r"not a dataset .*, so it is not overwritten; choose another folder"):
-        export(bags, spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
-    assert s3.keys("") == ["out/notes.txt"]
+@pytest.mark.parametrize(
+    ("name", "overwrite", "message"),
+    [
+        ("out/notes.txt", True, "not a dataset .*, so it is not overwritten; choose another folder"),
+        ("out/meta/info.json", False, "out: exists; choose another folder, or replace it with --overwrite$"),
+    ],
+)
+def test_what_is_not_a_dataset_or_not_to_be_replaced_stays(s3, bags, spec, name, overwrite, message):
+    s3.put(name, b"mine")
+    with pytest.raises(RoboCacheError, match=message):
+        export(bags, spec, f"{s3.url}/out", NO_MEDIA, overwrite=overwrite)
+    assert (s3.keys(""), s3.read(name)) == ([name], b"mine")
 
 
 @pytest.mark.parametrize(
     "requests", [4, 10, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 2, 6, 8, 12, 14))]
 )
-def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(
-    s3: Bucket, target: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
-) -> None:
+def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(s3, target, tmp_path, monkeypatch, requests):
     old = written(tmp_path / "old", "old", "meta/info.json", "data/rows", "videos/a")
     new = written(tmp_path / "new", "new", "meta/info.json", "meta/tasks", "data/rows")
     put(target, old)
@@ -308,9 +278,7 @@ def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(
     assert objects(s3) == contents(new)
 
 
-def test_the_old_dataset_is_there_until_all_of_the_new_one_is_in_the_bucket(
-    s3: Bucket, target: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_dataset_is_there_until_all_of_the_new_one_is_in_the_bucket(s3, target, tmp_path, monkeypatch):
     old, put_file = written(tmp_path / "old", "old"), ObjectStore.put_file
     put(target, old)
     uploaded: list[str] = []
@@ -326,9 +294,7 @@ def test_the_old_dataset_is_there_until_all_of_the_new_one_is_in_the_bucket(
     assert objects(s3) == contents(tmp_path / "new")
 
 
-def test_files_of_a_stopped_export_are_removed_by_the_next_one(
-    s3: Bucket, target: BucketTarget, tmp_path: Path
-) -> None:
+def test_files_of_a_stopped_export_are_removed_by_the_next_one(s3, target, tmp_path):
     plan, _ = target.begin("a", 1, overwrite=False)
     target.record_files(plan, {"videos/a": "1"})
     s3.put("out/videos/a", b"half")
@@ -338,14 +304,14 @@ def test_files_of_a_stopped_export_are_removed_by_the_next_one(
     assert objects(s3) == contents(new)
 
 
-def test_an_export_with_other_results_of_the_same_plan_is_refused(target: BucketTarget, tmp_path: Path) -> None:
+def test_an_export_with_other_results_of_the_same_plan_is_refused(target, tmp_path):
     plan, _ = target.begin("a", 1, overwrite=False)
     target.record_files(plan, {"data/rows": "1"})
     with pytest.raises(RoboCacheError, match="another export of this plan has other results"):
         target.publish(plan, written(tmp_path, "new"), ["meta"])
 
 
-def test_an_export_whose_place_is_taken_puts_nothing(s3: Bucket, target: BucketTarget, tmp_path: Path) -> None:
+def test_an_export_whose_place_is_taken_puts_nothing(s3, target, tmp_path):
     plan, _ = target.begin("a", 1, overwrite=False)
     target.stop(plan)
     BucketTarget(target.store.url).begin("b", 1, overwrite=False)
@@ -354,25 +320,23 @@ def test_an_export_whose_place_is_taken_puts_nothing(s3: Bucket, target: BucketT
     assert objects(s3) == {}
 
 
-def test_a_dataset_that_is_completed_while_another_export_begins_is_not_replaced(
-    s3: Bucket, target: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, seen = written(tmp_path, "first"), BucketTarget.current
+def test_a_dataset_that_is_completed_while_another_export_begins_is_not_replaced(s3, target, tmp_path, monkeypatch):
+    folder, seen, calls = written(tmp_path, "first"), BucketTarget.current, []
     plan, _ = target.begin("a", 1, overwrite=False)
     target.record_files(plan, {name: sha256(folder / name) for name in contents(folder)})
-    calls: list[None] = []
 
     def current(other: BucketTarget) -> TargetPlan | None:
         found = seen(other)
-        calls.append(None)
-        if len(calls) == 1:  # the other export was in progress
+        if not calls:  # the other export was in progress
+            calls.append(None)
             target.publish(plan, folder, ["meta"])
             target.clear()
         return found
 
+    other = BucketTarget(target.store.url)
     with monkeypatch.context() as patch:
         patch.setattr(BucketTarget, "current", current)
         with pytest.raises(RoboCacheError, match="exists; choose another folder, or replace it with --overwrite"):
-            BucketTarget(target.store.url).begin("b", 1, overwrite=False)
+            other.begin("b", 1, overwrite=False)
     assert objects(s3) == contents(folder)
     assert hidden(s3) == [".robocache/complete.json"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +11,14 @@ import pytest
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.piece_store import PieceStore
-from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BucketTarget
-from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.exporting import export
-from test.fleet.conftest import NO_MEDIA, hidden
-from test.fleet.s3 import Bucket
+from test.fleet.conftest import NO_MEDIA, hidden, stopped_export
 
 
 @pytest.fixture
-def robocache(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def robocache(capsys) -> Callable[..., tuple[int, str]]:
     """Runs a command; its exit code and its output."""
 
     def run(*arguments: object) -> tuple[int, str]:
@@ -35,31 +31,27 @@ def robocache(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, st
 
 
 @pytest.fixture
-def facts(robocache: Callable[..., tuple[int, str]]) -> Callable[..., dict[str, Any]]:
+def facts(robocache) -> Callable[..., dict[str, Any]]:
     """Runs a command with --json."""
     return lambda *arguments: json.loads(robocache(*arguments, "--json")[1])
 
 
-def stop(event: Event) -> None:
-    if isinstance(event, Converted):
-        raise KeyboardInterrupt
-
-
-def stopped_export(bags: list[Path], spec: FusionSpec, out: str | Path, **more: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        export(bags, spec, out, NO_MEDIA, progress=stop, **more)
-
-
-def test_a_complete_dataset_has_exit_code_0(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
-) -> None:
+def test_a_complete_dataset_has_exit_code_0_and_a_target_without_an_export_is_refused(s3, bags, spec, robocache):
+    for name in (
+        "notes.json",
+        "1.json",
+        "-00001.json",
+        f"{chr(0xB2) * 6}.json",
+        "000001.json.txt",
+    ):  # which are no plans
+        s3.put(f"out/.robocache/plans/{name}", b"mine")
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
     assert robocache("status", f"{s3.url}/out") == (0, f"{s3.url}/out: complete\n")
+    where = f"{s3.url}/nothing"
+    assert robocache("status", where) == (2, f"robocache: {where}: no export; check the path, or name its --pieces\n")
 
 
-def test_failures_have_exit_code_1_and_their_reasons_until_they_are_forgotten(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
-) -> None:
+def test_failures_have_exit_code_1_and_their_reasons_until_they_are_forgotten(s3, bags, spec, facts):
     with pytest.raises(ValueError, match="no 70 ticks"):
         export(bags, spec, f"{s3.url}/out", DatasetOptions(media="none", min_frames=70))
     reported = facts("status", f"{s3.url}/out")
@@ -72,18 +64,7 @@ def test_failures_have_exit_code_1_and_their_reasons_until_they_are_forgotten(
     assert facts("status", f"{s3.url}/out")["failed"] == []
 
 
-def test_a_target_without_an_export_is_refused(s3: Bucket, robocache: Callable[..., tuple[int, str]]) -> None:
-    where = f"{s3.url}/nothing"
-    assert robocache("status", where) == (2, f"robocache: {where}: no export; check the path, or name its --pieces\n")
-
-
-def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_old(
-    s3: Bucket,
-    bags: list[Path],
-    spec: FusionSpec,
-    robocache: Callable[..., tuple[int, str]],
-    facts: Callable[..., dict[str, Any]],
-) -> None:
+def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_old(s3, bags, spec, robocache, facts):
     out = f"{s3.url}/out"
     stopped_export(bags, spec, out)
     code, reported = robocache("status", out)
@@ -108,9 +89,7 @@ def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_
     assert not any("/pieces/" in name for name in hidden(s3))
 
 
-def test_the_plan_of_a_killed_export_can_be_given_up(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
-) -> None:
+def test_the_plan_of_a_killed_export_can_be_given_up(s3, bags, spec, robocache):
     BucketTarget(f"{s3.url}/out").begin("another plan", 2, overwrite=False)
     with pytest.raises(ValueError, match="fleet gc --give-up"):
         export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
@@ -118,9 +97,7 @@ def test_the_plan_of_a_killed_export_can_be_given_up(
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
 
 
-def test_local_exports_have_a_state_too(
-    tmp_path: Path, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
-) -> None:
+def test_local_exports_have_a_state_too(tmp_path, bags, spec, facts):
     out, pieces = tmp_path / "out", tmp_path / "pieces"
     stopped_export(bags, spec, out, pieces=pieces)
     reported = facts("status", out, "--pieces", pieces)
@@ -129,7 +106,7 @@ def test_local_exports_have_a_state_too(
     assert facts("status", out, "--pieces", pieces)["state"] == "complete"
 
 
-def test_local_drafts_of_running_processes_are_kept(tmp_path: Path, facts: Callable[..., dict[str, Any]]) -> None:
+def test_local_drafts_of_running_processes_are_kept(tmp_path, facts):
     (tmp_path / "draft-0123456789abcdef").mkdir()
     with PieceStore(tmp_path, shared=True).drafts.new() as running:
         reported = facts("status", tmp_path / "out", "--pieces", tmp_path)
@@ -139,7 +116,7 @@ def test_local_drafts_of_running_processes_are_kept(tmp_path: Path, facts: Calla
         assert running.exists()
 
 
-def test_a_time_that_is_none_is_refused(robocache: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_a_time_that_is_none_is_refused(robocache, tmp_path):
     reported = "robocache: --older-than: week is not a time; give one such as 30m, 12h or 7d\n"
     assert robocache("gc", tmp_path, "--older-than", "week") == (2, reported)
 
@@ -155,9 +132,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(
-    s3: Bucket, bags: list[Path], robocache: Callable[..., tuple[int, str]], spec: FusionSpec
-) -> None:
+def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(s3, bags, robocache, spec):
     s3.put("other", b"of another program")
     changed = (json.dumps({**PLAN, **change}).encode() for change in CHANGES)
     for plan in (b"\xff", b"[1]", b"[" * 100_000, b"{}", *changed):
@@ -172,16 +147,7 @@ def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(
         assert s3.read("other") == b"of another program"
 
 
-def test_other_files_among_the_plans_are_no_plans(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
-    for name in ("notes.json", "1.json", "-00001.json", "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2.json", "000001.json.txt"):
-        s3.put(f"out/.robocache/plans/{name}", b"mine")
-    export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
-    assert "out/meta/info.json" in s3.keys("out/")
-
-
-def test_the_list_of_files_of_a_stopped_export_names_no_other_place(
-    s3: Bucket, bags: list[Path], spec: FusionSpec
-) -> None:
+def test_the_list_of_files_of_a_stopped_export_names_no_other_place(s3, bags, spec):
     s3.put("out/.robocache/plans/000001.json", json.dumps(PLAN).encode())
     s3.put("out/.robocache/plans/000001.files", b'{"../other/a": "0"}')
     s3.put("other/a", b"of another program")

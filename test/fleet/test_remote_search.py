@@ -8,7 +8,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.recordings import find_recordings, load_manifest
-from test.fleet.s3 import Bucket, Faults
+from test.fleet.s3 import Bucket
 
 FILES = (
     "day_1/lift_2/metadata.yaml",
@@ -32,13 +32,31 @@ def put_all(s3: Bucket) -> str:
 
 
 @pytest.fixture(scope="module")
-def raw(s3_of_file: Bucket) -> str:
+def raw(s3_of_file) -> str:
     """The URL of a folder with all files."""
     return put_all(s3_of_file)
 
 
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> str:
+    """A local folder with all files."""
+    folder = tmp_path_factory.mktemp("local")
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    return str(folder)
+
+
 def names(found: tuple[Path, ...], root: str) -> list[str]:
     return [str(path).removeprefix(f"{root}/") for path in found]
+
+
+def found(where: str, argument: str) -> list[str]:
+    """The names of recordings, or the reason of the error."""
+    try:
+        return names(find_recordings([where + argument]), where)
+    except RoboCacheError as error:
+        return [str(error).partition("; ")[0].rpartition(": ")[2]]
 
 
 @pytest.mark.parametrize(
@@ -53,31 +71,26 @@ def names(found: tuple[Path, ...], root: str) -> list[str]:
         ("/**/lift_[0-9]", FOUND[:1]),
         ("/day_2/b.bag", ["day_2/b.bag"]),
         ("/day_1/lift_2", ["day_1/lift_2"]),
+        *((pattern, None) for pattern in ("/[z-a]*.mcap", "/[[]*", "/day_[!1]", "/[]d]ay_2/*", "/day_2/[a-b].*")),
+        *((pattern, None) for pattern in ("/**/**/a.mcap", "/split/**", "/day_[12")),
     ],
 )
-def test_a_url_names_what_a_local_path_names(argument: str, expected: list[str], raw: str, tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
-    assert names(find_recordings([raw + argument]), raw) == expected
-    assert names(find_recordings([f"{tmp_path}{argument}"]), str(tmp_path)) == expected
+@pytest.mark.filterwarnings("error")
+def test_a_url_names_what_a_local_path_names(argument, expected, raw, local):
+    assert found(raw, argument) == found(local, argument)
+    assert expected is None or found(raw, argument) == expected
 
 
-def test_a_file_in_a_recording_that_is_named_too_is_not_another_one(raw: str) -> None:
-    found = find_recordings([f"{raw}/split", f"{raw}/split/split_0.db3"])
-    assert names(found, raw) == ["split"]
-
-
-def test_a_folder_is_searched_by_a_request_for_a_thousand_files(faulty_s3: Bucket, faults: Faults) -> None:
+def test_a_folder_is_searched_by_a_request_for_a_thousand_files(faulty_s3, faults):
     root = put_all(faulty_s3)
     find_recordings([f"{root}/**"])
     assert len([request for request in faults.requests if request.method == "GET"]) == 1
 
 
-def test_the_target_of_an_export_is_not_searched(raw: str) -> None:
-    found = find_recordings([raw], but=Path("/nowhere"))
-    without = find_recordings([raw], but=f"{raw}/day_1")  # type: ignore[arg-type]
-    assert len(found) - len(without) == 2
+def test_the_target_of_an_export_and_files_of_a_recording_that_is_named_are_not_searched(raw):
+    without = find_recordings([raw], but=f"{raw}/day_1")
+    assert len(find_recordings([raw], but=Path("/nowhere"))) - len(without) == 2
+    assert names(find_recordings([f"{raw}/split", f"{raw}/split/split_0.db3"]), raw) == ["split"]
 
 
 @pytest.mark.parametrize(
@@ -89,38 +102,16 @@ def test_the_target_of_an_export_is_not_searched(raw: str) -> None:
         ("-none/raw/", r"-none/raw.*: no such bucket; correct the URL"),
     ],
 )
-def test_a_url_that_names_no_recording_is_one_line(argument: str, error: str, raw: str) -> None:
+def test_a_url_that_names_no_recording_is_one_line(argument, error, raw):
     with pytest.raises(RoboCacheError, match=error) as raised:
         find_recordings([raw.removesuffix("/raw") + argument])
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_the_paths_of_a_manifest_are_relative_to_its_url(raw: str, s3: Bucket) -> None:
+def test_the_paths_of_a_manifest_are_relative_to_its_url_and_a_local_one_may_name_urls(raw, s3, tmp_path):
     url = s3.put("lists/some.csv", f"recording,task\n../raw/b.mcap,lift\n{raw}/split,push\n".encode())
     b = s3.put("raw/b.mcap", b"x")
     found = load_manifest(url)
     assert [(str(one.path), one.task) for one in found] == [(b, "lift"), (f"{raw}/split", "push")]
-
-
-def test_a_local_manifest_may_name_urls(raw: str, tmp_path: Path) -> None:
     (tmp_path / "some.yaml").write_text(f"- recording: {raw}/day_2/*\n")
     assert names(tuple(one.path for one in load_manifest(tmp_path / "some.yaml")), raw) == FOUND[2:4]
-
-
-@pytest.mark.parametrize(
-    "argument",
-    ["/[z-a]*.mcap", "/[[]*", "/day_[!1]", "/[]d]ay_2/*", "/day_2/[a-b].*", "/**/**/a.mcap", "/split/**", "/day_[12"],
-)
-@pytest.mark.filterwarnings("error")
-def test_a_pattern_of_a_url_is_that_of_a_local_path(argument: str, raw: str, tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
-
-    def found(where: str) -> list[str]:
-        try:
-            return names(find_recordings([where + argument]), where)
-        except RoboCacheError as error:
-            return [str(error).partition("; ")[0].rpartition(": ")[2]]
-
-    assert found(raw) == found(str(tmp_path))

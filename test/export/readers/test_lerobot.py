@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import av
@@ -16,7 +15,6 @@ import pytest
 
 from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.formats.lerobot import write
-from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.environments import ffmpeg, needs, probe, program, reads
 from test.exporting import export
@@ -39,7 +37,7 @@ class Read(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def read(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Read]:
+def read(bags, spec, tmp_path_factory) -> Callable[[str, str], Read]:
     """By the format, and how images are stored."""
     folder = tmp_path_factory.mktemp("hf")
     known: dict[tuple[str, str], Read] = {}
@@ -56,7 +54,7 @@ def read(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("media", ["video", "image", "none"])
 @pytest.mark.parametrize("name", [V3, V21])
-def test_its_frames_are_the_rows_that_were_written(read: Callable[..., Read], name: str, media: str) -> None:
+def test_its_frames_are_the_rows_that_were_written(read, name, media):
     dataset = read(name, media)
     result, reported = dataset
     episodes = sum(len(recording.episodes) for recording in result.recordings)
@@ -78,7 +76,7 @@ def test_its_frames_are_the_rows_that_were_written(read: Callable[..., Read], na
 
 @pytest.mark.parametrize("media", ["video", "image", "none"])
 @pytest.mark.parametrize("name", [V3, V21])
-def test_it_gives_windows_by_delta_timestamps(read: Callable[..., Read], name: str, media: str) -> None:
+def test_it_gives_windows_by_delta_timestamps(read, name, media):
     reported = read(name, media).reported
     window = reported["windows"]["20"]
     assert window["action"]["shape"] == [3, 7]
@@ -89,7 +87,7 @@ def test_it_gives_windows_by_delta_timestamps(read: Callable[..., Read], name: s
 
 
 @pytest.mark.parametrize("name", [V3, V21])
-def test_its_images_are_the_engines(read: Callable[..., Read], name: str) -> None:
+def test_its_images_are_the_engines(read, name):
     exact, lossy = (read(name, media).reported["items"] for media in ("image", "video"))
     for row, item in exact.items():
         for key, shape in CAMERAS.items():
@@ -99,7 +97,7 @@ def test_its_images_are_the_engines(read: Callable[..., Read], name: str) -> Non
 
 
 @reads("lerobot21")
-def test_videos_and_statistics_of_v21_are_those_of_the_episodes(read: Callable[..., Read]) -> None:
+def test_videos_and_statistics_of_v21_are_those_of_the_episodes(read):
     dataset = read("lerobot21", "video")
     decoded = []
     for file in sorted(dataset.result.out.glob("videos/chunk-000/observation.images.front/*.mp4")):
@@ -119,7 +117,7 @@ def test_videos_and_statistics_of_v21_are_those_of_the_episodes(read: Callable[.
 
 @pytest.mark.parametrize("media", ["video", "image", "none"])
 @reads("lerobot-doctor")
-def test_the_doctor_finds_no_failure(made: Callable[[str], ExportResult], media: str) -> None:
+def test_the_doctor_finds_no_failure(made, media):
     doctor = program("lerobot-doctor", "lerobot-doctor")
     done = subprocess.run([str(doctor), str(made(media).out)], capture_output=True, text=True, check=False)
     assert re.search(r"Summary: (.*)", done.stdout), done.stdout + done.stderr
@@ -129,9 +127,7 @@ def test_the_doctor_finds_no_failure(made: Callable[[str], ExportResult], media:
 
 
 @reads("lerobot")
-def test_lerobot_reads_a_dataset_of_several_files_the_same(
-    read: Callable[..., Read], bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lerobot_reads_a_dataset_of_several_files_the_same(read, bags, spec, tmp_path, monkeypatch):
     monkeypatch.setattr(write, "DATA_FILE_MB", 0)  # every episode fills a file
     monkeypatch.setattr(write, "VIDEO_FILE_MB", 0)
     result = export(bags, spec, tmp_path / "set", OPTIONS)

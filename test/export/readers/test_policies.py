@@ -16,7 +16,6 @@ import torch
 
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.job import ExportResult
 from robocache_ros.policy.policies import open_policy
 from robocache_ros.policy.policies.lerobot import checked_config
 from robocache_ros.spec import FusionSpec
@@ -57,9 +56,7 @@ TICKS = slice(4, 8)  # of an episode
 
 
 @pytest.fixture(scope="module")
-def run(
-    made: Callable[[str], ExportResult], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], dict[str, Any]]:
+def run(made, spec, tmp_path_factory) -> Callable[[str], dict[str, Any]]:
     """What the probe says of a policy of each kind."""
     found: dict[str, dict[str, Any]] = {}
 
@@ -90,9 +87,7 @@ def run(
 
 @reads("lerobot")
 @pytest.mark.parametrize(("kind", "horizon"), [("act", 12), ("diffusion", 4)])
-def test_the_plan_of_a_frame_is_that_of_its_row_to_the_bit(
-    run: Callable[[str], dict[str, Any]], kind: str, horizon: int
-) -> None:
+def test_the_plan_of_a_frame_is_that_of_its_row_to_the_bit(run, kind, horizon):
     told = run(kind)
     assert np.shape(told["ours"]) == (4, horizon, 7)
     # The first frame of a policy that observes two has none before it here, but in the dataset.
@@ -102,22 +97,20 @@ def test_the_plan_of_a_frame_is_that_of_its_row_to_the_bit(
 
 
 @reads("lerobot")
-def test_the_process_of_a_policy_plans_the_same(run: Callable[[str], dict[str, Any]]) -> None:
+def test_the_process_of_a_policy_plans_the_same(run):
     told = run("act")
     assert told["worker"] == told["lerobot"]
 
 
 @reads("lerobot")
-def test_the_process_of_a_policy_with_two_observations_plans_from_the_frames_before(
-    run: Callable[[str], dict[str, Any]],
-) -> None:
+def test_the_process_of_a_policy_with_two_observations_plans_from_the_frames_before(run):
     told = run("diffusion")
     assert np.shape(told["worker"]) == (4, 4, 7)
     assert told["worker"] == told["again"]
 
 
 @reads("lerobot")
-def test_real_time_chunking_gets_the_normalised_prefix(run: Callable[[str], dict[str, Any]]) -> None:
+def test_real_time_chunking_gets_the_normalised_prefix(run):
     told = run("act")["prefix"]
     assert told["takes_prefix"] == [False, True]
     assert (told["shape"], told["inference_delay"], told["execution_horizon"]) == ([1, 12, 7], 3, 10)
@@ -126,9 +119,7 @@ def test_real_time_chunking_gets_the_normalised_prefix(run: Callable[[str], dict
 
 
 @reads("lerobot")
-def test_the_example_trains_on_the_rows_of_lerobot_dataset(
-    made: Callable[[str], ExportResult], spec: FusionSpec, tmp_path: Path
-) -> None:
+def test_the_example_trains_on_the_rows_of_lerobot_dataset(made, spec, tmp_path):
     options = [option.removeprefix("--policy.") for option in POLICIES["act"]]
     arguments = ("--out", tmp_path / "act", "--device", "cpu", "--steps", 2, "--batch-size", 2, "--set", *options)
     told = probe("lerobot", tmp_path, made("image").out, *arguments, script="train_example.py", PYTHONPATH=str(ROOT))[
@@ -159,7 +150,7 @@ def serving(kind: str) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
 
 
 @pytest.fixture
-def observed(spec: FusionSpec) -> tuple[FusionSpec, FusedFrame]:
+def observed(spec) -> tuple[FusionSpec, FusedFrame]:
     run = RunOptions(
         task="lift the cube",
         timeout_s=60,
@@ -183,7 +174,7 @@ def wanted(frame: FusedFrame) -> np.ndarray:
 
 
 @reads("openpi")
-def test_openpi_reads_the_observation_and_its_actions_are_the_chunk(observed: tuple[FusionSpec, FusedFrame]) -> None:
+def test_openpi_reads_the_observation_and_its_actions_are_the_chunk(observed):
     spec, frame = observed
     with serving("openpi") as (url, told), closing(open_policy(url, spec)) as policy:
         for tick in (3, 4):
@@ -200,9 +191,7 @@ def test_openpi_reads_the_observation_and_its_actions_are_the_chunk(observed: tu
 
 
 @reads("openpi")
-def test_gr00t_reads_what_it_asks_for_and_its_actions_are_the_chunk(
-    observed: tuple[FusionSpec, FusedFrame], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gr00t_reads_what_it_asks_for_and_its_actions_are_the_chunk(observed, monkeypatch):
     spec, frame = observed
     spec = replace(spec, run=replace(spec.run, observation=()))
     with serving("gr00t") as (url, told), closing(open_policy(url, spec)) as policy:
@@ -211,11 +200,7 @@ def test_gr00t_reads_what_it_asks_for_and_its_actions_are_the_chunk(
         monkeypatch.setenv("ROBOCACHE_POLICY_KEY", "secret")
         assert np.array_equal(policy.plan(frame, 3).actions, wanted(frame))
         assert next(told) == {
-            "keys": [
-                "language/annotation.human.action.task_description",
-                "state/joint_position",
-                "video/front",
-            ],
+            "keys": ["language/annotation.human.action.task_description", "state/joint_position", "video/front"],
             "prompt": "lift the cube",
             "image": ["uint8", 224, 224, 3],
             "joints": ["float32", 7],

@@ -15,7 +15,7 @@ from robocache_ros.formats.mcap import field_names
 from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 from robocache_ros.spec import StreamSpec
-from test.export.conftest import KINDS, TASK, Exported, Make, close, picture, tables
+from test.export.conftest import KINDS, TASK, Exported, close, picture, tables
 from test.export.readers.environments import probe, reads
 from test.export.sensor_recording import Rows
 
@@ -24,7 +24,7 @@ from test.export.sensor_recording import Rows
 
 @reads("tfds")
 @pytest.mark.parametrize(("name", "media"), KINDS)
-def test_tfds_reads_what_the_engine_computed(exported: Make, tmp_path: Path, name: str, media: str) -> None:
+def test_tfds_reads_what_the_engine_computed(exported, tmp_path, name, media):
     made = exported(name, media)
     folder = made.out / "rlds" / "robocache" / "1.0.0"
     reported = probe("tfds", tmp_path, folder)
@@ -79,7 +79,7 @@ def check_media(stream: StreamSpec, media: str, values: np.ndarray, expected: Ro
 
 @reads("webdataset")
 @pytest.mark.parametrize(("name", "media"), KINDS)
-def test_webdataset_reads_what_the_engine_computed(exported: Make, tmp_path: Path, name: str, media: str) -> None:
+def test_webdataset_reads_what_the_engine_computed(exported, tmp_path, name, media):
     made = exported(name, media)
     shards = sorted((made.out / "webdataset").glob("train-*.tar"))
     reported = probe("webdataset", tmp_path, *shards)
@@ -140,7 +140,7 @@ Topics = dict[str, Any]
 
 @reads("mcap")
 @pytest.mark.parametrize(("name", "media"), KINDS)
-def test_the_mcap_library_reads_what_the_engine_computed(exported: Make, tmp_path: Path, name: str, media: str) -> None:
+def test_the_mcap_library_reads_what_the_engine_computed(exported, tmp_path, name, media):
     made = exported(name, media)
     files = sorted((made.out / "mcap").glob("episode_*/episode_*.mcap"))
     reported = probe("mcap", tmp_path, *files)
@@ -238,7 +238,7 @@ def bridge() -> Path:
 
 
 @reads("tfds")
-def test_a_real_dataset_has_the_values_that_tfds_reads(bridge: Path, tmp_path: Path) -> None:
+def test_a_real_dataset_has_the_values_that_tfds_reads(bridge, tmp_path):
     reported = probe("tfds", tmp_path, bridge, "val")
     episodes = list(TfdsDataset(bridge).episodes("val"))
     assert len(episodes) == len(reported["episodes"]) == 25

@@ -19,7 +19,7 @@ import yaml
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.recordings import find_recordings
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.exporting import export
 from test.fleet.conftest import Contents, contents, objects
@@ -34,7 +34,7 @@ TASK, BUCKET = "lift the cube", "s3://robot-data"  # of all these files
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path) -> Path:
     """A folder with two short recordings in raw/lift, and the spec robot.yaml."""
     with Bag(ROOT / "test" / "data" / "panda_lift") as whole:
         types = {name: topic.type for name, topic in whole.topics.items()}
@@ -46,16 +46,15 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bucket(s3: Bucket, data: Path) -> Bucket:
+def bucket(s3, data) -> Bucket:
     """A bucket with the contents of `data`."""
-    for file in data.rglob("*"):
-        if file.is_file():
-            s3.put(str(file.relative_to(data)), file)
+    for entry in data.iterdir():
+        s3.put(entry.name, entry)
     return s3
 
 
 @pytest.fixture
-def undivided(data: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Path], Contents]:
+def undivided(data, monkeypatch) -> Callable[[str | Path], Contents]:
     """Exports a folder, which may be relative to `data`, or a URL, in one process."""
 
     def make(folder: str | Path) -> Contents:
@@ -67,7 +66,7 @@ def undivided(data: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Pa
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def shell(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a command with `robocache` of this checkout, as a container or a cluster would."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -94,34 +93,27 @@ def instructions(name: str) -> list[str]:
     return [line.partition(" ")[2] for line in LINES if line.startswith(f"{name} ")]
 
 
-def test_versions_are_pinned() -> None:
+def test_versions_are_pinned_and_programs_do_not_run_as_root():
     assert re.fullmatch(r"3\.\d+\.\d+-slim-\w+", ARGUMENTS["PYTHON"])
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", ARGUMENTS[name]) for name in ("TORCH", "RAY"))
     assert {base.partition(" ")[0] for base in instructions("FROM")} == {"python:${PYTHON}"}
-
-
-def test_the_programs_do_not_run_as_root() -> None:
     last = max(number for number, line in enumerate(LINES) if line.startswith("FROM "))
-    (user,) = [line for line in LINES[last:] if line.startswith("USER ")]
-    assert user == "USER 1000"
+    assert [line for line in LINES[last:] if line.startswith("USER ")] == ["USER 1000"]
     assert instructions("RUN")[-1] == "useradd --create-home --uid 1000 robocache"
 
 
-def test_the_extras_exist() -> None:
+def test_the_extras_and_the_entry_point_exist():
     setup = (ROOT / "setup.py").read_text()
     gpu = re.findall(r"EXTRAS=([\w,]+)$", "\n".join(LINES[:6]), re.MULTILINE)
     for name in ",".join([ARGUMENTS["EXTRAS"], *gpu]).split(","):
         assert f'"{name}": [' in setup
-
-
-def test_the_entry_point_is_a_program_of_the_package() -> None:
     assert instructions("ENTRYPOINT") == ['["robocache"]']
-    assert '"robocache = ' in (ROOT / "setup.py").read_text()
+    assert '"robocache = ' in setup
 
 
 @pytest.mark.package
-def test_what_the_ignore_file_lets_in_is_enough_to_install_the_package(tmp_path: Path) -> None:
-    source = tmp_path / "src"
+def test_what_the_ignore_file_lets_in_is_enough_to_install_the_package(tmp_path):
+    source, to = tmp_path / "src", tmp_path / "to"
     source.mkdir()
     for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines():
         if line.startswith("!"):
@@ -131,17 +123,13 @@ def test_what_the_ignore_file_lets_in_is_enough_to_install_the_package(tmp_path:
             else:
                 shutil.copytree(path, source / path.name, ignore=shutil.ignore_patterns("__pycache__"))
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*install, "--target", str(tmp_path / "to"), str(source)], check=True, timeout=100)
-    assert (tmp_path / "to" / "share" / "robocache_ros" / "kernels").is_dir()
-    done = subprocess.run(
+    subprocess.run([*install, "--target", str(to), str(source)], check=True, timeout=100)
+    assert (to / "share" / "robocache_ros" / "kernels").is_dir()
+    version, env = (
         [sys.executable, "-m", "robocache_ros", "--version"],
-        cwd=tmp_path / "to",
-        env={"PYTHONPATH": str(tmp_path / "to"), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
+        {"PYTHONPATH": str(to), "PATH": "/usr/bin:/bin"},
     )
-    assert done.stdout
+    assert subprocess.run(version, cwd=to, env=env, capture_output=True, check=True).stdout
 
 
 # The indexed job of Kubernetes: its fields, and its command.
@@ -156,21 +144,22 @@ def job() -> dict[str, Any]:
 
 
 @pytest.fixture
-def container(job: dict[str, Any]) -> dict[str, Any]:
+def container(job) -> dict[str, Any]:
     (one,) = job["spec"]["template"]["spec"]["containers"]
     found: dict[str, Any] = one
     return found
 
 
-def test_each_index_is_a_shard(job: dict[str, Any], container: dict[str, Any]) -> None:
+def test_each_index_is_a_shard_with_as_many_processes_as_cores_that_are_not_root(job, container):
     (shard,) = re.findall(r'--shard "\$JOB_COMPLETION_INDEX/([0-9]+)"', container["args"][0])
-    assert job["spec"]["completionMode"] == "Indexed"
-    assert job["spec"]["completions"] == int(shard)
+    assert (job["spec"]["completionMode"], job["spec"]["completions"]) == ("Indexed", int(shard))
+    (jobs,) = re.findall(r"--jobs ([0-9]+)", container["args"][0])
+    assert jobs == container["resources"]["requests"]["cpu"]
+    assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
 
 
-def test_a_shard_with_recordings_that_cannot_be_converted_is_not_repeated(
-    job: dict[str, Any], container: dict[str, Any]
-) -> None:
+def test_a_shard_with_recordings_that_cannot_be_converted_is_not_repeated(job, container):
     codes = next(rule["onExitCodes"] for rule in job["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule)
     assert (codes["containerName"], codes["operator"], codes["values"]) == (container["name"], "In", [1])
     assert "--on-error skip" in container["args"][0]  # with `fail`, the exit code is 2
@@ -178,19 +167,7 @@ def test_a_shard_with_recordings_that_cannot_be_converted_is_not_repeated(
     assert job["spec"]["backoffLimitPerIndex"] > 0
 
 
-def test_there_are_as_many_processes_as_cores(container: dict[str, Any]) -> None:
-    (jobs,) = re.findall(r"--jobs ([0-9]+)", container["args"][0])
-    assert jobs == container["resources"]["requests"]["cpu"]
-
-
-def test_no_container_is_root(job: dict[str, Any], container: dict[str, Any]) -> None:
-    assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
-
-
-def test_the_indexed_job_makes_the_dataset(
-    container: dict[str, Any], bucket: Bucket, shell: Shell, undivided: Callable[..., Contents]
-) -> None:
+def test_the_indexed_job_makes_the_dataset(container, bucket, shell, undivided):
     (line,) = container["args"]
     command = [*container["command"], line.replace(BUCKET, bucket.url)]
     reported = [shell(command, JOB_COMPLETION_INDEX=str(index)) for index in (1, 0)]
@@ -208,29 +185,17 @@ def ray_job() -> dict[str, Any]:
     return loaded
 
 
-@pytest.fixture(scope="module")
-def groups(ray_job: dict[str, Any]) -> list[dict[str, Any]]:
+def test_the_cluster_has_one_image_of_its_version_is_not_root_and_its_parameters_are_text(ray_job):
     cluster = ray_job["rayClusterSpec"]
-    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-
-
-def test_the_cluster_has_the_version_of_the_image(ray_job: dict[str, Any]) -> None:
-    assert ray_job["rayClusterSpec"]["rayVersion"] == ARGUMENTS["RAY"]
-
-
-def test_all_nodes_have_one_image_and_are_not_root(groups: list[dict[str, Any]]) -> None:
+    assert cluster["rayVersion"] == ARGUMENTS["RAY"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     pods = [group["template"]["spec"] for group in groups]
     assert len({container["image"] for pod in pods for container in pod["containers"]}) == 1
     assert all(pod["securityContext"]["runAsNonRoot"] for pod in pods)
-
-
-def test_parameters_of_ray_are_text(groups: list[dict[str, Any]]) -> None:
     assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
 
 
-def test_the_ray_job_makes_the_dataset(
-    ray_job: dict[str, Any], bucket: Bucket, shell: Shell, undivided: Callable[..., Contents]
-) -> None:
+def test_the_ray_job_makes_the_dataset(ray_job, bucket, shell, undivided):
     # KubeRay passes the command to a shell, and Ray its words, in quotes where needed, to another one.
     submitted = subprocess.list2cmdline(shlex.split(ray_job["entrypoint"].replace(BUCKET, bucket.url)))
     done = shell(["/bin/sh", "-c", submitted])
@@ -243,14 +208,14 @@ def test_the_ray_job_makes_the_dataset(
 SCRIPT = DEPLOY / "slurm_array.sh"
 
 
-def test_each_task_of_the_array_is_a_shard() -> None:
+def test_each_task_of_the_array_is_a_shard():
     script = SCRIPT.read_text()
     (last,) = re.findall(r"^#SBATCH --array=0-([0-9]+)$", script, re.MULTILINE)
     (shards,) = re.findall(r'--shard "\$SLURM_ARRAY_TASK_ID/([0-9]+)"', script)
     assert int(shards) == int(last) + 1
 
 
-def test_the_script_makes_the_dataset(data: Path, undivided: Callable[[str | Path], Contents], shell: Shell) -> None:
+def test_the_script_makes_the_dataset(data, undivided, shell):
     reported = [shell([str(SCRIPT)], SLURM_ARRAY_TASK_ID=str(index), SLURM_CPUS_PER_TASK="1") for index in (1, 0)]
     assert [done.returncode for done in reported] == [0, 0], reported
     assert reported[0].stdout == "1 of 2 recordings are converted; the last shard writes the dataset\n"
@@ -270,9 +235,7 @@ def commands() -> list[list[str]]:
     return [line[1:] for line in lines if line[:1] == ["robocache"] and "ray" not in line]
 
 
-def test_the_commands_run_as_shown(
-    bucket: Bucket, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_run_as_shown(bucket, data, monkeypatch, capfd):
     from robocache_ros.cli import main
 
     monkeypatch.chdir(data)
@@ -289,7 +252,7 @@ def test_the_commands_run_as_shown(
     assert ": complete" in reported
 
 
-def test_the_line_of_a_shard_is_that_of_the_command() -> None:
+def test_the_line_of_a_shard_is_that_of_the_command():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "cli").rglob("*.py"))
     (line,) = re.findall(r"^412 of 1,000 (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert all(part in sources for part in line.split("; "))
@@ -300,27 +263,19 @@ def test_the_line_of_a_shard_is_that_of_the_command() -> None:
 
 def counted(faults: Faults) -> Counter[str]:
     """The requests by the rows of the page, which are forgotten then."""
-    found: Counter[str] = Counter()
-    for request in faults.requests:
-        listing = request.method == "GET" and "list-type" in request.path
-        found["LIST" if listing else {"HEAD": "GET, HEAD", "GET": "GET, HEAD"}.get(request.method, request.method)] += 1
+    rows = {"HEAD": "GET, HEAD", "GET": "GET, HEAD"}
+    found = Counter(
+        "LIST" if each.method == "GET" and "list-type" in each.path else rows.get(each.method, each.method)
+        for each in faults.requests
+    )
     faults.restart()
     return found
 
 
-def test_a_recording_has_at_most_the_requests_of_the_page(
-    faulty_s3: Bucket,
-    faults: Faults,
-    bags: list[Path],
-    spec: FusionSpec,
-) -> None:
-    for bag in bags:
-        for file in bag.iterdir():
-            faulty_s3.put(f"raw/{bag.name}/{file.name}", file)
-    found = []
+def test_a_recording_has_at_most_the_requests_of_the_page(faulty_s3, faults, bags, spec):
+    urls, found = [faulty_s3.put(f"raw/{bag.name}", bag) for bag in bags], []
     for count in (1, 2):
-        recordings = [f"{faulty_s3.url}/raw/{bag.name}" for bag in bags[-count:]]
-        export(recordings, spec, f"{faulty_s3.url}/out{count}", DatasetOptions())
+        export(urls[-count:], spec, f"{faulty_s3.url}/out{count}", DatasetOptions())
         found.append(counted(faults))
     rows = re.findall(r"^\| (GET, HEAD|PUT|LIST|DELETE) \| ([0-9]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 4

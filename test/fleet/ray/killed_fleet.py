@@ -102,14 +102,7 @@ def main() -> None:
     given = parser.parse_args()
     recordings = sorted(given.recordings.iterdir())
     if given.drive:
-        drive(
-            recordings,
-            load_spec(given.spec),
-            given.out,
-            given.address,
-            Path(given.drive[0]),
-            int(given.drive[1]),
-        )
+        drive(recordings, load_spec(given.spec), given.out, given.address, Path(given.drive[0]), int(given.drive[1]))
         return
     random_, moments = random.Random(given.seed), given.out.with_name("moments")
     moments.mkdir()

@@ -31,7 +31,6 @@ from test.export.conftest import ROBOCACHE, Contents, contents
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
 from test.fleet.conftest import objects
-from test.fleet.s3 import Bucket
 
 # One Ray on this machine for all tests, and the recordings that they export.
 
@@ -56,14 +55,14 @@ def ray_address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def recordings(tmp_path_factory) -> list[Path]:
     """Five recordings of different lengths."""
     folder = tmp_path_factory.mktemp("recordings")
     return [sensor_recording(folder / f"recording_{seed}", seed, 0.6 + 0.1 * seed) for seed in range(5)]
 
 
 @pytest.fixture(scope="session")
-def undisturbed(recordings: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Contents:
+def undisturbed(recordings, tmp_path_factory) -> Contents:
     """The dataset of the recordings that one process makes."""
     return contents(export(recordings, sensor_spec(), tmp_path_factory.mktemp("undisturbed") / "set").out)
 
@@ -72,9 +71,7 @@ def undisturbed(recordings: list[Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_any_number_of_workers_makes_the_bytes_of_one_process(
-    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
-) -> None:
+def test_any_number_of_workers_makes_the_bytes_of_one_process(ray_address, recordings, undisturbed, tmp_path, workers):
     reported: list[Event] = []
     # Little memory: what is free on this machine must not limit the number of tasks.
     executor = chosen_executor("ray", per_task=f"cpus={CPUS // workers},memory=1MB")
@@ -84,9 +81,7 @@ def test_any_number_of_workers_makes_the_bytes_of_one_process(
     assert sum(isinstance(event, Converted) for event in reported) == len(recordings)
 
 
-def test_a_recording_that_cannot_be_read_is_found_by_its_task(
-    ray_address: str, recordings: list[Path], tmp_path: Path
-) -> None:
+def test_a_recording_that_cannot_be_read_is_found_by_its_task(ray_address, recordings, tmp_path):
     bad = tmp_path / "bad.mcap"
     bad.write_bytes(b"no recording")
     with pytest.raises(RoboCacheError) as error:
@@ -100,44 +95,30 @@ def test_a_recording_that_cannot_be_read_is_found_by_its_task(
 def command(recordings: list[Path], tmp_path: Path, *more: str) -> list[str]:
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(sensor_spec().to_dict()))
-    arguments = [
-        "export",
-        *map(str, recordings),
-        "--spec",
-        str(spec),
-        "--out",
-        str(tmp_path / "set"),
-        "--executor",
-        "ray",
-    ]
-    return [*ROBOCACHE, *arguments, *more]
+    options = ["--spec", str(spec), "--out", str(tmp_path / "set"), "--executor", "ray"]
+    return [*ROBOCACHE, "export", *map(str, recordings), *options, *more]
 
 
-def test_the_command_connects_to_a_cluster_and_prints_its_document_only(
-    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        command(recordings, tmp_path, "--json", "--address", ray_address),
-        capture_output=True, text=True, check=False, cwd=ROOT,
-    )  # fmt: skip
+def shell(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **options)
+
+
+def test_the_command_connects_to_a_cluster_and_prints_its_document_only(ray_address, recordings, undisturbed, tmp_path):
+    done = shell(command(recordings, tmp_path, "--json", "--address", ray_address))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["episodes"] > 0
     assert contents(tmp_path / "set") == undisturbed
 
 
-def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
-    s3: Bucket, recordings: list[Path], undisturbed: Contents, tmp_path: Path
-) -> None:
+def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(s3, recordings, undisturbed, tmp_path):
     pytest.importorskip("ray", reason="needs ray (the fleet extra)")
-    done = subprocess.run(  # with a Ray of its own, whose workers have the environment of the bucket
-        [*command(recordings, tmp_path), "--out", f"{s3.url}/set"],
-        capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, **s3.env},
-    )  # fmt: skip
+    # With a Ray of its own, whose workers have the environment of the bucket.
+    done = shell([*command(recordings, tmp_path), "--out", f"{s3.url}/set"], env={**os.environ, **s3.env})
     assert done.returncode == 0, done.stderr
     assert objects(s3, "set/") == undisturbed
 
 
-def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list[Path], tmp_path: Path) -> None:
+def test_ray_appends_the_files_of_one_process(ray_address, recordings, tmp_path):
     pytest.importorskip("deltalake", reason="needs deltalake (the fleet extra)")
     options, found = DatasetOptions(formats=("delta",), media="none"), []
     for name in ("local", "ray"):
@@ -149,7 +130,7 @@ def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list
     assert found[1] == found[0]
 
 
-def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings: list[Path], tmp_path: Path) -> None:
+def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings, tmp_path):
     work = _MakePieces({}, PieceStore(tmp_path / "elsewhere" / "pieces"), False)
     task = RecordingTask("lift", 0, Resources(), PlannedRecording(recordings[0]), ())
     with pytest.raises(RoboCacheError, match="elsewhere: is not on this machine; use a bucket, or a shared folder"):
@@ -169,7 +150,7 @@ def of_session(folder: Path) -> list[str]:
     return found
 
 
-def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: list[Path], tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings, tmp_path):
     pytest.importorskip("ray", reason="needs ray (the fleet extra)")
     out = tmp_path / "set"
     folder = Path(tempfile.mkdtemp(prefix="t"))  # short: its path is in the names of sockets
@@ -192,34 +173,26 @@ def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: lis
     assert piece_store(out).count() > 0
 
 
-def test_a_cluster_that_does_not_answer_is_one_line(recordings: list[Path], tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer_is_one_line(recordings, tmp_path):
     pytest.importorskip("ray", reason="needs ray (the fleet extra)")
-    done = subprocess.run(
-        command(recordings, tmp_path, "--address", "127.0.0.1:1"), capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    done = shell(command(recordings, tmp_path, "--address", "127.0.0.1:1"))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "address: 127.0.0.1:1: no Ray answers" in line
     assert not (tmp_path / "set").exists()
+    for address in ("127.0.0.1", "head:port"):
+        with pytest.raises(RoboCacheError, match=f"address: {address}: not an address of Ray; give HOST:6379 or auto"):
+            _check(address)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "head:port"])
-def test_what_is_not_an_address_is_refused(address: str) -> None:
-    with pytest.raises(RoboCacheError) as error:
-        _check(address)
-    assert str(error.value) == f"address: {address}: not an address of Ray; give HOST:6379 or auto"
-
-
-def test_a_target_that_is_taken_is_refused_before_ray_is_started(recordings: list[Path], tmp_path: Path) -> None:
+def test_a_target_that_is_taken_is_refused_before_ray_is_started(recordings, tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "notes.txt").write_text("mine")
     with pytest.raises(RoboCacheError, match="set: exists; choose another folder"):
         export(recordings, sensor_spec(), tmp_path / "set", executor=RayTasks("127.0.0.1:1"))
 
 
-def test_killed_workers_and_a_killed_driver_change_no_byte(
-    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
-) -> None:
+def test_killed_workers_and_a_killed_driver_change_no_byte(ray_address, recordings, undisturbed, tmp_path):
     spec, program = tmp_path / "spec.yaml", Path(__file__).with_name("killed_fleet.py")
     spec.write_text(json.dumps(sensor_spec().to_dict()))
     arguments = [str(program), str(recordings[0].parent), str(spec), str(tmp_path / "set")]
@@ -249,52 +222,44 @@ def run(executor: RayTasks, work: Callable[..., Any], given: list[Task]) -> dict
     return dict(done)
 
 
-def test_the_result_of_each_task_comes_once(ray_address: str) -> None:
+def test_a_task_whose_process_is_killed_is_run_again_and_the_result_of_each_comes_once(ray_address, tmp_path):
     def work(task: Task, _tell: object) -> str:
+        if task.name == "lift 7":
+            attempts = len(list(tmp_path.iterdir()))
+            (tmp_path / str(attempts)).touch()
+            if attempts < 2:
+                os.kill(os.getpid(), signal.SIGKILL)
         return task.name.upper()
 
     names = [f"lift {number}" for number in range(50)]
     assert run(RayTasks(), work, tasks(*names)) == {name: name.upper() for name in names}
+    assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_task_whose_process_is_killed_is_run_again(ray_address: str, tmp_path: Path) -> None:
-    def work(task: Task, _tell: object) -> int:
-        attempts = len(list(tmp_path.iterdir()))
-        (tmp_path / str(attempts)).touch()
-        if attempts < 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return attempts
+def test_an_error_is_of_its_task_only_and_is_not_repeated_and_one_of_the_target_ends_the_others(ray_address, tmp_path):
+    errors = {
+        "bad": ValueError("no such row"),
+        "refused": RoboCacheError("refused: has no topic"),
+        "full": OSError(28, "No space left on device", "/target"),
+    }
 
-    assert run(RayTasks(), work, tasks("lift")) == {"lift": 2}
-
-
-def test_an_error_is_of_its_task_only_and_is_not_repeated(ray_address: str, tmp_path: Path) -> None:
     def work(task: Task, _tell: object) -> str:
         with (tmp_path / task.name).open("x"):  # which fails if it is repeated
             pass
-        if task.name == "bad":
-            raise ValueError("no such row")
-        if task.name == "refused":
-            raise RoboCacheError("refused: has no topic")
+        if task.name in errors:
+            raise errors[task.name]
         return "done"
 
     found = run(RayTasks(), work, tasks("good", "bad", "refused", "another"))
     assert (found["good"], found["another"]) == ("done", "done")
-    assert isinstance(found["bad"], RoboCacheError)
+    assert all(isinstance(found[name], RoboCacheError) for name in ("bad", "refused"))
     assert str(found["bad"]) == "bad: ValueError: no such row; the log of its Ray task has the traceback"
-    assert isinstance(found["refused"], RoboCacheError)
     assert str(found["refused"]) == "refused: has no topic"
-
-
-def test_an_error_of_the_target_ends_the_others(ray_address: str) -> None:
-    def work(task: Task, _tell: object) -> None:
-        raise OSError(28, "No space left on device", "/target")
-
     with pytest.raises(OSError, match="No space left on device: '/target'"):
-        run(RayTasks(), work, tasks("lift"))
+        run(RayTasks(), work, tasks("full"))
 
 
-def test_a_task_runs_with_the_resources_that_are_stated(ray_address: str) -> None:
+def test_a_task_runs_with_the_resources_that_are_stated(ray_address):
     def work(_task: Task, _tell: object) -> Any:
         context = ray.get_runtime_context()
         return context.get_assigned_resources(), context.get_task_name()
@@ -343,7 +308,7 @@ class ScriptedRay:
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[RayTasks, ScriptedRay]]:
+def scripted(monkeypatch) -> Callable[..., tuple[RayTasks, ScriptedRay]]:
     def make(*script: Any, memory: int = 64 * GB) -> tuple[RayTasks, ScriptedRay]:
         module = ScriptedRay(*script, memory=memory)
         executor = RayTasks()
@@ -360,44 +325,27 @@ LOST = ray.exceptions.NodeDiedError("the node is gone")
 CRASHED = ray.exceptions.WorkerCrashedError()
 
 
-def no_work(*_: object) -> None: ...
+@pytest.mark.parametrize(
+    ("script", "machine", "found", "memory"),
+    [
+        ([OUT_OF_MEMORY, DONE, DONE], 64 * GB, "done", 2 * GB),
+        ([OUT_OF_MEMORY, DONE, DONE], 3 * GB // 2, "done", 3 * GB // 2),  # no more than the largest machine has
+        ([OUT_OF_MEMORY, DONE, OUT_OF_MEMORY], 64 * GB, "lift: 2.0 GB of memory are not enough; state more", 2 * GB),
+        ([LOST, DONE, *[LOST] * 99, DONE], 64 * GB, "done", GB),  # a lost machine costs no attempt
+        ([CRASHED, DONE, *[CRASHED] * (ray_tasks.CRASHES - 1)], 64 * GB, "lift: its process ended 32 times", GB),
+    ],
+    ids=["memory", "largest machine", "not enough", "lost", "crashed"],
+)
+def test_a_task_that_is_lost_or_out_of_memory_is_run_again(scripted, script, machine, found, memory):
+    executor, module = scripted(*script, memory=machine)  # the second attempt is of the other task
+    results = run(executor, lambda *_: None, tasks("lift", "other"))
+    assert str(results["lift"]).startswith(found)
+    assert results["other"] == "done"
+    assert len(module.requested) == len(script)
+    assert module.requested[-1]["memory"] == memory
 
 
-def test_a_task_out_of_memory_is_run_once_more_with_twice_the_memory(scripted: Callable[..., Any]) -> None:
-    executor, module = scripted(OUT_OF_MEMORY, DONE)
-    assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
-    assert [requested["memory"] for requested in module.requested] == [GB, 2 * GB]
-
-
-def test_a_task_out_of_memory_twice_fails_on_its_own(scripted: Callable[..., Any]) -> None:
-    executor, module = scripted(OUT_OF_MEMORY, DONE, OUT_OF_MEMORY)  # the second one is of the other task
-    found = run(executor, no_work, tasks("large", "small"))
-    assert str(found["large"]) == "large: 2.0 GB of memory are not enough; state more"
-    assert found["small"] == "done"
-    assert len(module.requested) == 3
-
-
-def test_no_task_asks_for_more_memory_than_the_largest_machine_has(scripted: Callable[..., Any]) -> None:
-    executor, module = scripted(OUT_OF_MEMORY, DONE, memory=3 * GB // 2)
-    run(executor, no_work, tasks("lift"))
-    assert [requested["memory"] for requested in module.requested] == [GB, 3 * GB // 2]
-
-
-def test_a_lost_machine_costs_no_attempt(scripted: Callable[..., Any]) -> None:
-    executor, module = scripted(*[LOST] * 100, DONE)
-    assert run(executor, no_work, tasks("lift")) == {"lift": "done"}
-    assert len(module.requested) == 101
-
-
-def test_a_task_that_always_ends_its_process_is_given_up(scripted: Callable[..., Any]) -> None:
-    executor, module = scripted(CRASHED, DONE, *[CRASHED] * (ray_tasks.CRASHES - 1))
-    found = run(executor, no_work, tasks("cursed", "good"))
-    assert "cursed: its process ended 32 times" in str(found["cursed"])
-    assert found["good"] == "done"
-    assert len(module.requested) == ray_tasks.CRASHES + 1
-
-
-def test_twice_as_many_tasks_are_submitted_as_can_run(scripted: Callable[..., Any]) -> None:
+def test_twice_as_many_tasks_are_submitted_as_can_run(scripted):
     executor, module = scripted(*[DONE] * 20)
-    run(executor, no_work, tasks(*map(str, range(20))))
+    assert len(run(executor, lambda *_: None, tasks(*map(str, range(20))))) == 20
     assert module.most_running == 4  # of two cores
