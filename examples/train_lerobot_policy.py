@@ -10,7 +10,6 @@ python examples/train_lerobot_policy.py lift --out act --set chunk_size=50 n_act
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,7 @@ from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.read import ACTION, IMAGES, STATE
 from robocache_ros.programs import HelpFormatter, run
-from robocache_ros.training.training_data import data_info, open_for_training, training_loader
+from robocache_ros.training.training_data import data_info, default_workers, open_for_training, training_loader
 from robocache_ros.training.training_options import TrainingOptions
 
 try:
@@ -103,7 +102,7 @@ def main(given: list[str] | None = None) -> None:
         info,
         args.batch_size,
         options=LoaderOptions(image_dtype=torch.float32),  # the policy normalizes
-        workers=max(1, (os.cpu_count() or 1) - 1),
+        workers=default_workers(),
         statistics=None,
         device=torch.device(args.device),
         seed=args.seed,

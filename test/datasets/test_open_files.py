@@ -141,11 +141,11 @@ def test_each_window_of_an_episode_with_nan_is_refused() -> None:
 
 
 def test_numbers_that_a_layout_scales_beyond_the_largest_are_refused(tmp_path: Path) -> None:
-    dataset = TimelineDataset(Hdf5Trajectories(write_values(tmp_path / "d.hdf5")))
+    dataset = TimelineDataset(Hdf5Trajectories(write_hdf5(tmp_path)))
     origin = {"from": "joints", "scale": 3e38}
-    layout = {"streams": {"joints": {"dim": 2}}, "datasets": {"d": {"joints": origin}}}
+    layout = {"streams": {"joints": {"dim": 3}}, "datasets": {"d": {"joints": origin}}}
     mixture = WeightedMixture({"d": dataset}, {"d": 1}, layout=layout)
-    refused = pytest.raises(RoboCacheError, match=r"joints: row \d, column 0 is not finite")
+    refused = pytest.raises(RoboCacheError, match=r"joints: row \d, column \d is not finite")
     with np.errstate(over="ignore"), refused:
         list(TimelineLoader(mixture, 1, options=LoaderOptions(align_on="device")))
 

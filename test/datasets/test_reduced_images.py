@@ -16,7 +16,7 @@ from robocache_ros import convert_image
 from robocache_ros.datasets import CALVINDataset, DatasetError, RTXDataset, TimelineLoader, WeightedMixture, Window
 from robocache_ros.formats import images as decoding
 from robocache_ros.formats.images import Reduction, decode_image, reduction
-from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
+from test.datasets.small import episode, write_calvin, write_tfds
 
 SIZE = (48, 80)
 
@@ -53,7 +53,7 @@ def dataset_of(folder: Path, files: list[bytes], size: tuple[int, int], resize: 
     given = episode(len(files))
     given["observation/image"] = files
     if not folder.exists():
-        write_tfds(folder, STEPS, [given])
+        write_tfds(folder, [given])
     return RTXDataset(folder, target_hz=5, image_size=size, image_resize=resize, **options)
 
 

@@ -162,3 +162,12 @@ def test_quarters_of_images_are_those_of_adaptive_pooling(rows: int, columns: in
     expected = torch.nn.functional.adaptive_avg_pool2d(images, 2).permute(0, 2, 3, 1).flatten(1)
 
     torch.testing.assert_close(_quarters(images), expected)  # sums in another order
+
+
+def test_positions_in_images_are_where_a_channel_is_largest() -> None:
+    images = torch.zeros(1, 2, 5, 9)
+    images[0, 0, 0, 8] = images[0, 1, 3, 4] = 100.0
+
+    rows_and_columns = _positions(images)
+
+    torch.testing.assert_close(rows_and_columns, torch.tensor([[-1.0, 0.5, 1.0, 0.0]]))

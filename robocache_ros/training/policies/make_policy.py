@@ -65,9 +65,9 @@ class Policy(nn.Module):
 
 
 class _ImageEncoder(nn.Module):
-    """(N, 3, H, W) images to (N, width): a few convolutions with stride 2, then what is seen in each quarter, and where.
+    """(N, 3, H, W) images to (N, width): convolutions with stride 2, then what is in each quarter, and where it is.
 
-    Where is a spatial softmax, of Finn et al. (2016), "Deep Spatial Autoencoders for Visuomotor Learning".
+    The positions are a spatial softmax: Finn et al. (2016), "Deep Spatial Autoencoders for Visuomotor Learning".
     """
 
     def __init__(self, width: int) -> None:
