@@ -21,7 +21,6 @@ import torch
 
 import robocache_ros
 from robocache_ros.bags.reader import Bag, check_recordings
-from robocache_ros.engine.backends.factory import resolve_device
 from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
 from robocache_ros.exporter.boundaries import check_motion
 from robocache_ros.exporter.convert import masks_all
@@ -53,6 +52,7 @@ from robocache_ros.formats.statistics import Stats
 from robocache_ros.formats.video import DEPTH_VIDEO
 from robocache_ros.formats.write import FileTask, WrittenByTasks
 from robocache_ros.ops.image.nvjpeg import require_jpeg
+from robocache_ros.ops.installation import resolve_device
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError, file_errors

@@ -49,6 +49,14 @@ def set_device(device: str | torch.device = "auto") -> torch.device:
     Raises:
         RoboCacheError: the device does not exist, or the CUDA backend is not available; the message says why.
     """
+    chosen = resolve_device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return chosen
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Return the device that `set_device` sets."""
     name, missing = str(device), missing_for_cuda()
     if name == "auto":
         if missing:
@@ -63,9 +71,7 @@ def set_device(device: str | torch.device = "auto") -> torch.device:
         raise RoboCacheError(f"device: {name!r} is not available: {missing}; use cpu or auto")
     if int(index or 0) >= torch.cuda.device_count():
         raise RoboCacheError(f"device: {name!r} does not exist; this machine has {torch.cuda.device_count()} GPUs")
-    if index:
-        torch.cuda.set_device(int(index))
-    return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", int(index) if index else torch.cuda.current_device())
 
 
 def print_installation_info() -> None:

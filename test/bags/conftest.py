@@ -11,7 +11,7 @@ import yaml
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.first_spec import first_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
 
@@ -45,7 +45,7 @@ def read(path, data=None):
 
 def suggested(path):
     """The first spec of a recording."""
-    return load_spec(yaml.safe_load(suggest_spec(describe(path))))
+    return load_spec(yaml.safe_load(first_spec(describe(path)).text))
 
 
 class Fused(NamedTuple):

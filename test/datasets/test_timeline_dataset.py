@@ -55,6 +55,15 @@ def test_states_are_linear_and_actions_held() -> None:
     assert sample["age_ms"].tolist() == [[0, 0], [50, 50], [0, 0], [50, 50], [0, 0]]
 
 
+def test_the_age_of_samples_that_an_export_aligned_adds_to_their_own() -> None:
+    stamps = np.arange(3, dtype=np.int64) * 100_000_000
+    aligned = {"valid": np.array([1, 2, 1], np.uint8), "age_ns": np.array([3, 40, 0], np.int64) * 1_000_000}
+    stream = Stream("proprio", stamps, np.zeros((3, 1), np.float32), False, align="hold", **aligned)
+    sample = TimelineDataset(InMemory([stream]), target_hz=20)[0]
+    assert sample["age_ms"].flatten().tolist() == [3, 53, 40, 90, 0]
+    assert sample["valid"].flatten().tolist() == [1, 1, 2, 2, 1]
+
+
 def test_alignments_are_chosen_by_role_or_name() -> None:
     sample = TimelineDataset(source(3), target_hz=20, align={"actions": "next", "proprio": "nearest"})[0]
     assert sample["proprio"][:, 0].tolist() == [0, 0, 1, 1, 2]

@@ -19,7 +19,7 @@ import pytest
 
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.first_spec import first_spec
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.delta import log
 from robocache_ros.formats.delta.log import TransactionLog, append_dataset
@@ -118,7 +118,7 @@ def test_every_value_of_a_real_recording_is_that_of_the_lerobot_export(name, tmp
     folder = os.environ.get("ROBOCACHE_RECORDINGS")
     if not folder:
         pytest.skip("ROBOCACHE_RECORDINGS is not set")
-    (tmp_path / "spec.yaml").write_text(suggest_spec(describe(Path(folder) / name)), encoding="utf-8")
+    (tmp_path / "spec.yaml").write_text(first_spec(describe(Path(folder) / name)).text, encoding="utf-8")
     spec = load_spec(tmp_path / "spec.yaml")
     options = DatasetOptions(formats=("delta", "lerobot"), media="none", min_valid=0.0)
     export([Path(folder) / name], spec, tmp_path / "out", options)

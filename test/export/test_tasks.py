@@ -145,6 +145,12 @@ def test_each_recording_is_in_one_shard_and_no_shard_is_larger_by_more_than_one_
     assert max(loads) - min(loads) <= max([1, *sizes])
 
 
+def test_the_largest_recording_goes_first(monkeypatch):
+    recordings = planned(["1.mcap", "2.mcap", "3.mcap"])
+    monkeypatch.setattr(shard_module, "size_of", lambda path: {"1": 1, "2": 1, "3": 2}[path.stem])
+    assert [Shard(index, 2).of(recordings) for index in range(2)] == [recordings[2:], recordings[:2]]
+
+
 def test_recordings_of_one_size_are_dealt_in_turn_and_the_parts_of_one_are_in_one_shard():
     recordings = planned([f"{number}.mcap" for number in range(7)])  # without files, so of no size
     assert Shard(1, 3).of(recordings) == (recordings[1], recordings[4])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.first_spec import first_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export_together, outputs_of
@@ -87,7 +87,7 @@ def test_a_recording_of_small_or_odd_images_becomes_a_dataset_that_says_how(tmp_
     stamps = [START_NS + 50_000_000 * k for k in range(20)]
     messages = [("/camera/image_raw", at, raw_image(at, *size, "rgb8", 3 * width, pixels)) for at in stamps]
     bag = write_bag(tmp_path / "bag", {"/camera/image_raw": "sensor_msgs/msg/Image"}, messages)
-    spec = load_spec(yaml.safe_load(suggest_spec(describe(bag))))
+    spec = load_spec(yaml.safe_load(first_spec(describe(bag)).text))
 
     out = export([bag], spec, tmp_path / "out", DatasetOptions(task="look")).out
 
@@ -325,7 +325,7 @@ def test_a_dry_run_shows_the_frames_without_an_estimate(recorded, video_spec, tm
 
 
 def test_the_first_spec_has_the_video_and_can_be_exported(recorded, tmp_path):
-    found = load_spec(yaml.safe_load(suggest_spec(describe(recorded))))
+    found = load_spec(yaml.safe_load(first_spec(describe(recorded)).text))
     assert [stream.type for stream in found.media] == [VIDEO_TYPES[0]]
     made = export([recorded], replace(found, actions="none"), tmp_path / "set")
     assert made.frames > COUNT - FIRST_KEY

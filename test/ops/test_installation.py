@@ -27,7 +27,7 @@ def test_a_gpu_that_is_not_there_is_an_error_and_not_the_cpu():
         set_device("cuda")
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cuda:-1", "mps"])
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cuda:-1", "mps", ""])
 def test_a_device_by_another_name_is_refused(name):
     with pytest.raises(RoboCacheError, match="is not one of auto, cpu, cuda, cuda:<index>"):
         set_device(name)

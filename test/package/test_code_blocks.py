@@ -1,7 +1,7 @@
 """Every code block of the pages fits the code: commands and options exist, Python calls bind, specs load.
 
 Blocks that need no robot, GPU or server also run: those of RUN here, those of the tutorials in
-test/cli/test_tutorials.py, and the SQL in test/export/delta/test_sql_page.py.
+test/cli/test_tutorials.py, and the SQL in test/export/test_delta.py.
 """
 
 from __future__ import annotations

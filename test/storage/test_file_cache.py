@@ -75,6 +75,14 @@ def test_the_files_used_least_recently_are_removed(tmp_path):
     assert stored(cache) == {1, 3, 4}
 
 
+def test_files_are_removed_until_a_larger_one_fits(tmp_path):
+    cache = FileCache(tmp_path, 4 * SIZE)
+    for number in (1, 2, 3, 4):
+        use(cache, number)
+    with cache.open(key(5), "a.npz", 3 * SIZE, lambda path: path.write_bytes(bytes(3 * SIZE))):
+        assert stored(cache) == {4, 5}
+
+
 def test_a_file_is_kept_while_it_is_open_and_then_removed_like_others(tmp_path):
     cache = FileCache(tmp_path, 2 * SIZE)
     opened = cache.open(key(1), "a.npz", SIZE, writes(1))

@@ -80,11 +80,6 @@ class FirstSpec(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def suggest_spec(info: BagInfo) -> str:
-    """Return the YAML text of a valid spec for the recording; RoboCacheError if no topic can be fused."""
-    return first_spec(info).text
-
-
 def first_spec(info: BagInfo, topics: Sequence[str] = (), only: Sequence[str] = ()) -> FirstSpec:
     """Return a valid spec for the recording.
 

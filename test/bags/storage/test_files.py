@@ -9,7 +9,7 @@ import yaml
 
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag, check_recordings
-from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.first_spec import first_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
@@ -166,11 +166,11 @@ def test_a_folder_of_recordings_is_refused_with_one_of_them(tmp_path):
 def test_known_types_are_read_whatever_their_definitions_are_and_idl_is_read(tmp_path, definitions):
     file, layout = tmp_path / "x.mcap", McapLayout(definitions=definitions)
     file.write_bytes(write_mcap(NO_DEFINITIONS, recordings.messages(), layout))
-    assert "topic: /arm/pose" in suggest_spec(describe(file))
+    assert "topic: /arm/pose" in first_spec(describe(file)).text
     if definitions == "ros2idl":
         idl = "module my_msgs { module msg { struct Thing { double speed; float angle[2]; }; }; };"
         given = [("/thing", START_NS + 20 * k * MS, b"\0\1\0\0" + bytes(16)) for k in range(20)]
         file.write_bytes(write_mcap({"/thing": ("my_msgs/msg/Thing", idl)}, given, layout))
-        text = suggest_spec(describe(file))
+        text = first_spec(describe(file)).text
         assert "field: speed" in text
         assert "field: angle" in text

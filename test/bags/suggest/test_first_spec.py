@@ -14,7 +14,7 @@ from robocache_ros.bags.source import Topic
 from robocache_ros.bags.storage.merge import merged_topics
 from robocache_ros.bags.storage.metadata import read_metadata, storage_files
 from robocache_ros.bags.suggest.fields import numeric_fields
-from robocache_ros.bags.suggest.first_spec import _nominal_hz, suggest_spec
+from robocache_ros.bags.suggest.first_spec import _nominal_hz, first_spec
 from robocache_ros.bags.suggest.spec_text import SuggestedStream, with_common_size
 from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
@@ -45,7 +45,7 @@ def panda(panda_lift):
 
 
 def test_poses_commands_and_rates_of_the_panda(panda):
-    spec = load_spec(yaml.safe_load(suggest_spec(panda)))
+    spec = load_spec(yaml.safe_load(first_spec(panda).text))
     assert [(s.name, s.field, s.align) for s in spec.streams if s.topic == "/panda/ee_pose"] == [
         ("ee_position", "pose.position", "linear"),
         ("ee_orientation", "pose.orientation", "slerp"),
@@ -69,7 +69,7 @@ def test_the_suggested_spec_fits_its_recording_and_its_delay_covers_the_longest_
 
 def test_the_grid_holds_the_cloud(panda):
     # The slow cloud is in comments.
-    text = suggest_spec(panda).replace("  # front_voxels:", "  front_voxels:").replace("  #   ", "    ")
+    text = first_spec(panda).text.replace("  # front_voxels:", "  front_voxels:").replace("  #   ", "    ")
     voxels = load_spec(yaml.safe_load(text)).stream("front_voxels").voxels
     assert voxels
     # 98 % of the points are in x -1.2 … 1.2, y -0.6 … 0.2, z 0.5 … 2.5, in the camera's frame.
@@ -82,7 +82,7 @@ def test_the_grid_holds_the_cloud(panda):
 def test_names_of_like_topics_are_made_different_and_a_missing_command_is_stated(tmp_path):
     types = dict.fromkeys(("/left/tool/pose", "/right/tool/pose", "/left/tool_pose"), POSE)
     info = describe(bag_of(tmp_path / "bag", types, *(every(20, 50, topic, pose) for topic in types)))
-    text = suggest_spec(info)
+    text = first_spec(info).text
     names = list(yaml.safe_load(text)["streams"])
     assert len(set(names)) == len(names) == 3
     assert "No topic looks like a command" in text
@@ -92,11 +92,11 @@ def test_what_cannot_be_fused_is_listed_with_its_reason(tmp_path):
     types = {"/arm/pose": POSE, "/log": "std_msgs/msg/String", "/once": ARRAY}
     log = every(100, 10, "/log", lambda *_: b"\0\1\0\0\x02\0\0\0a\0")
     once = [("/once", START_NS, numbers(1.0))]
-    text = suggest_spec(describe(bag_of(tmp_path / "bag", types, every(20, 50, "/arm/pose", pose), log, once)))
+    text = first_spec(describe(bag_of(tmp_path / "bag", types, every(20, 50, "/arm/pose", pose), log, once))).text
     assert "#   /log (std_msgs/msg/String): text, not numbers" in text
     assert "#   /once (std_msgs/msg/Float64MultiArray): 1 message only" in text
     with pytest.raises(RoboCacheError, match=r"has no topic that can be fused \(1 topic: String\); record"):
-        suggest_spec(describe(bag_of(tmp_path / "log", {"/log": types["/log"]}, log)))
+        first_spec(describe(bag_of(tmp_path / "log", {"/log": types["/log"]}, log)))
 
 
 def test_damaged_messages_do_not_stop_the_description(tmp_path):
@@ -136,7 +136,7 @@ def test_cameras_get_the_size_of_the_smallest_and_its_aspect_ratio(first, expect
 
 
 def test_a_cloud_that_is_slower_than_the_rest_is_commented_out_with_the_reason(panda):
-    text, topic = suggest_spec(panda), "/camera/front/points"
+    text, topic = first_spec(panda).text, "/camera/front/points"
     assert "  # left out, because it is slow: it needs delay_ms 80, and the other streams 60\n" in text
     assert f"  # front_voxels:\n  #   topic: {topic}\n" in text
     assert "\ndelay_ms: 60\n" in text
@@ -144,7 +144,7 @@ def test_a_cloud_that_is_slower_than_the_rest_is_commented_out_with_the_reason(p
     cloud = panda.topics[topic]
     fast = replace(cloud, stats=replace(cloud.stats, delays_ms=cloud.stats.delays_ms / 2))
     for topics in ({**panda.topics, topic: fast}, {topic: cloud}):  # without other streams it is not slow
-        assert "\n  front_voxels:\n" in suggest_spec(replace(panda, topics=topics))
+        assert "\n  front_voxels:\n" in first_spec(replace(panda, topics=topics)).text
 
 
 S = 1000 * MS
@@ -190,7 +190,7 @@ def test_stamps_of_different_clocks_are_distinguished_in_the_notes(tmp_path):
     spec, ticks = exported(path)
     assert [stream.stamp for stream in spec.streams] == ["header", "header", "device", "device", "device"]
     assert ticks > 90
-    assert "`stamp: device` translates" in suggest_spec(info)
+    assert "`stamp: device` translates" in first_spec(info).text
 
 
 def test_stamps_that_are_not_set_give_a_spec_by_arrival(tmp_path):
@@ -259,7 +259,7 @@ def test_numeric_fields_of_a_custom_type_are_proposed():
 def test_one_message_a_topic_is_refused_in_a_complete_sentence(tmp_path):
     types = {f"/p{n}": POSE for n in range(4)}
     with pytest.raises(RoboCacheError) as caught:
-        suggest_spec(describe(bag_of(tmp_path / "bag", types, *(every(1, 1, topic, pose) for topic in types))))
+        first_spec(describe(bag_of(tmp_path / "bag", types, *(every(1, 1, topic, pose) for topic in types))))
     assert str(caught.value).endswith(
         ": no topic has enough messages to be a stream (4 topics, 1 message each); record for longer"
     )
@@ -270,16 +270,16 @@ def test_the_spec_suggested_for_a_bag_of_ros_1_is_that_of_the_same_recording_of_
     file = tmp_path / "ros1" / "ros2.bag"
     file.parent.mkdir()
     write_ros1_bag(file, {"/pose": POSE}, messages)
-    expected = suggest_spec(describe(bag_of(tmp_path / "ros2", {"/pose": POSE}, messages)))
+    expected = first_spec(describe(bag_of(tmp_path / "ros2", {"/pose": POSE}, messages))).text
     for path in (file, file.parent):
-        assert suggest_spec(describe(path)).splitlines()[1:] == expected.splitlines()[1:]  # the first has the name
+        assert first_spec(describe(path)).text.splitlines()[1:] == expected.splitlines()[1:]  # the first has the name
 
 
 def test_a_topic_of_a_few_moments_is_an_event(tmp_path):
     burst = [(topic, time + 1, data) for topic, time, data in every(20, 10, "/burst", lambda _, k: numbers(k))]
-    text = suggest_spec(
+    text = first_spec(
         describe(bag_of(tmp_path / "bag", {"/pose": POSE, "/burst": ARRAY}, every(20, 500, "/pose", pose), burst))
-    )
+    ).text
     assert "/burst (std_msgs/msg/Float64MultiArray): 10 messages only, in 0.2 s of the recording: an event" in text
 
 
@@ -295,7 +295,7 @@ def test_a_tiny_image_keeps_its_size(tmp_path):
     data = b"\0\1\0\0" + struct.pack("<iII4xIII", 1, 0, 1, 2, 2, 6) + b"mono8\0" + b"\0" * 2
     data += struct.pack("<II4B", 2, 4, 1, 2, 3, 4)
     messages = every(20, 5, "/image", lambda *_: data)
-    text = suggest_spec(describe(bag_of(tmp_path / "bag", {"/image": "sensor_msgs/msg/Image"}, messages)))
+    text = first_spec(describe(bag_of(tmp_path / "bag", {"/image": "sensor_msgs/msg/Image"}, messages))).text
 
     assert "size: [2, 2]" in text
 

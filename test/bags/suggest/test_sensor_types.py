@@ -9,7 +9,7 @@ pytest.importorskip("rosbags", reason="needs the `bags` extra")
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from robocache_ros.bags.describe import describe
-from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.first_spec import first_spec
 from robocache_ros.decode.definitions import COMMON
 from robocache_ros.spec import load_spec
 from test.bags.conftest import fused
@@ -58,7 +58,7 @@ def proposed(path, kind, values, definition=""):
     given = [("/topic", time, message(kind, time, **values(k))) for k, time in enumerate(times)]
     file = path / "x.mcap"
     file.write_bytes(write_mcap({"/topic": (kind, definition)}, given))
-    text = suggest_spec(describe(file))
+    text = first_spec(describe(file)).text
     spec = load_spec(yaml.safe_load(text))
     return spec, fused(file, spec).values, text
 
