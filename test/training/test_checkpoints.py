@@ -42,7 +42,7 @@ def test_a_checkpoint_continues_the_training(tmp_path: Path, info: DataInfo) -> 
     assert read_checkpoint(path).arguments == {"steps": 9, "policy": "tiny"}
     policy = TrainedPolicy.load(path)  # with the average of the weights
     assert policy.info == info
-    assert all(map(torch.equal, policy.policy.parameters(), average))
+    assert all(torch.equal(a, b) for a, b in zip(policy.policy.parameters(), average, strict=True))
 
 
 def test_a_run_that_is_resumed_has_the_options_that_it_is_given(tmp_path: Path, info: DataInfo) -> None:
