@@ -31,7 +31,7 @@ def stamp_ns(message: Any) -> int:
 
 
 class FakeWorker:
-    """A policy whose answers come when a test says so: row i of a chunk of tick k is `f(k + i)`, in each column."""
+    """A policy that answers when the test tells it to: row i of a chunk of tick k is `f(k + i)`, in each column."""
 
     def __init__(self, rows: int = 40, f: Callable[[int], float] = float) -> None:
         self.requests: list[int] = []

@@ -126,7 +126,7 @@ def test_live_rows_equal_the_deployed_export(rig, name, tmp_path):
 
     assert len(live) == len(reference) == (2 if "reset" in name else 1)
     for ours, theirs in zip(live, reference, strict=True):
-        assert len(ours) > 30  # a reader that stalls misses some
+        assert len(ours) > 0.85 * len(theirs)
         assert set(ours) <= set(theirs)
         differ = [
             tick for tick in ours if not torch.equal(ours[tick].view(torch.int32), theirs[tick].view(torch.int32))
