@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.processes import end_on_sigterm
 from benchmarks.report import machine
@@ -49,6 +50,7 @@ FIRST_START = 0  # seeds of the starts; those of demonstrations begin at FIRST_D
 FIRST_DEMONSTRATION = 1000
 DISTURBANCES_RAD = (0.015, 0.03, 0.045)  # of one process and the next; at the largest, the expert misses some blocks
 LATENCIES_MS = (0, 150, 300)
+PREFIXES = (1, 8, 15)  # rows that a policy continues
 LONGEST_TICKS = 600
 PART = 5  # episodes that a process runs at a time
 GRIPPER = "gripper"  # the component of the action that is not blended
@@ -80,6 +82,7 @@ def ways() -> list[Way]:
         Way("replan every 10", replace(default, blend="none")),
         Way("replan every 5", often),
         Way("replan every 5, ensemble", replace(often, blend="ensemble")),
+        *(Way(f"prefix {rows}", replace(default, prefix=rows)) for rows in PREFIXES),
         Way("naive: first row on arrival, replan every 5", often, naive=True),
         Way("naive: first row on arrival, replan every 10", replace(default, blend="none"), naive=True),
         Way("frozen observation, default", default, frozen=True),
@@ -133,6 +136,7 @@ def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: 
     arriving: deque[tuple[int, Chunk]] = deque()
     first: FusedFrame | None = None
     planned = None
+    sent: dict[int, NDArray[np.float32]] = {}
     last, seam = None, 0.0
     for _ in range(LONGEST_TICKS):
         now = last_at_or_before(simulation.now_ns, robot.engine.spec.rate_hz)
@@ -142,7 +146,8 @@ def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: 
             first = first or frame
             if planned is None or tick - planned >= run.replan_every:
                 planned = tick
-                actions = policy.plan(first if way.frozen else frame, tick).actions
+                prefix = plan.prefix(tick, run.prefix, sent) if policy.takes_prefix else None
+                actions = policy.plan(first if way.frozen else frame, tick, prefix).actions
                 arriving.append((now + latency, Chunk(tick, actions)))
         while arriving and arriving[0][0] <= now:
             _, chunk = arriving.popleft()
@@ -151,7 +156,7 @@ def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: 
         if command is not None:
             if command.is_seam and last is not None:
                 seam = max(seam, float(np.abs(command.row[:5] - last[:5]).max()))
-            last = command.row
+            sent[now] = last = command.row
             simulation.command(command.row.astype(np.float64))
         simulation.step()
         while not simulation.at_tick:

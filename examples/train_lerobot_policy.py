@@ -32,6 +32,8 @@ try:
     from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata
     from lerobot.datasets.utils import dataset_to_policy_features
     from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
+    from lerobot.policies.pretrained import PreTrainedPolicy
+    from torchvision.ops.misc import FrozenBatchNorm2d
 except ImportError as error:
     sys.exit(f"train_lerobot_policy: {error}; install it with: pip install lerobot==0.4.4")
 
@@ -68,6 +70,25 @@ def rows(loader: TimelineLoader, images: Mapping[str, list[str]]) -> Iterator[di
             yield found | {"task": [""] * len(found[ACTION])}
 
 
+@torch.no_grad()
+def normalize_frozen_layers(policy: PreTrainedPolicy, batch: dict[str, Any]) -> None:
+    """Give the batch norms that training does not change, and no download has set, the statistics of a batch.
+
+    ACT freezes those of its ResNet. From random weights they would normalise nothing.
+    """
+
+    def measure(layer: FrozenBatchNorm2d, given: tuple[Tensor]) -> None:
+        layer.running_mean.copy_(given[0].float().mean((0, 2, 3)))
+        layer.running_var.copy_(given[0].float().var((0, 2, 3)))
+
+    layers = [each for each in policy.modules() if isinstance(each, FrozenBatchNorm2d)]
+    new = [each for each in layers if not each.running_mean.any() and (each.running_var == 1).all()]
+    hooks = [layer.register_forward_pre_hook(measure) for layer in new]
+    policy.forward(batch)
+    for hook in hooks:
+        hook.remove()
+
+
 def main(given: list[str] | None = None) -> None:
     """Train as the command line says."""
     args = arguments().parse_args(given)
@@ -89,8 +110,6 @@ def main(given: list[str] | None = None) -> None:
         raise RoboCacheError(f"policy: {args.policy} does not observe one tick and plan a chunk; choose act")
     torch.manual_seed(args.seed)
     policy = get_policy_class(args.policy)(config).to(args.device).train()
-    if args.compile:
-        policy.model.compile()
     before, after = make_pre_post_processors(config, dataset_stats=meta.stats)
     offset, horizon = config.action_delta_indices[0], len(config.action_delta_indices)
     dataset = open_for_training(
@@ -110,8 +129,12 @@ def main(given: list[str] | None = None) -> None:
     print(f"{dataset!r}, {sum(each.numel() for each in policy.parameters()) / 1e6:.1f} million parameters")
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1.0, weight_decay=training.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, training.rate_at)
+    batches = rows(loader, info.images)
+    normalize_frozen_layers(policy, before(next(batches)))
+    if args.compile:
+        policy.model.compile()
     began = time.monotonic()
-    for step, batch in zip(range(1, args.steps + 1), rows(loader, info.images), strict=False):
+    for step, batch in zip(range(1, args.steps + 1), batches, strict=False):
         with torch.autocast(args.device.partition(":")[0], torch.bfloat16):
             loss, _ = policy.forward(before(batch))
         optimizer.zero_grad(set_to_none=True)

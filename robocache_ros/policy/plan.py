@@ -7,7 +7,7 @@ the rule of UMI (https://arxiv.org/abs/2402.10329), with integer ticks in place 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -178,6 +178,25 @@ class ActionPlan:
                 break
             found.append(self._command(tick, self._rows[tick]))
         return found
+
+    def prefix(self, tick: int, frozen: int, sent: Mapping[int, Float32]) -> Prefix | None:
+        """Return what a chunk of an observation continues.
+
+        Args:
+            tick: of the observation.
+            frozen: the option `prefix`; 0: a chunk continues nothing.
+            sent: the last rows that were sent, by tick.
+
+        Returns:
+            None, too, if nothing was sent or is planned at the first tick of the chunk.
+        """
+        if not frozen:
+            return None
+        rows = {**sent, **{command.tick: command.row for command in self.ahead(MAX_HORIZON)}}
+        found: list[Float32] = []
+        while (row := rows.get(tick + self.options.offset + len(found))) is not None:
+            found.append(row)
+        return Prefix(np.stack(found), min(frozen, len(found))) if found else None
 
     def clear(self) -> None:
         """Drop all rows, as after a jump of the clock."""

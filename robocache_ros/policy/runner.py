@@ -188,7 +188,7 @@ class Runner:
             if self.state is State.STOP:
                 return
             self._planned = self._requested = tick
-            prefix = self._prefix(tick)
+            prefix = self._plan.prefix(tick, self._options.prefix, dict(self._executed))
         if self._log:
             arrays = frame.arrays() | ({"prefix": prefix.rows} if prefix else {})
             self._log.event("plan", {"tick": tick, "frozen": prefix.frozen if prefix else 0}, arrays)
@@ -362,16 +362,6 @@ class Runner:
             self._sent = row
             self._executed.append((tick, row))
         return Step(tick, row, origin, command, self.state, seam, ahead, zero)
-
-    def _prefix(self, tick: int) -> Prefix | None:
-        """Return what a chunk of an observation continues; None if nothing is sent or planned at its first tick."""
-        if not self._options.prefix:
-            return None
-        rows = dict(self._executed) | {command.tick: command.row for command in self._plan.ahead(MAX_HORIZON)}
-        found: list[Float32] = []
-        while (row := rows.get(tick + self._plan.options.offset + len(found))) is not None:
-            found.append(row)
-        return Prefix(np.stack(found), min(self._options.prefix, len(found))) if found else None
 
     def _stopped(self) -> tuple[Float32 | None, bool]:
         """Return what is sent after a stop: the row, and whether velocities are zero."""

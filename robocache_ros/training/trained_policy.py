@@ -12,7 +12,7 @@ from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ops import normalize_image
 from robocache_ros.training.checkpoints import check_fit, read_checkpoint
-from robocache_ros.training.policies.make_policy import Policy, make_policy
+from robocache_ros.training.policies.make_policy import Continued, Policy, make_policy
 from robocache_ros.training.training_data import DataInfo
 
 
@@ -116,6 +116,7 @@ class TrainedPolicy:
         valid: Tensor | None = None,
         images: Mapping[str, Tensor] | None = None,
         noise: Tensor | None = None,
+        prefix: Continued | None = None,
     ) -> Tensor:
         """Return (B, horizon, A) float32 actions.
 
@@ -126,6 +127,7 @@ class TrainedPolicy:
                 in training.
             images: (B, T, H, W, 3) uint8, or (B, T, C, H, W, 3), by the keys of `info.cameras`; the last T is used.
             noise: see `Policy.predict`.
+            prefix: see `Policy.predict`; its actions are in the units of the robot, as those returned.
 
         Errors:
             RoboCacheError: a frame lacks a stream, a value is not of its shape, a valid one is infinite or not a
@@ -152,7 +154,9 @@ class TrainedPolicy:
             channels_first = images[key].to(mean.device).movedim(-1, -3).contiguous()
             observed[key] = normalize_image(channels_first, "imagenet", torch.float32)
         mean, std = self._actions
-        actions: Tensor = self.policy.predict(observed, noise).float() * std + mean
+        if prefix is not None:
+            prefix = prefix._replace(actions=(prefix.actions.to(mean.device) - mean) / std)
+        actions: Tensor = self.policy.predict(observed, noise, prefix).float() * std + mean
         finite = torch.stack([scaled.isfinite().all(), actions.isfinite().all()]).tolist()  # waits for the device once
         for name, is_finite in zip(("proprio", "actions"), finite, strict=True):
             if not is_finite:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk, Prefix
-from robocache_ros.training.policies.make_policy import tick_noise
+from robocache_ros.training.policies.make_policy import Continued, tick_noise
 from robocache_ros.training.trained_policy import TrainedPolicy
 
 
 class CheckpointPolicy:
     """Plans the whole horizon of a `TrainedPolicy`."""
 
-    takes_prefix = False
-
     def __init__(self, policy: TrainedPolicy) -> None:
         self._policy = policy
+
+    @property
+    def takes_prefix(self) -> bool:
+        """Whether it samples its actions, and so can continue others."""
+        return self._policy.policy.config.kind == "diffusion"
 
     @classmethod
     def load(cls, path: str, device: str = "cpu") -> CheckpointPolicy:
@@ -34,7 +39,8 @@ class CheckpointPolicy:
                 f"rate_hz: {rate_hz}, but the training had {self._policy.info.rate_hz}; use the spec of the training"
             )
         noise = tick_noise(self._policy.policy.config, tick)  # so that a policy which samples gives the same plan again
-        return Chunk(tick, self._policy.act(frame, noise=noise)[0].cpu().numpy())
+        known = Continued(torch.from_numpy(prefix.rows), prefix.frozen) if prefix else None
+        return Chunk(tick, self._policy.act(frame, noise=noise, prefix=known)[0].cpu().numpy())
 
     def close(self) -> None:
         """Do nothing: the process ends."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,18 @@ from torch import Tensor, nn
 from robocache_ros.training.policies.policy_config import PolicyConfig
 
 KEYPOINTS = 64  # channels whose position in an image is found
+
+
+class Continued(NamedTuple):
+    """The actions that a chunk continues.
+
+    Attributes:
+        actions: (P, A) of the chunk's first P ticks, as they are planned so far.
+        frozen: the first of them that are executed whatever is predicted.
+    """
+
+    actions: Tensor
+    frozen: int
 
 
 class Policy(nn.Module):
@@ -38,12 +51,15 @@ class Policy(nn.Module):
         """Return the loss of a batch with the keys `config.keys`, a scalar."""
         raise NotImplementedError
 
-    def predict(self, observation: Mapping[str, Tensor], noise: Tensor | None = None) -> Tensor:
+    def predict(
+        self, observation: Mapping[str, Tensor], noise: Tensor | None = None, prefix: Continued | None = None
+    ) -> Tensor:
         """Return (B, horizon, A) actions.
 
         Args:
             observation: proprio (B, n_obs, P), and the images of `config.cameras`.
             noise: (B, horizon, A) of a standard normal distribution, from which actions are sampled; None: torch's own.
+            prefix: what the actions continue, where they are sampled; None: nothing.
         """
         raise NotImplementedError
 
@@ -122,8 +138,10 @@ class ActionTransformer(Policy):
         return masked_mean(error, batch["action_is_pad"])
 
     @torch.no_grad()
-    def predict(self, observation: Mapping[str, Tensor], noise: Tensor | None = None) -> Tensor:
-        """See `Policy`; the noise is not used."""
+    def predict(
+        self, observation: Mapping[str, Tensor], noise: Tensor | None = None, prefix: Continued | None = None
+    ) -> Tensor:
+        """See `Policy`; the noise and the prefix are not used."""
         return self._actions(observation)
 
     def _actions(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -161,18 +179,28 @@ class ActionDiffusion(Policy):
         return masked_mean(error, batch["action_is_pad"])
 
     @torch.no_grad()
-    def predict(self, observation: Mapping[str, Tensor], noise: Tensor | None = None) -> Tensor:
-        """See `Policy`."""
+    def predict(
+        self, observation: Mapping[str, Tensor], noise: Tensor | None = None, prefix: Continued | None = None
+    ) -> Tensor:
+        """See `Policy`. In each step the actions of a prefix replace the predicted ones, so that the rest follows.
+
+        Their weights are those of real-time chunking: https://arxiv.org/abs/2506.07339, equation 5.
+        """
         proprio = observation["proprio"]
         observed = self.observed(observation)
         shape = (len(proprio), self.config.horizon, self.config.actions)
         actions = torch.randn(shape, device=proprio.device) if noise is None else noise.to(proprio.device)
+        if prefix is not None:
+            known = prefix.actions[: self.config.horizon].to(proprio.device)
+            weights = prefix_weights(len(known), prefix.frozen).to(proprio.device)[:, None]
         stride = self.config.noise_steps // self.config.sample_steps
         steps = [number * stride for number in reversed(range(self.config.sample_steps))]
         for step, following in zip(steps, [*steps[1:], -1], strict=True):
             kept = self.kept[step]
             clean = self._clean(observed, actions, torch.full((len(proprio),), step, device=proprio.device))
             clean = clean.clamp(-LARGEST, LARGEST)
+            if prefix is not None:
+                clean[:, : len(known)] = clean[:, : len(known)].lerp(known, weights)
             left = (actions - kept.sqrt() * clean) / (1 - kept).sqrt()
             after = self.kept[following] if following >= 0 else torch.ones_like(kept)
             actions = after.sqrt() * clean + (1 - after).sqrt() * left
@@ -182,6 +210,12 @@ class ActionDiffusion(Policy):
         """The actions in (B, horizon, A) noisy ones at (B,) steps, of that shape."""
         time = self.of_step(_sinusoids(step, self.config.width)).unsqueeze(1)
         return self.read_out([*observed, time, self.of_action(actions)]).float()
+
+
+def prefix_weights(rows: int, frozen: int) -> Tensor:
+    """Return the (rows,) weights of a prefix: 1 for the frozen ones, then falling to 0."""
+    left = ((rows - torch.arange(rows)) / (rows - frozen + 1)).clamp(max=1)
+    return left * left.expm1() / math.expm1(1)
 
 
 def tick_noise(config: PolicyConfig, tick: int) -> Tensor:
