@@ -44,6 +44,16 @@ def run(
         OptionalPath,
         typer.Option(metavar="PATH", help="Record the run to a new .mcap file, for `robocache replay PATH --verify`."),
     ] = None,
+    takeover_button: Annotated[
+        OptionalInt, typer.Option(metavar="BUTTON", help="Button of a game pad on /joy that takes over while pressed.")
+    ] = None,
+    pedal: Annotated[
+        OptionalText,
+        typer.Option(metavar="DEVICE", help="Foot pedal that takes over while pressed, such as /dev/input/by-id/..."),
+    ] = None,
+    pedal_keys: Annotated[
+        OptionalText, typer.Option(metavar="takeover=KEY", help="Its key. (takeover=KEY_B)", show_default=False)
+    ] = None,
     *,
     given: dict[str, Any],
 ) -> None:
@@ -61,8 +71,18 @@ def run(
     check_policy(policy, replace(read, run=options))
     from robocache_ros.nodes.policy_runner import run_policy
 
-    log = str(record) if record else ""
-    code = run_policy(policy, str(spec), device, fusion, given, use_sim_time=use_sim_time, record=log, control=control)
+    operator = {"takeover_button": takeover_button, "pedal": pedal, "pedal_keys": pedal_keys}
+    code = run_policy(
+        policy,
+        str(spec),
+        device,
+        fusion,
+        {name: str(value) for name, value in given.items()}
+        | {name: value for name, value in operator.items() if value is not None},
+        use_sim_time=use_sim_time,
+        record=str(record) if record else "",
+        control=control,
+    )
     sys.exit(code)
 
 

@@ -451,15 +451,17 @@ class EpisodeRecorder(ManagedNode):
             said = f"{_shown(file)}: {found}, {number_of(episode.received.total() - lost, 'message')}"
             if lost:
                 said += f", {lost:,} lost ({printable(', '.join(episode.lost), 60)})"
-                self.get_logger().warning(said)
             self._reason = episode.error or reason
-            self._said(said)
+            self._said(said, is_loss=bool(lost))
             if found == "error":
                 raise RoboCacheError(episode.error)
             return said
 
-    def _said(self, line: str) -> str:
-        self.get_logger().info(line)
+    def _said(self, line: str, *, is_loss: bool = False) -> str:
+        if is_loss:  # a call for each level: rclpy refuses a call site that logs at two
+            self.get_logger().warning(line)
+        else:
+            self.get_logger().info(line)
         self._publish_state()
         return line
 

@@ -592,13 +592,13 @@ def run_policy(
         spec: path of the spec.
         device: of a checkpoint.
         fusion: name of a running fusion node; None: one is made in this process.
-        given: options of the run that are not those of the spec.
+        given: other parameters of the node: options of the run that are not those of the spec, and the operator's.
         use_sim_time: follow /clock.
         record: path of a new file for the log of the run; empty: none.
         control: runs in a thread with the active node, and says whether the program ends when it returns.
     """
     common = {"spec": spec, "use_sim_time": use_sim_time, "device": device}
-    values = {**common, "policy": policy, "fusion": fusion or "fusion_node"} | {n: str(v) for n, v in given.items()}
+    values = {**common, "policy": policy, "fusion": fusion or "fusion_node", **given}
     values["record_run"] = record if fusion else ""
 
     def make() -> list[ManagedNode]:

@@ -274,12 +274,24 @@ def test_gr00t_gets_the_keys_of_the_spec(server):
     [
         ({"state": {"modality_keys": ["arm_q"], "delta_indices": [0]}}, "no state arm_q; there is joints, gripper"),
         ({"video": {"modality_keys": ["front"], "delta_indices": [-8, 0]}}, "2 video steps; train with"),
+        ({"action": {"modality_keys": ["arm"], "delta_indices": [0, 2, 4]}}, "action steps are not consecutive"),
+        (
+            {"state": {"__ModalityConfig_class__": True, "as_json": '{"modality_keys":["state.arm"]}'}},
+            "N1.5 or earlier; run one of N1.6 or later",
+        ),
     ],
 )
-def test_gr00t_that_asks_for_what_the_spec_lacks_is_refused_with_names(server, settings, words):
+def test_gr00t_that_asks_for_what_there_is_not_is_refused_with_names(server, settings, words):
     server.settings = settings
     with opened(server.url) as policy, pytest.raises(RoboCacheError, match=words):
         policy.plan(frame(), 7)
+
+
+@only("gr00t")
+def test_the_rows_of_gr00t_begin_at_the_first_of_its_action_steps(server):
+    server.settings = {"action": {"modality_keys": ["arm", "hand"], "delta_indices": [2, 3, 4, 5, 6]}}
+    with opened(server.url) as policy:
+        assert policy.plan(frame(), 7).tick == 9
 
 
 def test_the_key_of_the_server_comes_from_the_environment(server, monkeypatch):

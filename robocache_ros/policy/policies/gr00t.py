@@ -17,7 +17,7 @@ from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.lerobot.schema import ANNOTATION_COLUMN
-from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.plan import MAX_HORIZON, Chunk, Prefix
 from robocache_ros.policy.policies import server
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
@@ -77,6 +77,7 @@ class Gr00tPolicy:
         self._context = self._zmq.Context()
         self._socket: Any = None
         self._wanted: dict[str, list[str]] = {}  # keys by modality
+        self._first_step = 0  # ticks from an observation to the first row of its actions, as trained
 
     def plan(
         self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
@@ -100,7 +101,7 @@ class Gr00tPolicy:
             key: value[0] if isinstance(value, np.ndarray) and value.ndim == 3 and len(value) == 1 else value
             for key, value in actions.items()
         }
-        return Chunk(tick, server.joined_actions(found, keys, self._spec, self._where))
+        return Chunk(tick + self._first_step, server.joined_actions(found, keys, self._spec, self._where))
 
     def close(self) -> None:
         """Close the socket."""
@@ -120,7 +121,8 @@ class Gr00tPolicy:
             self._socket.setsockopt(option, value)
         host = f"[{self._host}]" if ":" in self._host else self._host
         self._socket.connect(f"tcp://{host}:{self._port}")
-        self._wanted = self._modalities(self._ask("get_modality_config"))
+        settings = self._ask("get_modality_config")
+        self._wanted, self._first_step = self._modalities(settings), self._first_step_of(settings)
 
     def _drop(self) -> None:
         socket, self._socket = self._socket, None
@@ -147,6 +149,8 @@ class Gr00tPolicy:
         wanted: dict[str, list[str]] = {}
         for modality in ("video", "state", "language") if isinstance(settings, dict) else ():
             of = settings.get(modality)
+            if isinstance(of, str):  # JSON
+                raise RoboCacheError(f"{self._where}: a server of GR00T N1.5 or earlier; run one of N1.6 or later")
             if not isinstance(of, dict) or not isinstance(of.get("modality_keys"), list):
                 continue
             wanted[modality] = [str(key) for key in of["modality_keys"]]
@@ -164,6 +168,17 @@ class Gr00tPolicy:
                     f"{printable(', '.join(has[modality]) or 'none', 50)}; set run.observation"
                 )
         return wanted
+
+    def _first_step_of(self, settings: Any) -> int:
+        """Return the first of the steps of the actions, which must be consecutive; 0 if the server does not say."""
+        of = settings.get("action") if isinstance(settings, dict) else None
+        steps = of.get("delta_indices") if isinstance(of, dict) else None
+        if not isinstance(steps, list) or not steps:
+            return 0
+        first = steps[0]
+        if not isinstance(first, int) or abs(first) > MAX_HORIZON or steps != [*range(first, first + len(steps))]:
+            raise RoboCacheError(f"{self._where}: its action steps are not consecutive; train with some that are")
+        return first
 
     def _keys(self) -> dict[str, dict[str, str]]:
         """Return the keys of the option `observation` by modality and the server's key: `state.x` is `x` too."""

@@ -49,15 +49,16 @@ SPEC: dict[str, Any] = {
         "outputs": {"wheels": {"accept_no_timeout": True}, "fingers": {"accept_no_timeout": True}},
     },
 }
-if find_spec("control_msgs"):  # a package of ROS that is not on PyPI
+if find_spec("control_msgs"):  # a package of ROS that is not on PyPI: of a sourced ROS, or of a workspace
     SPEC["streams"]["jog"] = {
         "topic": "/jog",
         "type": JOG,
-        "names": ["l", "r"],
         "field": "velocities",
+        "dim": 2,
         "align": "hold",
         "role": "action",
     }
+    SPEC["run"]["outputs"]["jog"] = {"names": ["l", "r"]}
 
 
 class Robot:

@@ -321,7 +321,11 @@ def test_steps_follow_the_sim_clock_while_the_executor_of_the_node_is_busy(rig, 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, 0])
 def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(rig, spec, tmp_path, number):
-    command = [sys.executable, "-m", "robocache_ros", "run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec)]
+    from sensor_msgs.msg import Joy
+    from std_msgs.msg import Bool
+
+    words = ["run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec), "--takeover-button", "1"]
+    command = [sys.executable, "-m", "robocache_ros", *words]
     log = tmp_path / "run.log"
     with log.open("w") as out:
         program = forked.Popen(
@@ -336,6 +340,12 @@ def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(rig
         if number:
             program.send_signal(number)
         else:
+            joy, intervention = (
+                rig.publisher(Joy, "/joy"),
+                rig.listen(Bool, "/policy_runner/intervention", latched=True),
+            )
+            press = lambda: joy.publish(Joy(buttons=[0, 1]))  # noqa: E731
+            until(repeating(press, lambda: len(intervention) and intervention.newest.data, 0.02), "the takeover")
             program.stdin.write(b"jump\ns\nq\n")
             program.stdin.close()
         assert program.wait(120) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
