@@ -6,14 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
-from robocache_ros.engine import FusionEngine, Ingest
+from robocache_ros.engine import Ingest
 from robocache_ros.errors import printable
 from robocache_ros.nodes import middleware
 from robocache_ros.nodes.subscriptions import StreamState, Topic, TopicSubscriptions
@@ -48,43 +47,21 @@ class _Seen:
 
 
 class Diagnostics:
-    """Reports the counters of all messages, and derives a level from those that have grown since the last report.
+    """Reports the counters of all messages, and derives a level from those that have grown since the last report."""
 
-    Args:
-        spec: the streams.
-        name: the node's name with its namespace, with which the name of each status begins.
-    """
-
-    def __init__(self, spec: FusionSpec, name: str) -> None:
-        self._spec = spec
-        self._name = name
-        self._seen = {stream.name: _Seen(Counter(), None) for stream in spec.streams}
+    def __init__(self, name: str, ingest: Ingest, states: dict[str, StreamState], stats: TickStats) -> None:
+        self._name, self._ingest, self._states, self._stats = name, ingest, states, stats
+        self._spec = ingest.engine.spec
+        self._seen = {stream.name: _Seen(Counter(), None) for stream in self._spec.streams}
         self._jumps = 0
 
-    def report(
-        self,
-        ingest: Ingest,
-        states: dict[str, StreamState],
-        stats: TickStats,
-        active: bool,
-        outputs: Mapping[str, int] = MappingProxyType({}),
-    ) -> list[DiagnosticStatus]:
+    def report(self, active: bool, outputs: Mapping[str, int]) -> list[DiagnosticStatus]:
         """One status for each stream, and one for the ticks with the counters of the outputs."""
-        streams = [
-            self._stream(stream, index, ingest, states, stats, active)
-            for index, stream in enumerate(self._spec.streams)
-        ]
-        return [*streams, self._ticks(ingest.engine, stats, active, outputs)]
+        streams = [self._stream(stream, index, active) for index, stream in enumerate(self._spec.streams)]
+        return [*streams, self._ticks(active, outputs)]
 
-    def _stream(
-        self,
-        stream: StreamSpec,
-        index: int,
-        ingest: Ingest,
-        states: dict[str, StreamState],
-        stats: TickStats,
-        active: bool,
-    ) -> DiagnosticStatus:
+    def _stream(self, stream: StreamSpec, index: int, active: bool) -> DiagnosticStatus:
+        ingest, states, stats = self._ingest, self._states, self._stats
         state = states[stream.name]
         framed = stream in self._spec.framed  # its clouds are placed with /tf
         parts = [feed for feed in self._spec.feeds if feed in stream.companions or (framed and feed.name == TF)]
@@ -127,11 +104,10 @@ class Diagnostics:
             if stream.align == "next":
                 why = f"no sample arrived by delay_ms that is within {stream.max_age_ms:g} ms after the newest tick"
             level, message = STALE, f"stale: {why}" + (f"; {state.loss}" if state.loss else "")
-        return self._status(stream.name, level, message, values)
+        return status(self._name, stream.name, level, message, values)
 
-    def _ticks(
-        self, engine: FusionEngine, stats: TickStats, active: bool, outputs: Mapping[str, int]
-    ) -> DiagnosticStatus:
+    def _ticks(self, active: bool, outputs: Mapping[str, int]) -> DiagnosticStatus:
+        engine, stats = self._ingest.engine, self._stats
         values = {
             "emitted": str(stats.emitted),
             "clock_jumps": str(engine.clock_jumps),
@@ -142,16 +118,18 @@ class Diagnostics:
             values[f"jitter_ms_{key}"] = "" if late_ms is None else f"{late_ms:.3f}"
         jumped, self._jumps = engine.clock_jumps > self._jumps, engine.clock_jumps
         if not active:
-            return self._status("ticks", OK, "inactive", values)
+            return status(self._name, "ticks", OK, "inactive", values)
         if not stats.emitted:
-            return self._status("ticks", WARN, "no tick yet; in sim time there are no ticks without /clock", values)
-        return self._status("ticks", WARN if jumped else OK, "the clock jumped" if jumped else "running", values)
+            text = "no tick yet; in sim time there are no ticks without /clock"
+            return status(self._name, "ticks", WARN, text, values)
+        text = "the clock jumped" if jumped else "running"
+        return status(self._name, "ticks", WARN if jumped else OK, text, values)
 
-    def _status(self, part: str, level: bytes, message: str, values: dict[str, str]) -> DiagnosticStatus:
-        pairs = [KeyValue(key=key, value=value) for key, value in values.items()]
-        return DiagnosticStatus(
-            level=level, name=f"{self._name}: {part}", message=message, hardware_id=self._name, values=pairs
-        )
+
+def status(name: str, part: str, level: bytes, message: str, values: Mapping[str, str]) -> DiagnosticStatus:
+    """The status of a part of a node, with the node's name as the hardware."""
+    pairs = [KeyValue(key=key, value=value) for key, value in values.items()]
+    return DiagnosticStatus(level=level, name=f"{name}: {part}", message=message, hardware_id=name, values=pairs)
 
 
 def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | None:
@@ -188,14 +166,7 @@ SILENT_S = 5.0  # a topic with a publisher but without a message for this long i
 
 
 class TopicChecks:
-    """Checks the publishers of each topic; each problem is logged once and stored in `StreamState.problems`.
-
-    Args:
-        node: the node whose view of the ROS graph is used.
-        subscriptions: the topics.
-        limit: the limit of the transport, None if it is not known.
-        now_s: returns the time of a monotonic clock.
-    """
+    """Checks the publishers of each topic; each problem is logged once and stored in `StreamState.problems`."""
 
     def __init__(
         self,
@@ -308,13 +279,7 @@ REPEAT_S = 30.0  # time between two warnings about a stream
 
 
 class StreamWarnings:
-    """Finds the streams that were invalid at most ticks since the last check.
-
-    Args:
-        spec: the streams.
-        stats: counts of the ticks.
-        now_s: returns the time of a monotonic clock.
-    """
+    """Finds the streams that were invalid at most ticks since the last check."""
 
     def __init__(
         self,
@@ -335,10 +300,6 @@ class StreamWarnings:
         """A warning for each stream that was invalid at most ticks, once enough ticks are counted.
 
         The ticks until a stream's first message are its start-up, and not counted.
-
-        Args:
-            reasons: message of each stream's diagnostic status, by its name.
-            received: names of the streams that have received a message.
         """
         for name in self._names:
             if name in received:

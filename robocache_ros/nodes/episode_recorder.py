@@ -108,19 +108,12 @@ class _Subscribed:
 
 
 class _Receiver:
-    """Receives the serialized messages of topics in a thread, and gives them to an episode while there is one.
-
-    Args:
-        node: owns the subscriptions.
-        most: number of topics at most.
-        failed: called once, from the thread, if it ends with an error.
-    """
+    """Receives the serialized messages of topics in a thread, and gives them to an episode while there is one."""
 
     def __init__(self, node: LifecycleNode, most: int, failed: Callable[[Exception], None]) -> None:
         self.topics: list[_Subscribed] = []
         self.episode: EpisodeWriter | None = None
         self._node = node
-        self._group = middleware.ManualCallbackGroup()
         self._subscriber = RawSubscriber()
         self._lock = threading.Lock()  # of `episode`, and of the latched messages
         self._waiter = middleware.Waiter(node, most)
@@ -198,14 +191,8 @@ class _Receiver:
     def _subscribe(self, topic: _Subscribed, qos: QosSpec) -> None:
         latched = qos.durability == "transient_local"
         topic.qos, topic.topic, topic.latched = qos, replace(topic.topic, latched=latched), deque(maxlen=MAX_LATCHED)
-        topic.subscription = self._node.create_subscription(
-            topic.message_class,
-            topic.topic.name,
-            lambda _: None,  # rclpy requires it; the thread takes the messages
-            middleware.profile(qos),
-            callback_group=self._group,
-            event_callbacks=middleware.no_events(),
-            raw=True,
+        topic.subscription = middleware.raw_subscription(
+            self._node, topic.message_class, topic.topic.name, middleware.profile(qos)
         )
 
     def _step(self) -> None:
@@ -244,11 +231,7 @@ class _Receiver:
 
 
 class EpisodeRecorder(ManagedNode):
-    """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`.
-
-    Args:
-        kwargs: arguments of rclpy's LifecycleNode.
-    """
+    """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._spec: FusionSpec | None = None
@@ -314,8 +297,8 @@ class EpisodeRecorder(ManagedNode):
                 *(str(parameters.read(self, name)).strip() for name in ("task", "operator", "robot"))
             )
             self._started_ns = time.time_ns()
-            labels = {"task": self._labels.task, "operator": self._labels.operator, "robot": self._labels.robot}
-            episode = self._folder.start({**self._session, **labels}, [topic.topic for topic in receiver.topics])
+            metadata = {**self._session, **vars(self._labels)}
+            episode = self._folder.start(metadata, [topic.topic for topic in receiver.topics])
             receiver.begin(episode)
             self._reason = ""
             return self._said(f"{_shown(episode.path)}: recording")

@@ -225,13 +225,6 @@ class FusedFilter(SimpleFilter):  # type: ignore[misc]  # message_filters has no
 class FilterSource:
     """A `ClockSource` of the messages that filters deliver, by the clock of the node.
 
-    Args:
-        node: the node.
-        filters: connected by `registerCallback`.
-        ingest: receives the messages.
-        spec: the streams; a filter feeds those of its topic.
-        sim_time: whether the node's clock follows /clock.
-
     Raises:
         RoboCacheError: no filter delivers the topic of a stream.
     """
@@ -321,11 +314,6 @@ def derived_streams(
     filters: Sequence[Any], given: Mapping[str, Mapping[str, Any]], namespace: str
 ) -> dict[str, dict[str, Any]]:
     """The streams of filters, as in a spec: those that are given, with their types, and those of the other topics.
-
-    Args:
-        filters: each with a `topic` and a `msg_type`.
-        given: the keys of a stream by its name, with `topic`.
-        namespace: of relative topics.
 
     Raises:
         RoboCacheError: a filter has no topic, or its type does not determine the values.

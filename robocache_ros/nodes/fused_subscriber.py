@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,11 +18,9 @@ import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
-from rclpy.task import Future
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
@@ -32,7 +30,7 @@ from robocache_ros import ops
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes import frame_messages, middleware
-from robocache_ros.nodes.process import ended_by_signals, until_shutdown
+from robocache_ros.nodes.process import ended_by_signals, spun
 from robocache_ros.nodes.shared_frames import RingFollower
 from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.ops.image.conversion import mean_std
@@ -42,46 +40,27 @@ from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 
 class BackgroundNode:
-    """A node with its own context, spun by a thread: the caller needs neither `rclpy.init()` nor an executor.
-
-    Args:
-        name: of the node.
-        namespace: of the node.
-    """
+    """A node with its own context, spun by a thread: the caller needs neither `rclpy.init()` nor an executor."""
 
     def __init__(self, name: str, namespace: str | None = None) -> None:
         self._context = rclpy.Context()
         rclpy.init(context=self._context, signal_handler_options=None)
         self.node: Node = rclpy.create_node(name, context=self._context, namespace=namespace)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._closed: Future[Any] = Future()
-        self._thread = threading.Thread(target=self._spin, name=f"robocache-{name}", daemon=True)
+        self._spinning = ExitStack()
 
     def start(self) -> None:
         """Start spinning."""
-        self._thread.start()
+        self._spinning.enter_context(spun(self.node, f"robocache-{self.node.get_name()}"))
 
     def close(self) -> None:
         """Stop spinning and destroy the node."""
-        # First the end of the loop: an executor that is shut down as a callback ends raises InvalidHandle.
-        self._closed.set_result(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-        self._executor.shutdown(timeout_sec=0.0)
+        self._spinning.close()
         rclpy.try_shutdown(context=self._context)
         self.node.destroy_node()
-
-    def _spin(self) -> None:
-        with until_shutdown(self._context):
-            self._executor.spin_until_future_complete(self._closed)
 
 
 class DiagnosticsWatch:
     """Keeps the newest values that one node reports.
-
-    Args:
-        node: name of the node that reports.
 
     Attributes:
         values: name of a part, such as a stream -> key -> newest value.

@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from robocache_ros.engine import Ingest
-from robocache_ros.errors import printable
-from robocache_ros.nodes import middleware, parameters, transport
+from robocache_ros.nodes import parameters, transport
 from robocache_ros.nodes.diagnostics import Diagnostics, StreamWarnings, TopicChecks
 from robocache_ros.nodes.managed_node import ERROR, SUCCESS, ManagedNode, logs_errors, parse, run_nodes
 from robocache_ros.nodes.parameters import PARAMETERS
@@ -30,12 +28,6 @@ from robocache_ros.spec import FusionSpec, StreamSpec
 
 class Pipeline:
     """Everything that exists between configure and cleanup.
-
-    Args:
-        node: owns the subscriptions and publishers.
-        spec: the streams.
-        limit: the limit of the middleware's transport.
-        failed: called once, from a thread, when the pipeline cannot continue.
 
     Raises:
         RoboCacheError: the device, a message type or a parameter cannot be used.
@@ -59,11 +51,12 @@ class Pipeline:
             options["device"] = str(self.engine.device)
             self.run_log = self.engine.run_log = RunLog(Path(file).expanduser(), spec, texts, options)
         self.stats = TickStats(len(spec.streams))
-        self._diagnostics = Diagnostics(spec, node.get_fully_qualified_name().lstrip("/"))
         self._static_transforms = subscribe_static_transforms(node, spec, self.ingest, self.run_log)
         self.subscriptions = TopicSubscriptions(
             node, spec, self.ingest, reliable=parameters.read(node, "reliable"), run_log=self.run_log
         )
+        name = node.get_fully_qualified_name().lstrip("/")
+        self._diagnostics = Diagnostics(name, self.ingest, self.subscriptions.states, self.stats)
         self._topic_checks = TopicChecks(node, self.subscriptions, limit)
         self._stream_warnings = StreamWarnings(spec, self.stats)
         slots = parameters.read(node, "ring_slots")
@@ -119,24 +112,11 @@ class Pipeline:
             self.run_log = self.engine.run_log = None
 
     def report(self, node_counters: Mapping[str, int]) -> list[DiagnosticStatus]:
-        """Check topics and streams, log their problems, and return the diagnostics.
-
-        Args:
-            node_counters: the node's own counters by name, for the status of the ticks.
-        """
+        """Check topics and streams, log their problems, and return the diagnostics."""
         self._topic_checks.check(active=self.active)
-        statuses = self._diagnostics.report(
-            self.ingest,
-            self.subscriptions.states,
-            self.stats,
-            self.active,
-            {
-                **self.outputs.counters(),
-                **self._clock_counters,
-                **node_counters,
-                **({"run_log_lost": self.run_log.lost} if self.run_log else {}),
-            },
-        )
+        lost = {"run_log_lost": self.run_log.lost} if self.run_log else {}
+        counters = {**self.outputs.counters(), **self._clock_counters, **node_counters, **lost}
+        statuses = self._diagnostics.report(self.active, counters)
         if self.active:
             reasons = {status.name.rpartition(": ")[2]: status.message for status in statuses}
             received = {name for name, state in self.subscriptions.states.items() if state.newest_arrival_ns}
@@ -160,29 +140,13 @@ class Pipeline:
 
 
 class FusionNode(ManagedNode):
-    """Publishes `~/fused`, `~/layout`, `~/plot`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares.
+    """Publishes `~/fused`, `~/layout`, `~/plot`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares."""
 
-    Args:
-        kwargs: arguments of rclpy's LifecycleNode.
-    """
+    parts: Pipeline | None
 
     def __init__(self, **kwargs: Any) -> None:
-        self.pipeline: Pipeline | None = None  # None while the node is unconfigured
         super().__init__("fusion_node", PARAMETERS, **kwargs)
-        self._report_error = ""  # error of the last report
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
-        steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics continue while a simulation is paused
-        self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is a pipeline."""
-        return self.pipeline is not None
-
-    @property
-    def active(self) -> bool:
-        """Whether ticks are published."""
-        return self.pipeline is not None and self.pipeline.active
+        self.report_with(lambda: self.parts.report({"log_lines_dropped": self.log.dropped}) if self.parts else [])
 
     def autostart(self) -> bool:
         """Configure and activate; returns whether both succeeded."""
@@ -201,35 +165,35 @@ class FusionNode(ManagedNode):
         path, spec = self.read_spec()
         sizes = parameters.payload_bytes(self)
         limit = transport.limit(get_rmw_implementation_identifier())
-        self.pipeline = Pipeline(self, spec, limit, self.fail)
+        self.parts = pipeline = Pipeline(self, spec, limit, self.fail)
         names = ", ".join(stream.name for stream in spec.streams)
-        device = self.pipeline.engine.device
+        device = pipeline.engine.device
         self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {device}")
         reliable = parameters.read(self, "reliable")
         for line in [] if reliable else transport.warnings(spec, limit, sizes):
             self.get_logger().warning(line)
-        for line in self.pipeline.memory_lines():
+        for line in pipeline.memory_lines():
             self.get_logger().info(line)
         return SUCCESS
 
     @logs_errors
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start publishing."""
-        assert self.pipeline
+        assert self.parts
         result = super().on_activate(state)
         sim_time = bool(parameters.read(self, "use_sim_time"))
-        self.pipeline.start(sim_time=sim_time)
+        self.parts.start(sim_time=sim_time)
         self.get_logger().info(f"publishing by {'/clock' if sim_time else 'the wall clock'}")
         return result
 
     @logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Stop publishing and discard the samples; the counters keep their values."""
-        assert self.pipeline
-        self.pipeline.stop()
+        assert self.parts
+        self.parts.stop()
         if self.failure:
             return ERROR
-        self.pipeline.reset()
+        self.parts.reset()
         return super().on_deactivate(state)
 
     @logs_errors
@@ -239,33 +203,12 @@ class FusionNode(ManagedNode):
         self._exits_on_error()
         return result
 
-    def release(self) -> None:
-        """Stop, and release everything."""
-        if self.pipeline:
-            self.pipeline.destroy()
-            self.pipeline = None
-
     def _exits_on_error(self) -> bool:
         """End the process with exit code 1 if the parameter `exit_on_error` is set; returns whether it is set."""
         if parameters.read(self, "exit_on_error"):
             self.exit_code = 1
             self.context.try_shutdown()
         return bool(self.exit_code)
-
-    def _report(self) -> None:
-        if not self.pipeline:
-            return
-        try:
-            statuses = self.pipeline.report({"log_lines_dropped": self.log.dropped})
-            message = DiagnosticArray(status=statuses)
-            message.header.stamp = self.get_clock().now().to_msg()
-            self._diagnostics.publish(message)
-            self._report_error = ""
-        except Exception as error:  # such as no free file descriptors: ticks and later reports continue
-            text = printable(repr(error), 150)
-            if text != self._report_error:
-                self.get_logger().error(f"/diagnostics: a report failed ({text}); the node tries again at the next one")
-            self._report_error = text
 
 
 def main(args: list[str] | None = None) -> int:

@@ -11,7 +11,9 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
 from rclpy.exceptions import ParameterException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -21,7 +23,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import parameters, process, transport
+from robocache_ros.nodes import middleware, parameters, process, transport
 from robocache_ros.nodes.parameters import Declared
 from robocache_ros.spec import FusionSpec, load_spec
 
@@ -65,6 +67,7 @@ class ManagedNode(LifecycleNode):
         kwargs: arguments of rclpy's LifecycleNode.
 
     Attributes:
+        parts: all that exists between configure and cleanup, with `active` and `destroy()`; None: unconfigured.
         log: what the package logs, to the node's logger.
         failure: the error of a thread that stops the node; None if there is none.
         exit_code: of the program.
@@ -73,6 +76,7 @@ class ManagedNode(LifecycleNode):
     def __init__(
         self, name: str, declared: Iterable[Declared], changeable: Collection[str] = (), **kwargs: Any
     ) -> None:
+        self.parts: Any = None
         super().__init__(name, **kwargs)
         self.log = process.attach(self.get_logger())
         self.failure: Exception | None = None
@@ -86,16 +90,18 @@ class ManagedNode(LifecycleNode):
     @property
     def configured(self) -> bool:
         """Whether the node is inactive or active."""
-        raise NotImplementedError
+        return self.parts is not None
 
     @property
     def active(self) -> bool:
         """Whether the node is active."""
-        raise NotImplementedError
+        return self.parts is not None and bool(self.parts.active)
 
     def release(self) -> None:
         """Stop, and release all that `on_configure` and `on_activate` made; does nothing if there is nothing."""
-        raise NotImplementedError
+        if self.parts:
+            self.parts.destroy()
+            self.parts = None
 
     def autostart(self) -> bool:
         """Configure and activate; returns whether both succeeded."""
@@ -114,11 +120,9 @@ class ManagedNode(LifecycleNode):
         self.release()
         return SUCCESS
 
-    @logs_errors
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Release everything."""
-        self.release()
-        return SUCCESS
+        return self.on_cleanup(state)
 
     @logs_errors
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -139,6 +143,30 @@ class ManagedNode(LifecycleNode):
             self.failure = error
             self._failure_seen.trigger()
 
+    def report_with(self, make: Callable[[], list[DiagnosticStatus]]) -> None:
+        """Publish the statuses on /diagnostics while the node is configured, each `diagnostics_period_s`."""
+        publisher = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
+        before = ""  # error of the last report
+
+        def report() -> None:
+            nonlocal before
+            if not self.configured:
+                return
+            try:
+                message = DiagnosticArray(status=make())
+                message.header.stamp = self.get_clock().now().to_msg()
+                publisher.publish(message)
+                before = ""
+            except Exception as error:  # such as no free file descriptors: the node and later reports continue
+                text = printable(repr(error), 150)
+                if text != before:
+                    again = "the node tries again at the next one"
+                    self.get_logger().error(f"/diagnostics: a report failed ({text}); {again}")
+                before = text
+
+        steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics continue while a simulation is paused
+        self.create_timer(parameters.read(self, "diagnostics_period_s"), report, clock=steady)
+
     def _on_failure(self) -> None:
         if self.failure:
             self.get_logger().fatal("the node stopped:\n" + "".join(traceback.format_exception(self.failure)))
@@ -157,14 +185,7 @@ class ManagedNode(LifecycleNode):
 
 
 def parse(name: str, description: str | None, declared: Iterable[Declared], args: Sequence[str] | None) -> list[str]:
-    """Return the arguments for rclpy. `--help`, and arguments that are not ROS arguments, end the process.
-
-    Args:
-        name: of the program.
-        description: of the program.
-        declared: the parameters of its node.
-        args: without the name of the program; None: those of the command line.
-    """
+    """Return the arguments for rclpy. `--help`, and arguments that are not ROS arguments, end the process."""
     given = [*sys.argv] if args is None else [name, *args]
     parser = argparse.ArgumentParser(
         prog=name,

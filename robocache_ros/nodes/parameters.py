@@ -133,15 +133,7 @@ def refused_change(
     active: bool,
     at_configure: Container[str],
 ) -> str:
-    """Why these parameters cannot be changed now; empty if they can.
-
-    Args:
-        changed: names of the parameters to change.
-        node: fully qualified name, for the commands.
-        configured: whether the node is inactive or active.
-        active: whether it is active.
-        at_configure: names of the parameters that are read when the node is configured.
-    """
+    """Why these parameters cannot be changed now; empty if they can."""
     command = f"ros2 lifecycle set {node}"
     for name in changed:
         if configured and name in at_configure:

@@ -88,8 +88,11 @@ def until_shutdown(context: Context) -> Iterator[None]:
 
 
 @contextmanager
-def spun(node: Node) -> Iterator[None]:
-    """Run the callbacks of a node in a thread, so that its parameters and services answer during a block."""
+def spun(node: Node, name: str = "robocache-callbacks") -> Iterator[None]:
+    """Run the callbacks of a node in a thread, so that its parameters and services answer during a block.
+
+    A callback may end the block too; the thread then ends after it.
+    """
     executor = SingleThreadedExecutor(context=node.context)
     executor.add_node(node)
     ended: Future[Any] = Future()
@@ -98,14 +101,16 @@ def spun(node: Node) -> Iterator[None]:
         with until_shutdown(node.context):
             executor.spin_until_future_complete(ended)
 
-    thread = threading.Thread(target=spin, name="robocache-callbacks", daemon=True)
+    thread = threading.Thread(target=spin, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
+        # First the end of the loop: an executor that is shut down as a callback ends raises InvalidHandle.
         ended.set_result(None)
-        thread.join()
-        executor.shutdown()
+        if thread is not threading.current_thread():
+            thread.join()
+        executor.shutdown(timeout_sec=0.0)
 
 
 class Repeated:

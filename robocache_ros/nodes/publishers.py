@@ -64,14 +64,7 @@ class Window:
 
 
 class Outputs:
-    """The publishers of a spec.
-
-    Args:
-        node: owns the publishers.
-        layout: columns of a row.
-        frame_of: returns the frame of a stream's images or voxels, by its name.
-        ring: shares the frames with consumers of this machine.
-    """
+    """The publishers of a spec."""
 
     def __init__(
         self,

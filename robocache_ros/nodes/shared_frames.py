@@ -31,13 +31,6 @@ class RingOutput:
 
     If the ring cannot be created, or fails, a warning is logged once, frames are published as messages only, and
     another attempt follows every `retry_s`.
-
-    Args:
-        node: the node whose name the consumers use.
-        layout: columns of a row.
-        device: device on which the engine computes its frames.
-        slots: slots of the ring, one frame each.
-        retry_s: seconds between two attempts.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -313,7 +314,6 @@ class TopicSubscriptions:
         self.states = {stream.name: StreamState() for stream in spec.feeds}
         self._node = node
         self._ingest = ingest
-        self._group = middleware.ManualCallbackGroup()
         self._raw_subscriber = RawSubscriber()
         shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
         for stream in spec.feeds:
@@ -395,27 +395,15 @@ class TopicSubscriptions:
         return Topic(self._subscription(first, requested), streams, requested, name, auto)
 
     def _subscription(self, stream: StreamSpec, requested: QosSpec) -> Subscription[Any]:
-        return self._node.create_subscription(
-            message_class(stream),
-            stream.topic,
-            lambda _: None,  # rclpy requires it; `take` receives the messages
-            profile(requested),
-            callback_group=self._group,
-            event_callbacks=middleware.no_events(),
-            raw=True,
+        subscription: Subscription[Any] = middleware.raw_subscription(
+            self._node, message_class(stream), stream.topic, profile(requested)
         )
+        return subscription
 
 
 def message_class(stream: StreamSpec) -> type[Any]:
     """The message class of a stream; RoboCacheError if its package is not installed."""
-    found = middleware.load_message_class(stream.type)
-    if found is None:
-        package = stream.type.partition("/")[0]
-        raise RoboCacheError(
-            f"streams.{stream.name}.type: {stream.type} is not installed; "
-            f"install the package {package} or source the workspace it is in"
-        )
-    return found
+    return middleware.message_class(stream.type, f"streams.{stream.name}.type")
 
 
 def definitions(spec: FusionSpec) -> dict[str, str]:
@@ -447,15 +435,10 @@ class LargeMessages:
 
     Copying a camera image takes 2 ms, without the interpreter's lock. A message whose copy is not complete when a tick
     is computed counts as arrived after the tick.
-
-    Args:
-        node: owns the subscriptions.
-        subscriptions: the topics; only the large ones are received.
-        failed: called once, from the thread, if it ends with an error.
     """
 
     def __init__(self, node: Node, subscriptions: TopicSubscriptions, failed: Callable[[Exception], None]) -> None:
-        self.arrived = middleware.Signal(node)  # sent for each message
+        self.arrived = middleware.signal(node)  # triggered for each message
         self._subscriptions = subscriptions
         self._topics: Sequence[Topic] = [topic for topic in subscriptions.topics if topic.large]
         self._received: deque[tuple[Topic, ReceivedMessage]] = deque()
@@ -490,7 +473,7 @@ class LargeMessages:
         count = 0
         for message in topic.take(self._raw_subscriber, LARGE_BATCH):
             self._received.append((topic, message))
-            self.arrived.send()
+            self.arrived.trigger()
             count += 1
         return count == LARGE_BATCH
 
@@ -505,6 +488,9 @@ class _Entry(NamedTuple):
     queue: int
     topic: Topic
     message: ReceivedMessage
+
+
+_arrival_ns = attrgetter("arrival_ns")
 
 
 class Arrivals:
@@ -589,10 +575,6 @@ class Arrivals:
         return full
 
 
-def _arrival_ns(entry: _Entry) -> int:
-    return entry.arrival_ns
-
-
 FLOOD_WINDOW_NS = 1_000_000_000  # a flood lasts for whole windows; it has pauses
 FLOOD_SHARE = 0.25  # of the steps of a window that reach their limit in a flood
 
@@ -634,12 +616,6 @@ def subscribe_static_transforms(
     node: Node, spec: FusionSpec, ingest: Ingest, run_log: RunLog | None = None
 ) -> Subscription[Any] | None:
     """Subscribe to /tf_static; None if no stream needs it.
-
-    Args:
-        node: owns the subscription.
-        spec: the streams.
-        ingest: receives the transforms.
-        run_log: logs them.
 
     Raises:
         RoboCacheError: tf2_msgs is not installed.

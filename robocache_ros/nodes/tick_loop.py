@@ -142,14 +142,7 @@ class ClockReader:
         self._node, self._counters = node, counters
         self._clock = middleware.NodeClock(node) if sets_clock else None
         self._raw_subscriber = RawSubscriber()
-        self.subscription: Any = node.create_subscription(
-            Clock,
-            "/clock",
-            lambda _: None,
-            middleware.clock(),
-            callback_group=middleware.ManualCallbackGroup(),
-            raw=True,
-        )
+        self.subscription: Any = middleware.raw_subscription(node, Clock, "/clock", middleware.clock())
 
     def take(self) -> list[tuple[int, int]]:
         """The messages that have arrived: the source timestamp and the sim time of each."""
@@ -190,13 +183,6 @@ class SimClockSource:
     A tick is computed when the clock has passed its deadline: not at the deadline, when messages may still follow.
     Only /clock restarts the timeline: a message that the transport held back for longer than a jump of the clock, which
     is 60 ms at eight times the rate, is late.
-
-    Args:
-        node: owns the subscription of /clock.
-        subscriptions: the topics.
-        engine: receives their messages.
-        counters: counts `invalid_clocks`, the /clock messages that were ignored.
-        sets_clock: set the clock of the node, in place of rclpy; False for a node that is not of this package.
     """
 
     def __init__(
