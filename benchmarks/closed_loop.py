@@ -38,7 +38,7 @@ from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.engine.tick_grid import last_at_or_before
 from robocache_ros.policy.outputs import Outputs
-from robocache_ros.policy.plan import ActionPlan, Chunk
+from robocache_ros.policy.plan import Chunk
 from robocache_ros.policy.policies import RunnablePolicy, kind_of, open_policy
 from robocache_ros.sim.simulation import TICK_NS, SimOptions, Simulation
 from robocache_ros.spec import FusionSpec, load_spec
@@ -129,7 +129,7 @@ def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: 
     torch.manual_seed(seed)  # the noise of a diffusion policy
     simulation, run = robot.simulation, way.run
     outputs = Outputs(robot.engine.spec, replace(run, outputs=(OutputSpec("action", discrete=(GRIPPER,)),)))
-    plan = ActionPlan(outputs.blending, outputs.plan_options)
+    plan = outputs.plan()
     arriving: deque[tuple[int, Chunk]] = deque()
     first: FusedFrame | None = None
     planned = None

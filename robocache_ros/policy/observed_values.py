@@ -93,10 +93,6 @@ def used_streams(facts: TrainedFacts, spec: FusionSpec) -> FusionSpec | None:
 def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[Finding]]:
     """Fuse a recording as the robot would have, and return its values.
 
-    Args:
-        path: the recording.
-        spec: of the streams that are used.
-
     Errors:
         RoboCacheError: the recording cannot be read.
     """
@@ -409,13 +405,7 @@ def _pictures(facts: TrainedFacts, observed: Observed) -> Iterator[Finding]:
 
 
 def _ranges(columns: Columns, side: str, cause: Change | None) -> list[Finding]:
-    """Report columns that are far outside of their range in training, and the change that explains it.
-
-    Args:
-        columns: those of the state, or of the actions.
-        side: see Finding.
-        cause: the change that explains the error of the predictions.
-    """
+    """Report columns that are far outside of their range in training, and the change that explains it."""
     found: list[Finding] = []
     if not len(columns.low):
         return found
@@ -456,14 +446,7 @@ def _frozen(columns: Columns, at: Sequence[int]) -> list[int]:
 
 
 class Prediction:
-    """What a policy predicts from a recording, against the commands in it.
-
-    Args:
-        policy: the policy.
-        observed: the recording.
-        state, actions: its columns.
-        offset: ticks from an observation to the first row of its chunk.
-    """
+    """What a policy predicts from a recording, against the commands in it."""
 
     def __init__(
         self, policy: TrainedPolicy, observed: Observed, state: Columns, actions: Columns, offset: int

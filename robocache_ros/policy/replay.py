@@ -22,7 +22,7 @@ from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies import RunnablePolicy, observed_ticks, open_policy
-from robocache_ros.policy.runner import Reply, Runner, Step, described
+from robocache_ros.policy.runner import Reply, Runner, Step, Worker, described
 from robocache_ros.policy.worker import answer, environment
 from robocache_ros.recorder.mcap import McapWriter
 from robocache_ros.recorder.run_log import (
@@ -363,24 +363,14 @@ class _PolicyError(RuntimeError):
     """The policy that was given cannot be opened."""
 
 
-class _Worker:
+class _Worker(Worker):
     """Stands for the process of the policy: it is as busy as that was."""
 
     def __init__(self) -> None:
-        self.busy, self.dead = False, ""
         self.requested: deque[int] = deque(maxlen=8)  # the newest ticks from which a plan was requested
-
-    def observe(self, frame: FusedFrame, tick: int) -> None: ...
 
     def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
         self.requested.append(tick)
-
-    def poll(self) -> list[Reply]:
-        return []
-
-    def restart(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def _bits(values: NDArray[Any]) -> NDArray[Any]:

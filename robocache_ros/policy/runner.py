@@ -10,7 +10,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import printable
 from robocache_ros.policy.outputs import AHEAD, MIN_POINTS, Output, Outputs
-from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, Prefix
+from robocache_ros.policy.plan import MAX_HORIZON, Chunk, Command, Outcome, Prefix
 from robocache_ros.policy.watchdog import State, Stop, Watchdog
 from robocache_ros.recorder.run_log import DIGEST_BYTES, RunLog
 
@@ -44,25 +44,25 @@ class Reply(NamedTuple):
     error: str = ""
 
 
-class Worker(Protocol):
-    """Runs a policy elsewhere, one frame at a time."""
+class Worker:
+    """Runs a policy elsewhere, one frame at a time; this one never answers.
 
-    @property
-    def busy(self) -> bool:
-        """Whether it cannot take a frame: it is starting, planning or dead."""
+    Attributes:
+        busy: whether it cannot take a frame: it is starting, planning or dead.
+        dead: why it has ended; empty while it runs.
+    """
 
-    @property
-    def dead(self) -> str:
-        """Why it has ended; empty while it runs."""
+    busy, dead = False, ""
 
     def observe(self, frame: FusedFrame, tick: int) -> None:
         """Note a frame that is valid; each of them, before `submit`."""
 
-    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None) -> None:
-        """Plan from a frame, and from what its chunk continues; returns at once."""
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
+        """Plan from a frame, which is copied, and from what its chunk continues; returns at once."""
 
     def poll(self) -> list[Reply]:
         """Return the answers since the last call."""
+        return []
 
     def restart(self) -> None:
         """Start it again, if it is dead."""
@@ -123,7 +123,7 @@ class Runner:
         self.last_error = ""
         self.rate_hz = spec.rate_hz
         self._worker = worker
-        self._plan = ActionPlan(outputs.blending, outputs.plan_options)
+        self._plan = outputs.plan()
         self._watchdog = Watchdog(outputs.limits, outputs.names)
         self._required = [stream.name for stream in spec.streams if stream.role == "observation"]
         self._has_trajectories = any(output.is_trajectory for output in outputs.outputs)
@@ -369,7 +369,7 @@ class Runner:
             return None
         rows = dict(self._executed) | {command.tick: command.row for command in self._plan.ahead(MAX_HORIZON)}
         found: list[Float32] = []
-        while (row := rows.get(tick + self._plan.options.offset + len(found))) is not None:
+        while (row := rows.get(tick + self._plan.offset + len(found))) is not None:
             found.append(row)
         return Prefix(np.stack(found), min(self._options.prefix, len(found))) if found else None
 
@@ -460,13 +460,7 @@ class Runner:
 def described(
     step: Step, reason: str, messages: list[tuple[Output, bytes]]
 ) -> tuple[dict[str, Any], dict[str, Float32]]:
-    """Return what a run log has of a step: facts, and `row` if something was sent.
-
-    Args:
-        step: at a tick.
-        reason: of the last stop.
-        messages: of the step; a digest of each is logged.
-    """
+    """Return what a run log has of a step: facts, and `row` if something was sent."""
     facts = {
         "tick": step.tick,
         "state": step.state.value,

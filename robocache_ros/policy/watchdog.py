@@ -56,9 +56,6 @@ class Limits:
         return {name: values for name, values in found.items() if values is not None}
 
     def __post_init__(self) -> None:
-        for name, value in (("coast_ticks", self.coast_ticks), ("invalid_ticks", self.invalid_ticks)):
-            if value < 0:
-                raise RoboCacheError(f"{name}: {value} is negative; give a number of ticks")
         if self.lower is not None and self.upper is not None and (self.lower > self.upper).any():
             raise RoboCacheError("limits: lower is above upper; exchange them")
 
@@ -68,10 +65,6 @@ class Watchdog:
 
     A stop is final until `arm`. Before the first valid command nothing is sent, so that a long first inference moves
     nothing.
-
-    Args:
-        limits: of the commands.
-        names: of the columns, for the reasons.
 
     Attributes:
         state: of the run.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
@@ -16,13 +16,12 @@ KINDS = "CHECKPOINT.pt, a LeRobot folder, MODULE:FUNCTION, FILE.py:FUNCTION, ope
 SERVERS = ("openpi", "gr00t")
 
 
-class RunnablePolicy(Protocol):
+class RunnablePolicy(ABC):
     """Plans chunks of actions from frames."""
 
-    @property
-    def takes_prefix(self) -> bool:
-        """Whether it continues a prefix."""
+    takes_prefix = False  # whether it continues a prefix
 
+    @abstractmethod
     def plan(
         self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
     ) -> Chunk:
@@ -35,7 +34,7 @@ class RunnablePolicy(Protocol):
             earlier: the frames of the ticks before, oldest first, if `observed_ticks` are several.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing, unless it has something
         """Release what it has."""
 
 
@@ -64,10 +63,6 @@ def kind_of(text: str) -> str:
 
 def check_policy(text: str, spec: FusionSpec) -> None:
     """Check what can be checked of a policy without opening it.
-
-    Args:
-        text: as on the command line.
-        spec: of the frames, with the options of the run.
 
     Raises:
         RoboCacheError: it is of no kind, does not go with the spec, or needs what is not installed.
@@ -124,8 +119,9 @@ def _opened(text: str, spec: FusionSpec, device: str) -> RunnablePolicy:
     kind = kind_of(text)
     if kind == "checkpoint":
         from robocache_ros.policy.policies.checkpoint import CheckpointPolicy
+        from robocache_ros.training.trained_policy import TrainedPolicy
 
-        return CheckpointPolicy.load(text, device)
+        return CheckpointPolicy(TrainedPolicy.load(text, device))
     if kind == "lerobot":
         from robocache_ros.policy.policies.lerobot import LeRobotPolicy
 

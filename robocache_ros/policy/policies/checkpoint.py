@@ -7,22 +7,16 @@ from collections.abc import Sequence
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.policies import RunnablePolicy
 from robocache_ros.training.policies.make_policy import tick_noise
 from robocache_ros.training.trained_policy import TrainedPolicy
 
 
-class CheckpointPolicy:
+class CheckpointPolicy(RunnablePolicy):
     """Plans the whole horizon of a `TrainedPolicy`."""
-
-    takes_prefix = False
 
     def __init__(self, policy: TrainedPolicy) -> None:
         self._policy = policy
-
-    @classmethod
-    def load(cls, path: str, device: str = "cpu") -> CheckpointPolicy:
-        """Read a checkpoint; RoboCacheError if it is damaged."""
-        return cls(TrainedPolicy.load(path, device))
 
     def plan(
         self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
@@ -35,6 +29,3 @@ class CheckpointPolicy:
             )
         noise = tick_noise(self._policy.policy.config, tick)  # so that a policy which samples gives the same plan again
         return Chunk(tick, self._policy.act(frame, noise=noise)[0].cpu().numpy())
-
-    def close(self) -> None:
-        """Do nothing: the process ends."""

@@ -17,9 +17,10 @@ import torch
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.policies import RunnablePolicy
 
 
-class FunctionPolicy:
+class FunctionPolicy(RunnablePolicy):
     """Calls `function(frame)`, which returns a `Chunk`, or (H, A) actions of the tick of the frame.
 
     The actions are a NumPy array, a torch tensor or a list, in the units of the robot. A function with a parameter
