@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 import traceback
@@ -26,12 +27,12 @@ from sensor_msgs.msg import CompressedImage, Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 from torch import Tensor
 
-from robocache_ros import ops
+from robocache_ros import ipc, ops
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.ipc.frame_ring import FrameReader
 from robocache_ros.nodes import frame_messages, middleware
 from robocache_ros.nodes.process import ended_by_signals, spun
-from robocache_ros.nodes.shared_frames import RingFollower
 from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.ops.image.conversion import mean_std
 from robocache_ros.spec import StreamSpec, load_spec
@@ -89,6 +90,9 @@ class DiagnosticsWatch:
                 self.values[part] = self.values.get(part, {}) | reported
 
 
+log = logging.getLogger(__name__)
+
+RING_WAIT_S = 0.2  # period at which a follower checks whether it is closed
 AWAITED = 8  # ticks whose images are waited for
 
 
@@ -295,6 +299,77 @@ class TopicFollower:
                     if blank is not None:
                         frame.tensors[name] = blank
             self._deliver(frame, layout)
+
+
+class RingFollower:
+    """Delivers each newest frame of a node's ring, in a separate thread.
+
+    Args:
+        node: fully qualified name of the fusion node.
+        deliver: called with each frame that is made from now on, and the layout of its columns.
+        on_layout: called at each connection with the layout, and whether the ticks are times of /clock.
+        report: called with a line of text when the transport of the frames changes.
+
+    Attributes:
+        connected: whether frames are read from the ring.
+
+    Raises:
+        IpcUnavailableError: there is no folder for the socket that only this user can enter.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        deliver: Callable[[FusedFrame, Layout], None],
+        on_layout: Callable[[Layout, bool], object],
+        report: Callable[[str], object] = log.info,
+    ) -> None:
+        self._connection = ipc.Connection(ipc.socket_path(node))
+        self._deliver = deliver
+        self._on_layout = on_layout
+        self._report = report
+        self._stopped = threading.Event()
+        self._reported = ""
+        self.connected = False
+        self._thread = threading.Thread(target=self._run, name="robocache-ring", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+            except Exception as error:  # the ring may have any contents; frames still arrive as messages
+                self._connection.drop(f"the ring cannot be read ({printable(error, 120)})")
+            self.connected = False
+            self._report_once(f"frames come as messages: {self._connection.why}")
+            self._stopped.wait(RING_WAIT_S)
+        self._connection.close()
+
+    def _follow(self) -> None:
+        """Deliver frames until the connection ends."""
+        while not self._stopped.is_set() and (reader := self._connection.connect()):
+            described = json.loads(reader.meta)
+            layout = Layout(load_spec(described["spec"]))
+            frames = FrameReader(reader, layout)
+            self._on_layout(layout, described.get("use_sim_time") is True)
+            self.connected = True
+            self._report_once("frames come from shared memory")
+            while reader.alive and not self._stopped.is_set():
+                frame = frames.next(RING_WAIT_S)
+                if frame:
+                    self._deliver(frame, layout)
+                    del frame  # its tensors keep the lease of the slot
+
+    def _report_once(self, text: str) -> None:
+        if text != self._reported and not self._stopped.is_set():
+            self._reported = text
+            self._report(text)
 
 
 POLL_S = 0.1  # period at which a waiting thread checks `ended`; a shutdown by a signal sends no notification

@@ -13,17 +13,77 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from robocache_ros.engine import Ingest
-from robocache_ros.nodes import parameters, transport
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.nodes import transport
 from robocache_ros.nodes.diagnostics import Diagnostics, StreamWarnings, TopicChecks
-from robocache_ros.nodes.managed_node import ERROR, SUCCESS, ManagedNode, logs_errors, parse, run_nodes
-from robocache_ros.nodes.parameters import PARAMETERS
-from robocache_ros.nodes.publishers import Outputs
-from robocache_ros.nodes.shared_frames import RingOutput
+from robocache_ros.nodes.managed_node import (
+    ERROR,
+    SUCCESS,
+    Declared,
+    ManagedNode,
+    logs_errors,
+    parse,
+    read_parameter,
+    run_nodes,
+)
+from robocache_ros.nodes.publishers import Outputs, RingOutput
 from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
 from robocache_ros.nodes.tick_loop import ClockSource, SimClockSource, TickLoop, TickStats, WallClockSource
 from robocache_ros.nodes.transport import Limit
 from robocache_ros.recorder.run_log import LoggedEngine, RunLog
 from robocache_ros.spec import FusionSpec, StreamSpec
+
+PARAMETERS = (
+    Declared("spec", "", "Path of the fusion spec (YAML)."),
+    Declared("device", "auto", "Where ticks are computed.", "auto | cpu | cuda | cuda:<index>"),
+    Declared(
+        "normalized", False, "Whether frames hold images as normalised float32; otherwise 8-bit images stay uint8."
+    ),
+    Declared("jpeg", "cpu", "Where jpeg images are decoded. gpu is faster and differs by a few counts.", "cpu | gpu"),
+    Declared(
+        "payload_bytes",
+        "",
+        "Bytes of the largest image or cloud of each named stream. GPU memory for it is allocated when the node is "
+        "configured, instead of at the first message.",
+        "<stream>=<bytes>, ...",
+    ),
+    Declared(
+        "reliable",
+        False,
+        "Subscribe to every topic as reliable with deep queues, for replays; overrides the spec's qos. "
+        "Best effort publishers then do not match.",
+    ),
+    Declared(
+        "autostart",
+        False,
+        "Configure and activate at the start, instead of waiting for lifecycle transitions.",
+        read_only=True,
+    ),
+    Declared(
+        "exit_on_error",
+        False,
+        "End the process with exit code 1 if autostart or a run fails, instead of waiting to be configured again.",
+        read_only=True,
+    ),
+    Declared(
+        "base_frame",
+        "base_link",
+        "Frame of the voxel clouds of streams with an extrinsic; other clouds keep the sensor's frame.",
+    ),
+    Declared(
+        "ring_slots",
+        8,
+        "Frames kept in memory shared with consumers of this machine and user; 0 switches shared memory off.",
+        bounds=(0, 1024),
+    ),
+    Declared(
+        "record_run",
+        "",
+        "Path of a new file with all that the engine takes and a digest of each tick, for robocache replay; "
+        "empty: none.",
+    ),
+    Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
+)
 
 
 class Pipeline:
@@ -39,27 +99,25 @@ class Pipeline:
         self.spec = spec
         self._node = node
         self._failed = failed
-        self._base_frame = parameters.read(node, "base_frame")
-        options = {"normalized": parameters.read(node, "normalized"), "jpeg": parameters.read(node, "jpeg")}
-        self.engine = LoggedEngine(
-            spec, parameters.read(node, "device"), **options, payload_bytes=parameters.payload_bytes(node)
-        )
+        self._base_frame = read_parameter(node, "base_frame")
+        options = {"normalized": read_parameter(node, "normalized"), "jpeg": read_parameter(node, "jpeg")}
+        self.engine = LoggedEngine(spec, read_parameter(node, "device"), **options, payload_bytes=_payload_bytes(node))
         texts = definitions(spec)
         self.ingest = Ingest(spec, self.engine, texts, live=True)
         self.run_log: RunLog | None = None
-        if file := parameters.read(node, "record_run"):
+        if file := read_parameter(node, "record_run"):
             options["device"] = str(self.engine.device)
             self.run_log = self.engine.run_log = RunLog(Path(file).expanduser(), spec, texts, options)
         self.stats = TickStats(len(spec.streams))
         self._static_transforms = subscribe_static_transforms(node, spec, self.ingest, self.run_log)
         self.subscriptions = TopicSubscriptions(
-            node, spec, self.ingest, reliable=parameters.read(node, "reliable"), run_log=self.run_log
+            node, spec, self.ingest, reliable=read_parameter(node, "reliable"), run_log=self.run_log
         )
         name = node.get_fully_qualified_name().lstrip("/")
         self._diagnostics = Diagnostics(name, self.ingest, self.subscriptions.states, self.stats)
         self._topic_checks = TopicChecks(node, self.subscriptions, limit)
         self._stream_warnings = StreamWarnings(spec, self.stats)
-        slots = parameters.read(node, "ring_slots")
+        slots = read_parameter(node, "ring_slots")
         ring = RingOutput(node, self.engine.layout, self.engine.device, slots) if slots else None
         self.outputs = Outputs(node, self.engine.layout, self._frame_of, ring)
         self._clock_counters: Counter[str] = Counter()
@@ -163,13 +221,13 @@ class FusionNode(ManagedNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, and create the engine, the subscriptions and the publishers."""
         path, spec = self.read_spec()
-        sizes = parameters.payload_bytes(self)
+        sizes = _payload_bytes(self)
         limit = transport.limit(get_rmw_implementation_identifier())
         self.parts = pipeline = Pipeline(self, spec, limit, self.fail)
         names = ", ".join(stream.name for stream in spec.streams)
         device = pipeline.engine.device
         self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {device}")
-        reliable = parameters.read(self, "reliable")
+        reliable = read_parameter(self, "reliable")
         for line in [] if reliable else transport.warnings(spec, limit, sizes):
             self.get_logger().warning(line)
         for line in pipeline.memory_lines():
@@ -181,7 +239,7 @@ class FusionNode(ManagedNode):
         """Start publishing."""
         assert self.parts
         result = super().on_activate(state)
-        sim_time = bool(parameters.read(self, "use_sim_time"))
+        sim_time = bool(read_parameter(self, "use_sim_time"))
         self.parts.start(sim_time=sim_time)
         self.get_logger().info(f"publishing by {'/clock' if sim_time else 'the wall clock'}")
         return result
@@ -205,17 +263,32 @@ class FusionNode(ManagedNode):
 
     def _exits_on_error(self) -> bool:
         """End the process with exit code 1 if the parameter `exit_on_error` is set; returns whether it is set."""
-        if parameters.read(self, "exit_on_error"):
+        if read_parameter(self, "exit_on_error"):
             self.exit_code = 1
             self.context.try_shutdown()
         return bool(self.exit_code)
+
+
+def _payload_bytes(node: LifecycleNode) -> dict[str, int]:
+    """The parameter `payload_bytes` by stream; RoboCacheError if an entry is not name=bytes."""
+    sizes = {}
+    given = read_parameter(node, "payload_bytes")
+    for entry in given.split(",") if given.strip() else ():
+        name, _, size = (part.strip() for part in entry.partition("="))
+        if not (size.isascii() and size.isdecimal() and len(size) < 16 and int(size)):
+            raise RoboCacheError(
+                f"parameter payload_bytes: '{printable(entry.strip(), 60)}' is not <stream>=<bytes>; write for example "
+                f"front=6220800,rear=6220800"
+            )
+        sizes[name] = int(size)
+    return sizes
 
 
 def main(args: list[str] | None = None) -> int:
     """Run the node until Ctrl-C or SIGTERM; returns the exit status."""
 
     def start(nodes: list[FusionNode]) -> bool:
-        if parameters.read(nodes[0], "autostart"):
+        if read_parameter(nodes[0], "autostart"):
             nodes[0].autostart()
         return True  # a node that cannot start waits for the next transition
 

@@ -20,7 +20,6 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
-from rclpy.time import Time
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import QosSpec
@@ -104,26 +103,6 @@ def raw_subscription(node: Node, message_class: type[Any], topic: str, qos: QoSP
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),  # `TopicChecks` reads the ROS graph
         raw=True,
     )
-
-
-class NodeClock:
-    """Sets a node's clock in sim time from an existing /clock subscription.
-
-    rclpy's time source would receive every /clock message a second time, in the executor, which is half the cost of a
-    fast replay.
-    """
-
-    def __init__(self, node: Node) -> None:
-        self._clock: Any = node.get_clock()
-        source: Any = getattr(node, "_time_source", None)
-        self._overridable = source is not None and hasattr(self._clock, "set_ros_time_override")
-        if self._overridable:
-            source.detach_node()
-
-    def set(self, now_ns: int) -> None:
-        """Set the node's clock."""
-        if self._overridable:
-            self._clock.set_ros_time_override(Time(nanoseconds=now_ns, clock_type=self._clock.clock_type))
 
 
 def load_message_class(type_name: str) -> type[Any] | None:

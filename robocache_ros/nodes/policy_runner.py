@@ -35,11 +35,19 @@ from robocache_ros.decode import make_decoder
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import diagnostics, frame_messages, middleware, parameters, process
+from robocache_ros.nodes import diagnostics, frame_messages, middleware, process
 from robocache_ros.nodes.fused_subscriber import FusedSubscriber
 from robocache_ros.nodes.fusion_node import FusionNode
-from robocache_ros.nodes.managed_node import SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
-from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes.managed_node import (
+    SUCCESS,
+    Control,
+    Declared,
+    ManagedNode,
+    logs_errors,
+    parse,
+    read_parameter,
+    run_nodes,
+)
 from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
 from robocache_ros.nodes.tick_loop import ClockReader
@@ -47,8 +55,7 @@ from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
 from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.policies import KINDS, check_policy, identity
-from robocache_ros.policy.runner import Runner, Step
-from robocache_ros.policy.watchdog import State
+from robocache_ros.policy.runner import Runner, State, Step
 from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import FusionSpec
@@ -125,7 +132,7 @@ class PolicyRunner(ManagedNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, start the policy, and create the subscriptions and publishers."""
         _, spec = self.read_spec()
-        values = {each.name: parameters.read(self, each.name) for each in OPTIONS}
+        values = {each.name: read_parameter(self, each.name) for each in OPTIONS}
         given = {name: str(value) for name, value in values.items() if value not in ("", None)}
         options = replace(spec.run or RunOptions(), **read_values(RunOptions, given, flags=True))
         self.parts = Run(self, spec, options, self.shared_log)
@@ -135,7 +142,7 @@ class PolicyRunner(ManagedNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start to send commands, once the policy has planned."""
         assert self.parts
-        self.parts.start(sim_time=bool(parameters.read(self, "use_sim_time")))
+        self.parts.start(sim_time=bool(read_parameter(self, "use_sim_time")))
         return super().on_activate(state)
 
     @logs_errors
@@ -194,7 +201,7 @@ class Run:
     ) -> None:
         self._node, self._spec = node, spec
         self.counters: Counter[str] = Counter()
-        urdfs = read_urdf_files(options, Path(parameters.read(node, "spec")).parent)
+        urdfs = read_urdf_files(options, Path(read_parameter(node, "spec")).parent)
         outputs = Outputs(spec, options, urdfs | {topic: _urdf_on(node, topic) for topic in options.urdf_topics})
         classes = {
             output.name: middleware.message_class(output.type, f"run.outputs.{output.name}")
@@ -202,9 +209,9 @@ class Run:
         }
         self._pedal: Pedal | None = None  # while the node is active
         self._pedal_keys = {}
-        if parameters.read(node, "pedal"):
-            self._pedal_keys = read_keys(parameters.read(node, "pedal_keys"), ("takeover",))
-        policy, device = parameters.read(node, "policy"), parameters.read(node, "device")
+        if read_parameter(node, "pedal"):
+            self._pedal_keys = read_keys(read_parameter(node, "pedal_keys"), ("takeover",))
+        policy, device = read_parameter(node, "policy"), read_parameter(node, "device")
         with_options = replace(spec, run=options)
         if policy:
             check_policy(policy, with_options)
@@ -214,10 +221,10 @@ class Run:
         self._clock: ClockReader | None = None  # in sim time, while the node is active
         self._sim_ns: int | None = None
         self._commands: process.Repeated | None = None  # while the node is active
-        self._button, self._pressed = parameters.read(node, "takeover_button"), False
+        self._button, self._pressed = read_parameter(node, "takeover_button"), False
         with ExitStack() as made:  # so that nothing stays if one of them cannot be
             self._made = made
-            file = parameters.read(node, "record_run")
+            file = read_parameter(node, "record_run")
             identified = identity(policy, device) if policy and (file or shared_log) else {}
             log = shared_log
             if file:
@@ -254,7 +261,7 @@ class Run:
                 made.callback(guard.communicate, b"done\n")
             images = [stream.name for stream in spec.media if stream.role == "observation"]
             frames = FusedSubscriber(
-                parameters.read(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
+                read_parameter(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
             )
             made.callback(frames.close)
             self._made = made.pop_all()
@@ -270,7 +277,7 @@ class Run:
             self._clock = ClockReader(self._node, self.counters)
         if self._pedal_keys:
             self._pedal = Pedal(
-                parameters.read(self._node, "pedal"),
+                read_parameter(self._node, "pedal"),
                 self._pedal_keys,
                 lambda _, pressed: self.take_over(pressed),
                 self._pedal_lost,
@@ -491,7 +498,7 @@ def _urdf_on(node: LifecycleNode, topic: str) -> str:
 def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
     """Start the process that sends zero velocity if this one is killed; None if no output is a velocity."""
     period_ns = tick_grid.period_ns(outputs.spec.rate_hz)
-    by_clock = bool(parameters.read(node, "use_sim_time"))  # /clock may end too: the stamp stays 0, which is now
+    by_clock = bool(read_parameter(node, "use_sim_time"))  # /clock may end too: the stamp stays 0, which is now
     zeros = [
         {
             "topic": node.resolve_topic_name(output.topic),
@@ -519,7 +526,7 @@ def main(args: list[str] | None = None) -> int:
     )
 
     def start(nodes: list[PolicyRunner]) -> bool:
-        return not parameters.read(nodes[0], "autostart") or nodes[0].autostart()
+        return not read_parameter(nodes[0], "autostart") or nodes[0].autostart()
 
     return run_nodes("policy_runner", given, lambda: [PolicyRunner()], start)
 

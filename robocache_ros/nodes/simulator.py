@@ -23,8 +23,8 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.player import SteadyClock
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import middleware, parameters, process, transport
-from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes import middleware, process, transport
+from robocache_ros.nodes.managed_node import Declared, declare
 from robocache_ros.sim.command import SimArguments, parse
 from robocache_ros.sim.simulation import COMMANDS, EPISODE, OPERATOR, SUCCESS, TYPES, Simulation
 from robocache_ros.sim.so101 import JOINTS
@@ -49,7 +49,7 @@ class Simulator(Node):
         self._given = given
         self.simulation = Simulation(given.options)
         seed = Declared("seed", given.seed, "Seed of the episode that ~/reset begins; it then is one more.", "", SEEDS)
-        parameters.declare(self, [seed])
+        declare(self, [seed])
         reliable, latched = middleware.reliable(QUEUE_DEPTH), middleware.latched()
         self._outputs: dict[str, Any] = {
             topic: self.create_publisher(

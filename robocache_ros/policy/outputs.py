@@ -6,6 +6,7 @@ The messages are CDR bytes, which a node publishes as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
@@ -17,7 +18,6 @@ from robocache_ros.decode.cdr import CdrWriter
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.policy.joint_limits import ColumnLimits, column_limits, read_joints
 from robocache_ros.policy.plan import ActionPlan
-from robocache_ros.policy.watchdog import Limits
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.run import OutputSpec, RunOptions
@@ -213,6 +213,33 @@ def run_offset(spec: FusionSpec, options: RunOptions) -> int:
     if options.offset is not None:
         return options.offset
     return spec.dataset.offset_ticks(spec.rate_hz) if spec.dataset else 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of commands.
+
+    Attributes:
+        lower, upper: (A,) of each column; None: no limit.
+        max_step: (A,) largest change from one tick to the next; None: no limit.
+        coast_ticks: ticks without a command before the run stops.
+        invalid_ticks: ticks of an invalid required stream before the run stops.
+    """
+
+    lower: Float32 | None = None
+    upper: Float32 | None = None
+    max_step: Float32 | None = None
+    coast_ticks: int = RunOptions.coast_ticks
+    invalid_ticks: int = RunOptions.invalid_ticks
+
+    def arrays(self) -> dict[str, Float32]:
+        """Return the limits of the columns that there are, by name."""
+        found = {"lower": self.lower, "upper": self.upper, "max_step": self.max_step}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def __post_init__(self) -> None:
+        if self.lower is not None and self.upper is not None and (self.lower > self.upper).any():
+            raise RoboCacheError("limits: lower is above upper; exchange them")
 
 
 class Outputs:
