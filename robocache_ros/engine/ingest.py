@@ -87,10 +87,6 @@ class DepthSynchronizer:
     def add(self, feed: str, sample: Sample) -> Iterator[Sample]:
         """Add a message; yields the samples that are now complete.
 
-        Args:
-            feed: name of the stream or of its companion.
-            sample: the decoded message.
-
         Raises:
             DecodeError: during iteration, if the sizes of images and camera differ or an image is corrupt.
         """
@@ -201,12 +197,6 @@ class TransformIngest:
     `received` and `decoded` count messages. The other counters count transforms in a stream's own chain: the outcomes,
     `dropped:<cause>`, `static_frame` (/tf_static also has the frame and takes precedence) and `reparented` (the parent
     differs from that in the previous transform).
-
-    Args:
-        engine: receives the transforms; its spec names the streams.
-        counters: the counters of each feed.
-        count: counts and logs an outcome of `push`.
-        dropped: counts and logs an error.
     """
 
     def __init__(
@@ -378,12 +368,7 @@ class _Waiting(NamedTuple):
 
 
 class CloudPlacement:
-    """The waiting clouds of all streams with a `voxels.frame`, and the transforms that they wait for.
-
-    Args:
-        spec: the streams.
-        static: the static transforms.
-    """
+    """The waiting clouds of all streams with a `voxels.frame`, and the transforms that they wait for."""
 
     def __init__(self, spec: FusionSpec, static: StaticTransforms) -> None:
         self._static = static

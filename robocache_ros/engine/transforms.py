@@ -542,15 +542,7 @@ def samples_of(
 
 
 class TransformSamples(StreamSamples):
-    """The pose of one stream at each tick.
-
-    Args:
-        spec: the stream.
-        fusion: the timeline.
-        tree: the tree of the stream's group.
-        slots: number of poses that the backend keeps.
-        leader: the stream that takes the transforms of the group; None: this stream.
-    """
+    """The pose of one stream at each tick."""
 
     def __init__(
         self, spec: StreamSpec, fusion: FusionSpec, tree: FrameTree, slots: int, leader: TransformSamples | None

@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -99,9 +99,6 @@ AWAITED = 8  # ticks whose images are waited for
 class Assembly:
     """Combines the window and the images of each tick.
 
-    Args:
-        images: image and voxel streams that a frame waits for if it has them.
-
     Attributes:
         incomplete: frames dropped because one of their images did not arrive in time.
     """
@@ -168,43 +165,25 @@ class Assembly:
         )
 
 
+@dataclass(eq=False)
 class TopicFollower:
     """Subscribes to a fusion node's topics and delivers frames assembled from their messages.
 
-    Args:
-        node: the node to subscribe with.
-        fusion: name of the fusion node.
-        images: image and voxel streams that a frame waits for.
-        deliver: called with each frame and the layout of its columns. Images are as the node publishes them; an invalid
-            image is zero, and missing if its size is not known.
-        on_layout: called with each layout, and whether the ticks are times of /clock.
-        paused: whether frames currently arrive through shared memory; images are then not subscribed to.
-        group: of the callbacks.
-        compressed: whether images come as jpeg.
+    Images are delivered as the node publishes them; an invalid image is zero, and missing if its size is not known.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        fusion: str,
-        images: Sequence[str],
-        deliver: Callable[[FusedFrame, Layout], None],
-        on_layout: Callable[[Layout, bool], None],
-        paused: Callable[[], bool],
-        group: CallbackGroup,
-        *,
-        compressed: bool = False,
-    ) -> None:
-        self._node = node
-        self._fusion = fusion
-        self._images = tuple(images)
-        self._deliver = deliver
-        self._notify = on_layout
-        self._paused = paused
-        self._group = group
-        self._compressed = compressed
+    node: Node  # to subscribe with
+    fusion: str  # name of the fusion node
+    images: tuple[str, ...]  # image and voxel streams that a frame waits for
+    deliver: Callable[[FusedFrame, Layout], None]  # called with each frame and the layout of its columns
+    on_layout: Callable[[Layout, bool], None]  # called with each layout, and whether the ticks are times of /clock
+    paused: Callable[[], bool]  # whether frames arrive through shared memory; images are then not subscribed to
+    group: CallbackGroup
+    compressed: bool = False  # whether images come as jpeg
+
+    def __post_init__(self) -> None:
         self._layout: Layout | None = None
-        self._assembly = Assembly(self._images)
+        self._assembly = Assembly(self.images)
         self._malformed: set[str] = set()  # topics for which an unreadable message was reported
         self._image_subscriptions: list[Any] = []
         self._subscriptions = [
@@ -221,14 +200,14 @@ class TopicFollower:
     def close(self) -> None:
         """Destroy the subscriptions."""
         for subscription in (*self._subscriptions, *self._image_subscriptions):
-            self._node.destroy_subscription(subscription)
+            self.node.destroy_subscription(subscription)
 
     def _create(
         self, message_type: type[Any], topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any
     ) -> Any:
         received = self._guarded(topic, callback)
-        return self._node.create_subscription(
-            message_type, f"{self._fusion}/{topic}", received, profile, callback_group=self._group, **options
+        return self.node.create_subscription(
+            message_type, f"{self.fusion}/{topic}", received, profile, callback_group=self.group, **options
         )
 
     def _guarded(self, topic: str, callback: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -240,8 +219,8 @@ class TopicFollower:
             except (ValueError, LookupError, TypeError, RuntimeError, RecursionError) as error:
                 if topic not in self._malformed:
                     self._malformed.add(topic)
-                    self._node.get_logger().warning(
-                        f"{self._fusion}/{topic}: a message cannot be read ({printable(error, 120)}); it is dropped"
+                    self.node.get_logger().warning(
+                        f"{self.fusion}/{topic}: a message cannot be read ({printable(error, 120)}); it is dropped"
                     )
 
         return receive
@@ -250,14 +229,14 @@ class TopicFollower:
         described = json.loads(message.data)
         self._layout = Layout(load_spec(described["spec"]))
         self._assembly.clear()
-        self._notify(self._layout, described.get("use_sim_time") is True)
-        self._want_images(not self._paused())
+        self.on_layout(self._layout, described.get("use_sim_time") is True)
+        self._want_images(not self.paused())
 
     def _on_fused(self, data: bytes) -> None:
         if self._layout is None:
             return  # a window cannot be split without its columns; the layout is latched and arrives soon
-        self._want_images(not self._paused())
-        if self._paused():
+        self._want_images(not self.paused())
+        if self.paused():
             self._assembly.clear()
             return
         tick_ns, window = frame_messages.read_fused(deserialize_message(data, Float32MultiArray))
@@ -269,14 +248,14 @@ class TopicFollower:
         """Subscribe to the image topics, or unsubscribe: a node only publishes images that have subscribers."""
         if wanted and not self._image_subscriptions and self._layout:
             media = {stream.name: stream for stream in self._layout.spec.media}
-            self._image_subscriptions = [self._subscribe(media[name]) for name in self._images if name in media]
+            self._image_subscriptions = [self._subscribe(media[name]) for name in self.images if name in media]
         elif not wanted:
             for subscription in self._image_subscriptions:
-                self._node.destroy_subscription(subscription)
+                self.node.destroy_subscription(subscription)
             self._image_subscriptions = []
 
     def _subscribe(self, stream: StreamSpec) -> Any:
-        compressed = self._compressed and stream.kind == "image"
+        compressed = self.compressed and stream.kind == "image"
         topic = f"{stream.name}/aligned/compressed" if compressed else f"{stream.name}/aligned"
         read = frame_messages.read_compressed if compressed else frame_messages.read_image
 
@@ -293,12 +272,12 @@ class TopicFollower:
         layout = self._layout
         for frame in frames:
             assert layout  # windows are added only when it is known
-            for name in self._images:
+            for name in self.images:
                 if name in frame.valid and name not in frame.tensors:
                     blank = frame_messages.blank(layout.spec.stream(name))
                     if blank is not None:
                         frame.tensors[name] = blank
-            self._deliver(frame, layout)
+            self.deliver(frame, layout)
 
 
 class RingFollower:

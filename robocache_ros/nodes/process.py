@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -113,23 +114,17 @@ def spun(node: Node, name: str = "robocache-callbacks") -> Iterator[None]:
         executor.shutdown(timeout_sec=0.0)
 
 
+@dataclass(eq=False)
 class Repeated:
-    """A step that a thread repeats until it is stopped. Its sleeps end on time.
+    """A step that a thread repeats until it is stopped. Its sleeps end on time."""
 
-    Args:
-        name: of the thread.
-        step: called again and again; it returns soon after `stopped` is set.
-        failed: called once, from the thread, if a step raises an error.
+    name: str  # of the thread
+    step: Callable[[], object]  # called again and again; it returns soon after `stopped` is set
+    failed: Callable[[Exception], None]  # called once, from the thread, if a step raises an error
 
-    Attributes:
-        stopped: set when the thread is to end.
-    """
-
-    def __init__(self, name: str, step: Callable[[], object], failed: Callable[[Exception], None]) -> None:
-        self.stopped = threading.Event()
-        self._step = step
-        self._failed = failed
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+    def __post_init__(self) -> None:
+        self.stopped = threading.Event()  # set when the thread is to end
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -145,10 +140,10 @@ class Repeated:
         reduce_timer_slack()
         try:
             while not self.stopped.is_set():
-                self._step()
+                self.step()
         except Exception as error:
             if not self.stopped.is_set():
-                self._failed(error)
+                self.failed(error)
 
 
 SIGACTION_BYTES = 512  # more than any libc's struct sigaction, which begins with the handler

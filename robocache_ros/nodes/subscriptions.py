@@ -297,15 +297,7 @@ class Topic:
 
 
 class TopicSubscriptions:
-    """The subscriptions of a spec.
-
-    Args:
-        node: owns the subscriptions.
-        spec: the streams; those of one topic share a subscription.
-        ingest: receives the messages.
-        reliable: subscribe to all topics as reliable with deep queues, regardless of the spec's qos.
-        run_log: logs the messages in the order in which they are pushed.
-    """
+    """The subscriptions of a spec."""
 
     def __init__(
         self, node: Node, spec: FusionSpec, ingest: Ingest, *, reliable: bool = False, run_log: RunLog | None = None
@@ -499,9 +491,6 @@ class Arrivals:
     The queues are read in turn, `BATCH` messages at a time. A queue that returned `BATCH` messages may contain more,
     which may be older than messages of other queues. Messages that are newer than its last one therefore wait until it
     is empty, or until the time limit.
-
-    Args:
-        queues: each returns up to a number of its messages, oldest first.
 
     Attributes:
         flooded: whether the last `read` reached its time limit.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -320,33 +321,19 @@ class TickStats:
         return p50, p99, most
 
 
+@dataclass(eq=False)
 class TickLoop:
-    """Runs a clock source in a thread, so that no service, parameter or diagnostics callback delays a tick.
+    """Runs a clock source in a thread, so that no service, parameter or diagnostics callback delays a tick."""
 
-    Args:
-        clock_source: pushes the messages that have arrived, and yields the due ticks.
-        publish: called with the frames of due ticks, and with a function that waits until a tick is due.
-        failed: called once, from the thread, if it ends with an error.
-        stats: counts the ticks.
-        delay_ns: a tick is due at its time + delay; None: immediately (eager, sim time).
-        lead_ns: a tick is computed at most this long before it is due.
-    """
+    clock_source: ClockSource  # pushes the messages that have arrived, and yields the due ticks
+    publish: Callable[[Frames, Callable[[int], None]], None]  # gets due ticks, and waits until one is due
+    failed: Callable[[Exception], None]  # called once, from the thread, if it ends with an error
+    stats: TickStats
+    delay_ns: int | None  # a tick is due at its time + delay; None: immediately (eager, sim time)
+    lead_ns: int = 0  # a tick is computed at most this long before it is due
 
-    def __init__(
-        self,
-        clock_source: ClockSource,
-        publish: Callable[[Frames, Callable[[int], None]], None],
-        failed: Callable[[Exception], None],
-        stats: TickStats,
-        delay_ns: int | None,
-        lead_ns: int = 0,
-    ) -> None:
-        self._clock_source = clock_source
-        self._publish = publish
-        self._stats = stats
-        self._delay_ns = delay_ns
-        self._lead_ns = lead_ns
-        self._thread = process.Repeated("robocache-ticks", self._step, failed)
+    def __post_init__(self) -> None:
+        self._thread = process.Repeated("robocache-ticks", self._step, self.failed)
 
     def start(self) -> None:
         """Start the thread."""
@@ -356,22 +343,22 @@ class TickLoop:
     def stop(self) -> None:
         """Stop the thread, and return when it has ended."""
         self._thread.stop()
-        self._clock_source.destroy()
+        self.clock_source.destroy()
         process.unfreeze_gc()
 
     def _step(self) -> None:
-        for frames in self._clock_source.step():
+        for frames in self.clock_source.step():
             if len(frames):
-                self._publish(frames, self._wait_until_due)
-                self._stats.add(frames, self._lateness_ns(frames))
-        self._clock_source.wait()
+                self.publish(frames, self._wait_until_due)
+                self.stats.add(frames, self._lateness_ns(frames))
+        self.clock_source.wait()
 
     def _wait_until_due(self, tick_ns: int) -> None:
         """Return when a tick is due; immediately if that time has passed, or if there is none."""
-        if self._delay_ns is None:
+        if self.delay_ns is None:
             return
         # The wait uses the monotonic clock and is limited by the lead: setting back the wall clock does not block it.
-        left_ns = min(tick_ns + self._delay_ns - time.time_ns(), self._lead_ns)
+        left_ns = min(tick_ns + self.delay_ns - time.time_ns(), self.lead_ns)
         end_ns = time.monotonic_ns() + left_ns
         if left_ns > SPIN_NS:
             time.sleep((left_ns - SPIN_NS) / 1e9)
@@ -379,6 +366,6 @@ class TickLoop:
             pass
 
     def _lateness_ns(self, frames: Frames) -> int | None:
-        if self._delay_ns is None:
+        if self.delay_ns is None:
             return None
-        return time.time_ns() - int(frames.ticks_ns[-1]) - self._delay_ns
+        return time.time_ns() - int(frames.ticks_ns[-1]) - self.delay_ns

@@ -52,10 +52,6 @@ class ColumnLimits(NamedTuple):
 def read_joints(text: str, where: str) -> dict[str, Joint]:
     """Return the joints of a URDF by name.
 
-    Args:
-        text: the XML, which is not trusted.
-        where: what it is, for errors.
-
     Raises:
         RoboCacheError: it is not a URDF, is larger than the limits, has a document type (by which XML defines
             entities), or a limit that is not a number.

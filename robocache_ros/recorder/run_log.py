@@ -267,9 +267,6 @@ class Record(NamedTuple):
 class RunReader:
     """Reads a run log.
 
-    Args:
-        path: of the file.
-
     Attributes:
         spec, options: of the engine.
         definitions: of the message types, by name, as far as the file has been read.

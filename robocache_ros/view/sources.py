@@ -88,13 +88,7 @@ def _part_of_pose(stream: StreamSpec) -> tuple[str, str] | None:
 
 
 class Drawn:
-    """Draws the raw samples and the ticks of an engine.
-
-    Args:
-        scene: what is drawn into.
-        layout: of the rows of the ticks.
-        start_ns, stop_ns: times of the samples that are drawn.
-    """
+    """Draws the raw samples and the ticks of an engine."""
 
     def __init__(self, scene: Scene, layout: Layout, start_ns: int, stop_ns: int) -> None:
         self.scene, self.layout = scene, layout
