@@ -6,6 +6,7 @@ import json
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -45,6 +46,7 @@ from robocache_ros.recorder.run_log import (
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.run import RunOptions
+from robocache_ros.storage.errors import file_errors
 from robocache_ros.units import NS_PER_S
 
 PARTS = ("ticks", "observations", "plans", "commands")  # what is compared
@@ -504,17 +506,16 @@ def _write_cut(
     begin_ns = tick_grid.tick_ns(first, run.spec.rate_hz)
     starts = {name: 0 if back is None else begin_ns - back for name, back in (("m", messages_ns), ("e", events_ns))}
     metadata = {**run.metadata, "cut": json.dumps({"first": first, "last": last, "of": run.path.name})}
-    try:
+    with file_errors(out):
         file = McapWriter(out, {RUN: metadata})
-    except OSError as error:
-        raise RoboCacheError(f"{printable(out)}: cannot be written ({error.strerror}); give another file") from None
     declared = (CALLS, EVENTS)
     types = {feed.topic: feed.type for feed in run.spec.feeds} | {TF_STATIC: TF_TYPE}
     types |= {topic.name: topic.type for topic in declared}
     encodings = {topic.name: topic.encoding for topic in declared}
     engine_done, runner_done = not wanted.ticks, not wanted.steps
     channels: dict[str, int] = {}
-    try:
+    with file_errors(out), ExitStack() as closing:
+        closing.callback(file.abandon)
         for record in run.records():
             data = record.data
             if record.topic == EVENTS.name:
@@ -551,7 +552,3 @@ def _write_cut(
                 break
         file.add_metadata(RUN_END, {"outcome": "success", "lost": "{}"})
         file.close()
-    except OSError as error:
-        raise RoboCacheError(f"{printable(out)}: cannot be written ({error.strerror}); free space") from None
-    finally:
-        file.abandon()

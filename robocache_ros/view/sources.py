@@ -28,7 +28,7 @@ from robocache_ros.formats.read import EpisodeSource, Stream
 from robocache_ros.formats.registry import open_source
 from robocache_ros.ops.voxel.grid import voxel_points
 from robocache_ros.recorder import run_log
-from robocache_ros.spec import TF_STATIC, VIDEO_TYPES, FusionSpec, StreamSpec
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
@@ -380,9 +380,6 @@ def show_run(
     spec = run.spec
     scene = scene_of(shown_streams(spec), Stamps())
     engine = FusionEngine(spec, "cpu", unbounded=True, media=False)
-    feeds: dict[str, list[str]] = {}
-    for feed in spec.feeds:
-        feeds.setdefault(feed.topic, []).append(feed.name)
     drawn: Drawn | None = None
     ingest: Ingest | None = None
     steps: list[run_log.Event] = []
@@ -420,10 +417,8 @@ def show_run(
                     steps.append(event)
                 elif event.name in ("reply", "chunk"):
                     _draw_plan(scene, spec, event, tick_ns)
-        elif record.topic == TF_STATIC and TF_STATIC not in feeds:
-            ingest.static_transforms(record.data)
-        for name in feeds.get(record.topic, ()):
-            ingest.serialized(name, record.data, record.log_ns)
+        else:
+            run.push(record, ingest)
         if drawn and record.log_ns > stop_ns + NS_PER_S:
             break
     draw()
