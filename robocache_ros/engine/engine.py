@@ -82,7 +82,7 @@ class FusionEngine:
         self.clock_jumps = 0
         capacities = {s.name: slots_for(s, spec) for s in spec.streams}
         options = Options(normalized, jpeg, payload_bytes or {}, channels_last and unbounded, media)
-        self._backend = _make_backend(self.layout, capacities, device, unbounded, options)
+        self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
         self.static_transforms = StaticTransforms()
         self._streams = samples_of(spec, capacities, self.static_transforms, unbounded)
@@ -269,7 +269,7 @@ class FusionEngine:
         return max(past, tick_grid.last_at_or_before(newest, self.spec.rate_hz) + 1)
 
 
-def _make_backend(
+def make_backend(
     layout: Layout, capacities: Mapping[str, int], device: str, unbounded: bool, options: Options
 ) -> Backend:
     """The backend of a device; `capacities` maps streams to slots, the other arguments are those of FusionEngine."""

@@ -38,21 +38,14 @@ _ADVICE = {
 _ALWAYS = ("received", "decoded", "accepted", "late", "duplicate", "skewed", "unstamped", "dropped", "unmatched")
 
 
-@dataclass
-class _Seen:
-    """A stream's counters at the last report."""
-
-    counters: Counter[str]
-    arrival_ns: int | None
-
-
 class Diagnostics:
     """Reports the counters of all messages, and derives a level from those that have grown since the last report."""
 
     def __init__(self, name: str, ingest: Ingest, states: dict[str, StreamState], stats: TickStats) -> None:
         self._name, self._ingest, self._states, self._stats = name, ingest, states, stats
         self._spec = ingest.engine.spec
-        self._seen = {stream.name: _Seen(Counter(), None) for stream in self._spec.streams}
+        # The counters of each stream at the last report, and the arrival of its newest message.
+        self._seen: dict[str, tuple[Counter[str], int | None]] = {s.name: (Counter(), None) for s in self._spec.streams}
         self._jumps = 0
 
     def report(self, active: bool, outputs: Mapping[str, int]) -> list[DiagnosticStatus]:
@@ -73,10 +66,10 @@ class Diagnostics:
         counters.update(ingest.engine.lost(stream.name))
         counters["dropped"] += state.crashed
         counters["dropped:internal"] += state.crashed
-        seen = self._seen[stream.name]
-        new = counters - seen.counters
-        rate_hz = _rate(new["received"], seen.arrival_ns, state.newest_arrival_ns)
-        self._seen[stream.name] = _Seen(counters, state.newest_arrival_ns)
+        seen, arrival_ns = self._seen[stream.name]
+        new = counters - seen
+        rate_hz = _rate(new["received"], arrival_ns, state.newest_arrival_ns)
+        self._seen[stream.name] = counters, state.newest_arrival_ns
 
         values = {key: str(counters[key]) for key in _ALWAYS}
         values |= {key: str(counters[key]) for key in sorted(counters) if key not in values and counters[key]}

@@ -35,6 +35,7 @@ from robocache_ros.nodes.publishers import Window
 from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
 from robocache_ros.nodes.tick_loop import (
     IDLE_NS,
+    ClockReader,
     ClockSource,
     SimClockSource,
     TickLoop,
@@ -130,7 +131,6 @@ class FusedFilter(SimpleFilter):  # type: ignore[misc]  # message_filters has no
         self._ingest = Ingest(self.spec, self._engine, definitions(self.spec), live=True)
         self._window = Window(self.spec.horizon, self._engine.layout.row_width, self.spec.rate_hz)
         self._sim_time = bool(node.get_parameter("use_sim_time").value)
-        self._clock_counters: Counter[str] = Counter()
         self._subscriptions: TopicSubscriptions | None = None
         self._checks: Any = None
         clock: ClockSource
@@ -141,7 +141,7 @@ class FusedFilter(SimpleFilter):  # type: ignore[misc]  # message_filters has no
             checks = TopicChecks(node, self._subscriptions, transport.limit(get_rmw_implementation_identifier()))
             self._checks = node.create_timer(CHECK_S, lambda: checks.check(active=True))
             clock = (
-                SimClockSource(node, self._subscriptions, self._engine, self._clock_counters, sets_clock=False)
+                SimClockSource(self._subscriptions, self._engine, ClockReader(node, Counter(), sets_clock=False))
                 if self._sim_time
                 else WallClockSource(node, self._subscriptions, self._engine, self._failed)
             )

@@ -28,7 +28,7 @@ from robocache_ros.nodes.managed_node import (
 )
 from robocache_ros.nodes.publishers import Outputs, RingOutput
 from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
-from robocache_ros.nodes.tick_loop import ClockSource, SimClockSource, TickLoop, TickStats, WallClockSource
+from robocache_ros.nodes.tick_loop import ClockReader, ClockSource, SimClockSource, TickLoop, TickStats, WallClockSource
 from robocache_ros.nodes.transport import Limit
 from robocache_ros.recorder.run_log import LoggedEngine, RunLog
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -135,7 +135,7 @@ class Pipeline:
         """
         self.subscriptions.discard()  # messages that arrived while the node was inactive
         clock: ClockSource = (
-            SimClockSource(self._node, self.subscriptions, self.engine, self._clock_counters)
+            SimClockSource(self.subscriptions, self.engine, ClockReader(self._node, self._clock_counters))
             if sim_time
             else WallClockSource(self._node, self.subscriptions, self.engine, self._failed)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -72,6 +73,7 @@ class Window:
         self._stop += 1
 
 
+@dataclass(eq=False)
 class RingOutput:
     """Provides each tick's frame to consumers of the same machine and user, in addition to the topics.
 
@@ -79,14 +81,13 @@ class RingOutput:
     another attempt follows every `retry_s`.
     """
 
-    def __init__(
-        self, node: Node, layout: Layout, device: torch.device, slots: int, *, retry_s: float = RETRY_S
-    ) -> None:
-        self._name = node.get_fully_qualified_name()
-        self._layout = layout
-        self._device = device
-        self._slots = slots
-        self._retry_s = retry_s
+    node: Node  # whose name the consumers use
+    layout: Layout
+    device: torch.device
+    slots: int  # one frame each
+    retry_s: float = RETRY_S
+
+    def __post_init__(self) -> None:
         self._use_sim_time = False
         self._next_try = 0.0
         self._failed = False
@@ -125,8 +126,8 @@ class RingOutput:
             self._writer = None
 
     def _make(self) -> None:
-        path = ipc.socket_path(self._name)
-        self._writer = FrameWriter(path, self._layout, self._device, slots=self._slots, use_sim_time=self._use_sim_time)
+        path = ipc.socket_path(self.node.get_fully_qualified_name())
+        self._writer = FrameWriter(path, self.layout, self.device, slots=self.slots, use_sim_time=self._use_sim_time)
 
     def _guarded(self, step: Callable[[], None]) -> bool:
         """Run a step and return whether it succeeds; an error in shared memory never stops the ticks."""
@@ -136,11 +137,11 @@ class RingOutput:
             if not self._failed:
                 log.warning(
                     "frames are published as messages only; shared memory is tried again every %g s: %s",
-                    self._retry_s,
+                    self.retry_s,
                     printable(error, 160),
                 )
             self._failed = True
-            self._next_try = time.monotonic() + self._retry_s
+            self._next_try = time.monotonic() + self.retry_s
             self.close()
             return False
         return True

@@ -142,7 +142,7 @@ class ClockReader:
     """
 
     def __init__(self, node: Node, counters: Counter[str], *, sets_clock: bool = True) -> None:
-        self._node, self._counters = node, counters
+        self.node, self._counters = node, counters
         source: Any = getattr(node, "_time_source", None) if sets_clock else None
         self._clock: Any = node.get_clock() if source and hasattr(node.get_clock(), "set_ros_time_override") else None
         if self._clock:
@@ -171,18 +171,19 @@ class ClockReader:
 
     def destroy(self) -> None:
         """Release the subscription."""
-        self._node.destroy_subscription(self.subscription)
+        self.node.destroy_subscription(self.subscription)
 
     def _ignore(self, data: bytes | memoryview) -> None:
         if not self._counters["invalid_clocks"]:
             shown = bytes(data[:12]).hex(" ")
-            self._node.get_logger().warning(
+            self.node.get_logger().warning(
                 f"/clock: a message is not a time at or after 0 ({len(data)} bytes: {shown}); it is ignored; "
                 f"further ones are counted as invalid_clocks in /diagnostics"
             )
         self._counters["invalid_clocks"] += 1
 
 
+@dataclass(eq=False)
 class SimClockSource:
     """/clock: a message arrives at the sim time at which it was published.
 
@@ -191,24 +192,17 @@ class SimClockSource:
     is 60 ms at eight times the rate, is late.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        subscriptions: TopicSubscriptions,
-        engine: FusionEngine,
-        counters: Counter[str],
-        *,
-        sets_clock: bool = True,
-    ) -> None:
-        self._subscriptions = subscriptions
-        self._engine = engine
+    subscriptions: TopicSubscriptions
+    engine: FusionEngine
+    clock: ClockReader
+
+    def __post_init__(self) -> None:
         self._timeline = SimTimeline()
         # Messages published after the newest received /clock message.
         self._pending: list[tuple[Topic, ReceivedMessage]] = []
         self._waiting: Counter[int] = Counter()  # how many of them each topic has, by its id
-        self._clock = ClockReader(node, counters, sets_clock=sets_clock)
         self._heard_ns = time.monotonic_ns()
-        self._waiter = middleware.Waiter(node, 1 + len(subscriptions.topics))
+        self._waiter = middleware.Waiter(self.clock.node, 1 + len(self.subscriptions.topics))
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""
@@ -231,37 +225,37 @@ class SimClockSource:
                 before = [entry for entry in ready if entry[1].source_ns < source_ns]
                 ready = ready[len(before) :]
                 yield from self._push(before)
-                yield from due_ticks(self._engine, now_ns)
+                yield from due_ticks(self.engine, now_ns)
                 self._timeline.restart()
                 begins = True
             if begins:
                 # The clock determines the first tick, not the batch of messages.
-                yield from due_ticks(self._engine, sim_ns)
+                yield from due_ticks(self.engine, sim_ns)
             self._timeline.add(source_ns, sim_ns)
         yield from self._push(ready)
         now_ns = self._timeline.now_ns
         assert now_ns is not None
-        self._clock.set(now_ns)
+        self.clock.set(now_ns)
         # Until the clock moves on, more messages can arrive at this very time, and a tick with this deadline has them.
-        yield from due_ticks(self._engine, now_ns - 1)
+        yield from due_ticks(self.engine, now_ns - 1)
 
     def wait(self) -> None:
         """Return at the next message that can be received."""
-        topics = [] if self._paused else [topic for topic in self._subscriptions.topics if self._space(topic)]
-        self._waiter.wait(IDLE_NS, [self._clock.subscription, *(topic.subscription for topic in topics)])
+        topics = [] if self._paused else [topic for topic in self.subscriptions.topics if self._space(topic)]
+        self._waiter.wait(IDLE_NS, [self.clock.subscription, *(topic.subscription for topic in topics)])
 
     def destroy(self) -> None:
         """Release the wait set and the subscription of /clock."""
         self._waiter.destroy()
-        self._clock.destroy()
+        self.clock.destroy()
 
     def _space(self, topic: Topic) -> int:
         return MAX_WAITING["large" if topic.large else "small"] - self._waiting[id(topic)]
 
     def _take_messages(self) -> None:
-        self._subscriptions.provide_buffers()
-        for topic in self._subscriptions.topics:
-            found = self._subscriptions.take_from(topic, min(topic.qos.depth, self._space(topic)))
+        self.subscriptions.provide_buffers()
+        for topic in self.subscriptions.topics:
+            found = self.subscriptions.take_from(topic, min(topic.qos.depth, self._space(topic)))
             self._pending += found
             self._waiting[id(topic)] += len(found)
 
@@ -271,14 +265,14 @@ class SimClockSource:
 
     def _push(self, messages: list[tuple[Topic, ReceivedMessage]]) -> Iterator[Frames]:
         arrived = ((self._arrival_ns(message.source_ns), topic, message) for topic, message in messages)
-        return push_in_order(self._engine, self._subscriptions, arrived)
+        return push_in_order(self.engine, self.subscriptions, arrived)
 
     def _arrival_ns(self, source_ns: int) -> int:
-        arrival_ns, earliest_ns = self._timeline.arrival_ns(source_ns), self._engine.earliest_arrival_ns
+        arrival_ns, earliest_ns = self._timeline.arrival_ns(source_ns), self.engine.earliest_arrival_ns
         return arrival_ns if earliest_ns is None else max(arrival_ns, earliest_ns)
 
     def _take_clocks(self) -> list[tuple[int, int]]:
-        clocks = self._clock.take()
+        clocks = self.clock.take()
         if clocks:
             self._heard_ns = time.monotonic_ns()
         return clocks

@@ -110,19 +110,16 @@ class Compared(NamedTuple):
     computed: Event | None = None
 
 
+@dataclass(eq=False)
 class PolicyReplay:
-    """Passes the events of a run to a runner as they came, and compares what it does.
+    """Passes the events of a run to a runner as they came, and compares what it does."""
 
-    Args:
-        run: notes what is damaged.
-        engine: has the ticks that the observations are compared with.
-        policy: as on the command line, to plan again; None: that of the run, if its plans depend on nothing else.
-        plans: whether the policy plans again.
-    """
+    run: RunReader  # notes what is damaged
+    engine: EngineReplay  # has the ticks that the observations are compared with
+    policy: str | None = None  # as on the command line, to plan again; None: that of the run, if it can be opened
+    plans: bool = True  # whether the policy plans again
 
-    def __init__(self, run: RunReader, engine: EngineReplay, policy: str | None = None, *, plans: bool = True) -> None:
-        self._run, self._engine = run, engine
-        self._given, self._plans = policy, plans
+    def __post_init__(self) -> None:
         self._runner: Runner | None = None
         self._layout: Layout | None = None
         self._worker: _Worker | None = None
@@ -158,7 +155,7 @@ class PolicyReplay:
         except _PolicyError as error:
             raise RoboCacheError(str(error)) from None
         except _DAMAGE as error:
-            self._run.note(f"an event of the policy is damaged and was left out ({printable(error, 60)})")
+            self.run.note(f"an event of the policy is damaged and was left out ({printable(error, 60)})")
         return None
 
     @property
@@ -198,8 +195,8 @@ class PolicyReplay:
             for name in ("torch", "cpu")
             if there[name] != here[name]
         ]
-        if self._plans and changed:
-            self._run.note(f"the plans were made with {'; '.join(changed)}: their last bits may differ")
+        if self.plans and changed:
+            self.run.note(f"the plans were made with {'; '.join(changed)}: their last bits may differ")
 
     def _frame(self, runner: Runner, event: Event) -> None:
         tick, valid = int(event.facts["tick"]), event.facts["valid"]
@@ -212,7 +209,7 @@ class PolicyReplay:
     def _plan(self, runner: Runner, event: Event) -> Compared | None:
         tick = int(event.facts["tick"])
         frame = frame_of_arrays(event.arrays, self._layout)
-        if self._plans and not self._opened:
+        if self.plans and not self._opened:
             self._opened = True
             self._policy = self._open(runner.outputs.spec)
         prefix = None
@@ -220,9 +217,9 @@ class PolicyReplay:
             prefix = Prefix(rows, int(event.facts["frozen"]))
         self._answer = answer(self._policy, frame, tick, prefix) if self._policy else None
         requested = self._worker is not None and tick in self._worker.requested
-        if not requested and "cut" not in self._run.metadata:
+        if not requested and "cut" not in self.run.metadata:
             return Compared("observations", tick, self._missing(tick, "the plan", "a plan", "no plan"))
-        observed = self._engine.ticks.get(tick)
+        observed = self.engine.ticks.get(tick)
         if observed is None:
             return None
         return Compared("observations", tick, self._observation_difference(frame, tick))
@@ -230,13 +227,13 @@ class PolicyReplay:
     def _open(self, spec: FusionSpec) -> RunnablePolicy | None:
         if self._policy:
             self._policy.close()
-        if self._given is not None:
+        if self.policy is not None:
             try:
-                if (count := observed_ticks(self._given)) > 1:
+                if (count := observed_ticks(self.policy)) > 1:
                     raise RoboCacheError(
                         f"policy: it observes {count} ticks, and a run has the newest of them; leave --policy out"
                     )
-                return open_policy(self._given, spec)
+                return open_policy(self.policy, spec)
             except Exception as error:  # of the user's module too
                 text = str(error) if isinstance(error, RoboCacheError) else f"policy: {error!r}; correct it"
                 raise _PolicyError(printable(text, 199)) from None
@@ -256,7 +253,7 @@ class PolicyReplay:
                 why = f"{printable(file, 60)} has changed"
         if not why:
             return open_policy(str(given["path"]), spec)
-        self._run.note(f"the policy has not planned again: {why}; give --policy to compare its plans")
+        self.run.note(f"the policy has not planned again: {why}; give --policy to compare its plans")
         return None
 
     def _reply(self, runner: Runner, event: Event) -> Compared | None:
@@ -332,10 +329,10 @@ class PolicyReplay:
 
     def _observation_difference(self, frame: FusedFrame, tick: int) -> Difference | None:
         """Compare an observation with the computed ticks: the values of its vectors, `valid`, its images and grids."""
-        layout = self._run.layout
+        layout = self.run.layout
         streams = [stream.name for stream in layout.spec.streams]
         for back, row_at in enumerate(range(len(frame.ticks_ns) - 1, -1, -1)):
-            there = self._engine.ticks.get(tick - back)
+            there = self.engine.ticks.get(tick - back)
             if there is None:
                 continue
             parts = [frame.tensors[stream.name][row_at].flatten() for stream in layout.spec.vectors]
@@ -348,9 +345,9 @@ class PolicyReplay:
                 return Difference(
                     tick - back, there.tick_ns, f"the observation of {column.stream}", column.name, *values
                 )
-        if self._run.options.get("normalized"):
+        if self.run.options.get("normalized"):
             return None
-        for stream, digest in zip(layout.spec.media, self._engine.ticks[tick].digests, strict=True):
+        for stream, digest in zip(layout.spec.media, self.engine.ticks[tick].digests, strict=True):
             value = frame.tensors.get(stream.name)
             if value is not None and media_digest(value) != digest:
                 words = (media_digest(value).hex(), digest.hex())
@@ -358,7 +355,7 @@ class PolicyReplay:
         return None
 
     def _missing(self, tick: int, what: str, recorded: str, computed: str) -> Difference:
-        return Difference(tick, tick_grid.tick_ns(tick, self._run.spec.rate_hz), what, "", recorded, computed)
+        return Difference(tick, tick_grid.tick_ns(tick, self.run.spec.rate_hz), what, "", recorded, computed)
 
 
 class _PolicyError(RuntimeError):

@@ -51,13 +51,9 @@ FUSED_TOPIC_TYPE, TEXT_TYPE = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/St
 SceneOf: TypeAlias = "Callable[[Sequence[Shown], Callable[[NDArray[np.int64]], list[Any]]], Scene]"
 
 
-class Stamps:
-    """The times of a recording as Rerun's timeline `time`."""
-
-    def __call__(self, times_ns: NDArray[np.int64]) -> list[Any]:
-        """Return the columns of (M,) int64 times in ns since the epoch."""
-        rr = need("rerun", "view")
-        return [rr.TimeColumn("time", timestamp=times_ns.astype("datetime64[ns]"))]
+def _stamps(times_ns: NDArray[np.int64]) -> list[Any]:
+    """Return (M,) int64 times in ns since the epoch as Rerun's timeline `time`."""
+    return [need("rerun", "view").TimeColumn("time", timestamp=times_ns.astype("datetime64[ns]"))]
 
 
 def shown_streams(spec: FusionSpec) -> list[Shown]:
@@ -213,7 +209,7 @@ def show_recording(
     """
     with Bag(path, msg_path=msg_path) as bag:
         first, last = _range(path, bag.start_ns, bag.stop_ns, start_s, stop_s)
-        scene = scene_of(shown_streams(spec), Stamps())
+        scene = scene_of(shown_streams(spec), _stamps)
         drawn = Drawn(scene, Layout(spec), first - MARGIN_NS, last + MARGIN_NS)
         whole = start_s <= 0 and stop_s is None
         run = BagRun(
@@ -378,7 +374,7 @@ def show_run(
     """
     run = run_log.RunReader(path)
     spec = run.spec
-    scene = scene_of(shown_streams(spec), Stamps())
+    scene = scene_of(shown_streams(spec), _stamps)
     engine = FusionEngine(spec, "cpu", unbounded=True, media=False)
     drawn: Drawn | None = None
     ingest: Ingest | None = None
