@@ -75,7 +75,9 @@ class DepthSynchronizer:
         self._color: deque[tuple[int, ImagePayload]] = deque(maxlen=WAITING_IMAGES)
         self._newest: dict[str, int] = {}
         compressed = live and stream.type.endswith("/CompressedImage")
-        self._thread = DecodeThread(stream.name, decode_compressed, _decoded_bytes) if compressed else None
+        self._thread = (
+            DecodeThread(stream.name, decode_compressed, lambda image: image.data.nbytes) if compressed else None
+        )
         if compressed:
             warm_up(decode_compressed)
 
@@ -149,10 +151,6 @@ class DepthSynchronizer:
             log.warning("%s: a depth image is dropped: no message on %s matches it", self.name, topic)
         self.counters["unpaired"] += 1
         self.counters[f"unpaired:{missing}"] += 1
-
-
-def _decoded_bytes(image: ImagePayload) -> int:
-    return int(image.data.nbytes)
 
 
 def _join(depth: ImagePayload, camera: CameraPayload, color: ImagePayload | None) -> DepthPayload:

@@ -183,7 +183,7 @@ class TopicFollower:
 
     def __post_init__(self) -> None:
         self._layout: Layout | None = None
-        self._assembly = Assembly(self.images)
+        self.assembly = Assembly(self.images)
         self._malformed: set[str] = set()  # topics for which an unreadable message was reported
         self._image_subscriptions: list[Any] = []
         self._subscriptions = [
@@ -191,11 +191,6 @@ class TopicFollower:
             # Raw: while frames are read from shared memory, a message only shows that the node is alive.
             self._create(Float32MultiArray, "fused", self._on_fused, middleware.reliable(10), raw=True),
         ]
-
-    @property
-    def incomplete(self) -> int:
-        """Frames dropped because one of their images did not arrive in time."""
-        return self._assembly.incomplete
 
     def close(self) -> None:
         """Destroy the subscriptions."""
@@ -228,7 +223,7 @@ class TopicFollower:
     def _on_layout(self, message: String) -> None:
         described = json.loads(message.data)
         self._layout = Layout(load_spec(described["spec"]))
-        self._assembly.clear()
+        self.assembly.clear()
         self.on_layout(self._layout, described.get("use_sim_time") is True)
         self._want_images(not self.paused())
 
@@ -237,12 +232,12 @@ class TopicFollower:
             return  # a window cannot be split without its columns; the layout is latched and arrives soon
         self._want_images(not self.paused())
         if self.paused():
-            self._assembly.clear()
+            self.assembly.clear()
             return
         tick_ns, window = frame_messages.read_fused(deserialize_message(data, Float32MultiArray))
         if window.shape[1] != self._layout.row_width:
             return  # from before the node was reconfigured
-        self._finish(self._assembly.add_window(split_window(self._layout, tick_ns, window)))
+        self._finish(self.assembly.add_window(split_window(self._layout, tick_ns, window)))
 
     def _want_images(self, wanted: bool) -> None:
         """Subscribe to the image topics, or unsubscribe: a node only publishes images that have subscribers."""
@@ -263,7 +258,7 @@ class TopicFollower:
             tick_ns = frame_messages.stamp_ns(message.header)
             current = self._layout.spec.stream(stream.name) if self._layout else stream
             tensor = frame_messages.read_voxels(message, current.voxels) if current.voxels else read(message)
-            self._finish(self._assembly.add_image(stream.name, tick_ns, tensor))
+            self._finish(self.assembly.add_image(stream.name, tick_ns, tensor))
 
         message_type = CompressedImage if compressed else Image if stream.kind == "image" else PointCloud2
         return self._create(message_type, topic, on_image, middleware.reliable(5))
@@ -705,7 +700,7 @@ class FusedSubscriber:
     @property
     def incomplete(self) -> int:
         """Frames dropped because one of their images did not arrive in time."""
-        return self._topics.incomplete
+        return self._topics.assembly.incomplete
 
     @property
     def layout(self) -> Layout | None:

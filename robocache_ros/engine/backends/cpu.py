@@ -139,25 +139,6 @@ class MediaStore:
         return out.permute(0, 3, 1, 2) if packed else out
 
 
-class UnusedStore:
-    """In place of a `MediaStore`, if only the times of images or clouds are of interest: keeps and converts nothing."""
-
-    nbytes = 0
-
-    def put(self, slot: int, value: Any) -> None:
-        """Keep nothing."""
-
-    def drop(self, slots: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def convert(self, slot: int) -> None:
-        """Accept every payload."""
-
-    def take(self, lower: Int64) -> Tensor:
-        """Return an empty tensor for each tick."""
-        return torch.empty(len(lower), 0, dtype=torch.uint8)
-
-
 FRAME_BLOCKS = 5  # for a stream: frames that are being computed, that wait to be written, and that are being written
 
 
@@ -178,9 +159,8 @@ class CpuBackend:
         self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
         self._vectors = {s.name: VectorStore(s, capacities[s.name]) for s in layout.spec.vectors}
         self._pools: defaultdict[str, BufferPool] = defaultdict(host_pool)
-        self._media: dict[str, MediaStore | UnusedStore] = {
-            s.name: _media_store(s, options, live) if options.media else UnusedStore() for s in layout.spec.media
-        }
+        # Empty, if only the times of images and clouds are of interest.
+        self._media = {s.name: _media_store(s, options, live) for s in layout.spec.media if options.media}
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
         """Memory for a message."""
@@ -188,7 +168,8 @@ class CpuBackend:
 
     def put(self, stream: str, slot: int, value: Any) -> None:
         """Keep the payload of a sample."""
-        (self._vectors.get(stream) or self._media[stream]).put(slot, value)
+        if store := self._vectors.get(stream) or self._media.get(stream):
+            store.put(slot, value)
 
     def put_rows(self, stream: str, slots: Int64, values: NDArray[np.float32]) -> None:
         """Keep the values of samples of a vector stream."""
@@ -201,7 +182,8 @@ class CpuBackend:
 
     def check(self, stream: str, slot: int) -> None:
         """Convert the payload; raises ValueError if it is corrupt."""
-        self._media[stream].convert(slot)
+        if stream in self._media:
+            self._media[stream].convert(slot)
 
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
         """Compute the frames of T ticks; every selected slot has been checked."""
@@ -213,7 +195,8 @@ class CpuBackend:
                 vectors.take_windows(selections.windows[i], out)
             else:
                 vectors.take(lower[:, i], upper[:, i], weight[:, i], out)
-        media = {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
+        media = {s.name: torch.empty(len(ticks_ns), 0, dtype=torch.uint8) for s in self._layout.spec.media}
+        media |= {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
         ages = selections.sample_age_ms
         return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)
 
@@ -222,7 +205,7 @@ class CpuBackend:
 
     def memory(self) -> list[MemoryRow]:
         """The memory in use; for images and clouds, the current amount."""
-        held: dict[str, VectorStore | MediaStore | UnusedStore] = {**self._vectors, **self._media}
+        held: dict[str, VectorStore | MediaStore] = {**self._vectors, **self._media}
         return [MemoryRow(name, "samples", "host", 1, store.nbytes) for name, store in held.items()]
 
     def counters(self) -> dict[str, int]:
