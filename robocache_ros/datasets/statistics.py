@@ -234,7 +234,7 @@ def _valid(episode: SourceEpisode, sample: dict[str, Any], role: str) -> NDArray
     """(T, columns) whether each value of a role is one."""
     valid = sample["valid"].numpy() > 0
     columns = [
-        np.repeat(valid[:, index, None], np.shape(stream.values)[1], axis=1)
+        np.repeat(valid[:, index, None], np.asarray(stream.values).shape[1], axis=1)
         for index, stream in enumerate(episode.streams.values())
         if stream.role == role
     ]
