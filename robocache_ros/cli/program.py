@@ -27,13 +27,9 @@ LOG_JSON_OPTION = "--log-json"
 
 
 def print_document(command: str, content: Mapping[str, Any], *, exit_code: int = 0, errors: Iterable[str] = ()) -> None:
-    """Print the document of a command to stdout.
+    """Print the document of a command to stdout: `content`, its exit code, and the lines that are else on stderr.
 
-    Args:
-        command: name of the command.
-        content: its keys and values; NumPy numbers, paths and dataclasses become plain values, NaN becomes null.
-        exit_code: exit code of the command.
-        errors: lines that are printed to stderr without `--json`.
+    NumPy numbers, paths and dataclasses become plain values, NaN becomes null.
     """
     document = {"command": command, "exit_code": exit_code, "errors": list(errors), **content}
     typer.echo(_escaped(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=False)))

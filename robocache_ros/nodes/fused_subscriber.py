@@ -418,10 +418,7 @@ class Mailbox:
     def wait_for(self, condition: Callable[[], object], timeout_s: float | None, *, loop: bool = False) -> bool:
         """Wait for a condition that `notify` signals; returns whether it is met. None: no timeout, until `closed`.
 
-        Args:
-            condition: checked after every notification.
-            timeout_s: seconds to wait at most.
-            loop: whether the wait is one of a loop, and therefore reported.
+        `loop`: whether the wait is one of a loop, and therefore reported.
         """
         started = time.monotonic()
         reports = 0

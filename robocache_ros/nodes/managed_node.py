@@ -120,11 +120,7 @@ def logs_errors(transition: Transition[Node]) -> Transition[Node]:
 class ManagedNode(LifecycleNode):
     """A lifecycle node. Parameters that it reads when it is configured cannot be changed until it is cleaned up.
 
-    Args:
-        name: the node's name, before remapping.
-        declared: its parameters.
-        changeable: names of those that are read whenever they are used.
-        kwargs: arguments of rclpy's LifecycleNode.
+    Those in `changeable` are read whenever they are used. `kwargs` are arguments of rclpy's LifecycleNode.
 
     Attributes:
         parts: all that exists between configure and cleanup, with `active` and `destroy()`; None: unconfigured.

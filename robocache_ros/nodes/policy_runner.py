@@ -186,11 +186,7 @@ class PolicyRunner(ManagedNode):
 class Run:
     """Everything that exists between configure and cleanup.
 
-    Args:
-        node: owns the subscriptions and publishers.
-        spec: of the robot.
-        options: of the run.
-        shared_log: of the fusion node, to which the runner is logged; None: to a file of its own, if there is one.
+    The runner is logged to `shared_log`, that of the fusion node; None: to a file of its own, if there is one.
 
     Raises:
         RoboCacheError: an output, the policy or the file cannot be.
@@ -544,15 +540,8 @@ def run_policy(
 ) -> int:
     """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
 
-    Args:
-        policy: parameter of the node, as are the next two.
-        spec: path of the spec.
-        device: of a checkpoint.
-        fusion: name of a running fusion node; None: one is made in this process.
-        given: options of the run that are not those of the spec.
-        use_sim_time: follow /clock.
-        record: path of a new file for the log of the run; empty: none.
-        control: runs in a thread with the active node, and says whether the program ends when it returns.
+    Args are parameters of the node, `given` options of the run, and `control` as of `run_nodes`. `fusion` is the name
+    of a running fusion node; None: one is made in this process. `record` is the file of a new run log; empty: none.
     """
     common = {"spec": spec, "use_sim_time": use_sim_time, "device": device}
     values = {**common, "policy": policy, "fusion": fusion or "fusion_node"} | {n: str(v) for n, v in given.items()}

@@ -450,15 +450,7 @@ def _part(path: str | Path, first: int, last: int) -> _Part:
 def cut(path: str | Path, out: str | Path, first: int, last: int, policy: str | None = None) -> Verification:
     """Write the part of a run that recomputes some of its ticks as the whole run does: a file for a bug report.
 
-    Args:
-        path: of the run log.
-        out: the new file.
-        first: index of the first tick on the tick grid.
-        last: index of the last tick.
-        policy: of the verification, see `verify`.
-
-    Returns:
-        The verification of the new file.
+    Ticks are given by their index on the tick grid, `policy` as of `verify`. Returns the verification of the new file.
 
     Errors:
         RoboCacheError: the run has not all of these ticks, or the new file exists or cannot be written.
@@ -489,13 +481,10 @@ def cut(path: str | Path, out: str | Path, first: int, last: int, policy: str | 
 def _write_cut(
     run: RunReader, out: Path, first: int, last: int, wanted: _Part, messages_ns: int | None, events_ns: int | None
 ) -> None:
-    """Write the records from some time before a tick to the last one.
+    """Write the records from some time before the first tick to the last one.
 
     Args:
-        run: the whole run.
-        out: the new file.
-        first: index of the first tick.
-        last: index of the last tick.
+        run, out, first, last: as of `cut`.
         wanted: what is in the run of these ticks.
         messages_ns: time before the first tick from which on messages are written; None: all.
         events_ns: the same for the events of the runner, of which observations are written as messages are.

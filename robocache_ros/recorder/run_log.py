@@ -132,13 +132,9 @@ class RunLog:
         arrays: Mapping[str, NDArray[Any]] | None = None,
         now_ns: int | None = None,
     ) -> None:
-        """Log an event of a runner.
+        """Log an event of a runner: values of JSON and arrays of numbers by name, which are copied.
 
-        Args:
-            name: what happens.
-            facts: values of JSON by name.
-            arrays: of numbers, by name; they are copied.
-            now_ns: time of the run's clock, if it is known.
+        `now_ns`: time of the run's clock, if it is known.
         """
         self._put(EVENTS, now_ns, pack_event(Event(name, facts, arrays or {})))
 

@@ -489,15 +489,7 @@ def show_dataset(
     stop: int | None = None,
     **options: Any,
 ) -> list[str]:
-    """Draw episodes of a dataset, one after the other.
-
-    Args:
-        path: of the dataset.
-        format_name: of its format.
-        scene_of: makes the scene.
-        first: number of the first episode.
-        stop: the number after the last one; None: MAX_EPISODES are shown.
-        options: of the format, such as `split`.
+    """Draw episodes of a dataset, one after the other: from `first` to before `stop`; None: MAX_EPISODES are shown.
 
     Errors:
         RoboCacheError: the dataset cannot be read, or has no such episode.
