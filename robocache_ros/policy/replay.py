@@ -483,11 +483,8 @@ def _write_cut(
 ) -> None:
     """Write the records from some time before the first tick to the last one.
 
-    Args:
-        run, out, first, last: as of `cut`.
-        wanted: what is in the run of these ticks.
-        messages_ns: time before the first tick from which on messages are written; None: all.
-        events_ns: the same for the events of the runner, of which observations are written as messages are.
+    Messages are written from `messages_ns` before it on, and events of the runner from `events_ns` before it on, of
+    which observations are written as messages are; None: all. `wanted` is what is in the run of these ticks.
     """
     begin_ns = tick_grid.tick_ns(first, run.spec.rate_hz)
     starts = {name: 0 if back is None else begin_ns - back for name, back in (("m", messages_ns), ("e", events_ns))}
