@@ -414,7 +414,7 @@ class _Lookup:
         if not isinstance(edge, EdgeAtTicks):
             return np.ones(len(rows), bool)
         parents = edge.parents[rows]
-        return np.asarray(parents == parents[0], bool)
+        return np.asarray(parents == parents[:1], bool)  # not [0]: NumPy cuts NULs at the end of a text
 
     def chain(self, target: str, source: str, row: int) -> _Chain:
         """The chain between two frames at a tick."""
