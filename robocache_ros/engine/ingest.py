@@ -7,7 +7,7 @@ import math
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,6 +189,7 @@ class Checked(NamedTuple):
     error: DecodeError | None
 
 
+@dataclass(eq=False)
 class TransformIngest:
     """Pushes the transforms of /tf messages.
 
@@ -197,17 +198,15 @@ class TransformIngest:
     differs from that in the previous transform).
     """
 
-    def __init__(
-        self,
-        engine: FusionEngine,
-        counters: dict[str, Counter[str]],
-        count: Callable[[str, Outcome, Sample, int], Outcome],
-        dropped: Callable[[str, DecodeError], Outcome],
-    ) -> None:
-        self._counters, self._count, self._dropped = counters, count, dropped
+    engine: FusionEngine
+    counters: dict[str, Counter[str]]  # of each feed
+    count: Callable[[str, Outcome, Sample, int], Outcome]  # counts and logs an outcome of `push`
+    dropped: Callable[[str, DecodeError], Outcome]  # counts and logs an error
+
+    def __post_init__(self) -> None:
         self._groups: dict[str, _Group] = {}
-        for streams in groups(engine.spec):
-            group = _Group(streams, engine)
+        for streams in groups(self.engine.spec):
+            group = _Group(streams, self.engine)
             self._groups |= {stream.name: group for stream in streams}
         self._data: object = None
         self._checked: list[Checked] = []
@@ -225,18 +224,18 @@ class TransformIngest:
 
     def message(self, feed: str, data: bytes | memoryview, arrival_ns: int) -> tuple[Outcome, int | None]:
         """Push a message for a stream; returns the outcome and the stamp of its last transform in the chain."""
-        counters, group = self._counters[feed], self._groups[feed]
+        counters, group = self.counters[feed], self._groups[feed]
         counters["received"] += 1
         try:
             checked = self.decode(data)
         except DecodeError as error:
-            return self._dropped(feed, error), None
+            return self.dropped(feed, error), None
         counters["decoded"] += 1
         outcome, stamp_ns = Outcome.ACCEPTED, None
         for transform, result, before in group.push(feed, data, checked, arrival_ns):
             if isinstance(result, DecodeError):
                 if transform.child in group.chain(feed) or result.cause == "frames":
-                    outcome = self._dropped(feed, result)
+                    outcome = self.dropped(feed, result)
             elif transform.child in group.chain(feed):
                 if before:
                     self._note_parent(feed, transform, before)
@@ -244,11 +243,11 @@ class TransformIngest:
                 if result is None:
                     counters["static_frame"] += 1
                 else:
-                    outcome = self._count(feed, result, Sample(stamp_ns, _NO_VALUE), arrival_ns)
+                    outcome = self.count(feed, result, Sample(stamp_ns, _NO_VALUE), arrival_ns)
         return outcome, stamp_ns
 
     def _note_parent(self, feed: str, transform: Transform, before: str) -> None:
-        self._counters[feed]["reparented"] += 1
+        self.counters[feed]["reparented"] += 1
         self._logged[feed] += 1
         if self._logged[feed] <= MAX_LOGGED:
             text = "%s: the parent of %s is now %s, not %s; its transform from the old parent ends"

@@ -275,14 +275,9 @@ class TopicFollower:
             self.deliver(frame, layout)
 
 
+@dataclass(eq=False)
 class RingFollower:
     """Delivers each newest frame of a node's ring, in a separate thread.
-
-    Args:
-        node: fully qualified name of the fusion node.
-        deliver: called with each frame that is made from now on, and the layout of its columns.
-        on_layout: called at each connection with the layout, and whether the ticks are times of /clock.
-        report: called with a line of text when the transport of the frames changes.
 
     Attributes:
         connected: whether frames are read from the ring.
@@ -291,17 +286,13 @@ class RingFollower:
         IpcUnavailableError: there is no folder for the socket that only this user can enter.
     """
 
-    def __init__(
-        self,
-        node: str,
-        deliver: Callable[[FusedFrame, Layout], None],
-        on_layout: Callable[[Layout, bool], object],
-        report: Callable[[str], object] = log.info,
-    ) -> None:
-        self._connection = ipc.Connection(ipc.socket_path(node))
-        self._deliver = deliver
-        self._on_layout = on_layout
-        self._report = report
+    node: str  # fully qualified name of the fusion node
+    deliver: Callable[[FusedFrame, Layout], None]  # called with each frame from now on, and the layout of its columns
+    on_layout: Callable[[Layout, bool], object]  # called at each connection; whether the ticks are times of /clock
+    report: Callable[[str], object] = log.info  # called with a line when the transport of the frames changes
+
+    def __post_init__(self) -> None:
+        self._connection = ipc.Connection(ipc.socket_path(self.node))
         self._stopped = threading.Event()
         self._reported = ""
         self.connected = False
@@ -331,47 +322,40 @@ class RingFollower:
             described = json.loads(reader.meta)
             layout = Layout(load_spec(described["spec"]))
             frames = FrameReader(reader, layout)
-            self._on_layout(layout, described.get("use_sim_time") is True)
+            self.on_layout(layout, described.get("use_sim_time") is True)
             self.connected = True
             self._report_once("frames come from shared memory")
             while reader.alive and not self._stopped.is_set():
                 frame = frames.next(RING_WAIT_S)
                 if frame:
-                    self._deliver(frame, layout)
+                    self.deliver(frame, layout)
                     del frame  # its tensors keep the lease of the slot
 
     def _report_once(self, text: str) -> None:
         if text != self._reported and not self._stopped.is_set():
             self._reported = text
-            self._report(text)
+            self.report(text)
 
 
 POLL_S = 0.1  # period at which a waiting thread checks `ended`; a shutdown by a signal sends no notification
 REPORT_S = 5.0  # period at which a thread that waits for frames logs what it waits for
 
 
+@dataclass(eq=False)
 class Mailbox:
     """Keeps the newest frame; threads and event loops wait for it.
-
-    Args:
-        ended: whether no more frames are delivered; `close` has the same effect.
-        report: called every `REPORT_S` while a thread waits without an end or in a loop.
-        late: the error for a loop, given its `timeout_s`.
 
     Attributes:
         overtaken: frames that were replaced by a newer frame before they were read.
     """
 
-    def __init__(
-        self,
-        ended: Callable[[], bool],
-        report: Callable[[], object] = lambda: None,
-        late: Callable[[float], RoboCacheError] = lambda timeout_s: RoboCacheError(f"no tick within {timeout_s:g} s"),
-    ) -> None:
+    ended: Callable[[], bool]  # whether no more frames are delivered; `close` has the same effect
+    report: Callable[[], object] = lambda: None  # called every `REPORT_S` while a thread waits without end or in a loop
+    # The error for a loop, given its `timeout_s`.
+    late: Callable[[float], RoboCacheError] = lambda timeout_s: RoboCacheError(f"no tick within {timeout_s:g} s")
+
+    def __post_init__(self) -> None:
         self.overtaken = 0
-        self._ended = ended
-        self._report = report
-        self._late = late
         self._closed = False
         self._changed = threading.Condition()
         self._newest: FusedFrame | None = None
@@ -383,7 +367,7 @@ class Mailbox:
     @property
     def closed(self) -> bool:
         """Whether no more frames are delivered."""
-        return self._closed or self._ended()
+        return self._closed or self.ended()
 
     def put(self, frame: FusedFrame, *, seen: bool = False) -> None:
         """Replace the newest frame; `seen` if it is also delivered in another way, such as a callback."""
@@ -433,7 +417,7 @@ class Mailbox:
                     self._changed.wait(POLL_S if timeout_s is None else min(POLL_S, timeout_s - waited))
                     continue
             reports += 1
-            self._report()
+            self.report()
 
     def latest(
         self, timeout_s: float | None, other_than_ns: int | None, max_age_ms: float | None = None
@@ -468,7 +452,7 @@ class Mailbox:
                     if self.closed or signalled():
                         return
                     if not there and timeout_s is not None:
-                        raise self._late(timeout_s)
+                        raise self.late(timeout_s)
                     given = self._seen = self._count
                     frame = self._newest
                 assert frame
@@ -497,10 +481,10 @@ class Mailbox:
                         started = reported = time.monotonic()
                         continue
                     if timeout_s is not None and now - started >= timeout_s:
-                        raise self._late(timeout_s)
+                        raise self.late(timeout_s)
                     if now - reported >= REPORT_S:
                         reported = now
-                        self._report()
+                        self.report()
                     with suppress(asyncio.TimeoutError):
                         left_s = POLL_S if timeout_s is None else started + timeout_s - now
                         await asyncio.wait_for(event.wait(), min(POLL_S, left_s))
