@@ -631,8 +631,8 @@ class CdrWriter:
 
     def put(self, code: str, *values: float) -> CdrWriter:
         """Add numbers of one type, by its code in `struct`, aligned to its size."""
-        size = calcsize(f"<{code}")
-        self._data += bytes((START - len(self._data)) % size) + pack(f"<{len(values)}{code}", *values)
+        padding = bytes((START - len(self._data)) % calcsize(code))
+        self._data += padding + pack(f"<{len(values)}{code}", *values)
         return self
 
     def text(self, value: str) -> CdrWriter:
@@ -659,8 +659,7 @@ class CdrWriter:
 
     def raw(self, data: bytes) -> CdrWriter:
         """Add a sequence of bytes."""
-        self.put("I", len(data))
-        self._data += data
+        self._data += bytes(-len(self._data) % 4) + len(data).to_bytes(4, "little") + data
         return self
 
     def done(self) -> bytes:
