@@ -39,7 +39,7 @@ from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.engine.tick_grid import last_at_or_before
 from robocache_ros.policy.outputs import Outputs
-from robocache_ros.policy.plan import ActionPlan, Chunk
+from robocache_ros.policy.plan import Chunk
 from robocache_ros.policy.policies import RunnablePolicy, kind_of, open_policy
 from robocache_ros.sim.simulation import TICK_NS, SimOptions, Simulation
 from robocache_ros.spec import FusionSpec, load_spec
@@ -132,7 +132,7 @@ def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: 
     torch.manual_seed(seed)  # the noise of a diffusion policy
     simulation, run = robot.simulation, way.run
     outputs = Outputs(robot.engine.spec, replace(run, outputs=(OutputSpec("action", discrete=(GRIPPER,)),)))
-    plan = ActionPlan(outputs.blending, outputs.plan_options)
+    plan = outputs.plan()
     arriving: deque[tuple[int, Chunk]] = deque()
     first: FusedFrame | None = None
     planned = None
@@ -146,7 +146,7 @@ def episode(robot: Robot, policy: RunnablePolicy, way: Way, latency: int, seed: 
             first = first or frame
             if planned is None or tick - planned >= run.replan_every:
                 planned = tick
-                prefix = plan.prefix(tick, run.prefix, sent) if policy.takes_prefix else None
+                prefix = plan.prefix(tick, sent) if policy.takes_prefix else None
                 actions = policy.plan(first if way.frozen else frame, tick, prefix).actions
                 arriving.append((now + latency, Chunk(tick, actions)))
         while arriving and arriving[0][0] <= now:

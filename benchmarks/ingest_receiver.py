@@ -58,15 +58,14 @@ class Received:
 
 def subscribe(node: Node, callback: Callable[[Any], None], *, raw: bool, own: bool = False) -> list[Any]:
     """A best-effort subscription for each sensor."""
-    options: dict[str, Any] = {"raw": raw}
-    if own:
-        options |= {"callback_group": middleware.ManualCallbackGroup(), "event_callbacks": middleware.no_events()}
     subscriptions = []
     for sensor in LOAD.sensors:
         qos = QoSProfile(depth=round(max(5, sensor.rate_hz / 5)), reliability=ReliabilityPolicy.BEST_EFFORT)
-        subscriptions.append(
-            node.create_subscription(message_class(sensor.type), sensor.topic, callback, qos, **options)
-        )
+        kind, topic = message_class(sensor.type), sensor.topic
+        if own:
+            subscriptions.append(middleware.raw_subscription(node, kind, topic, qos))
+        else:
+            subscriptions.append(node.create_subscription(kind, topic, callback, qos, raw=raw))
     return subscriptions
 
 

@@ -14,8 +14,7 @@ import torch
 from robocache_ros.bench.processes import Columns, leave_result, read_options, say_ready
 from robocache_ros.engine import Frames, FusionEngine, Ingest, Outcome
 from robocache_ros.nodes import fusion_node
-from robocache_ros.nodes.publishers import Outputs
-from robocache_ros.nodes.shared_frames import RingOutput
+from robocache_ros.nodes.publishers import Outputs, RingOutput
 from robocache_ros.ops.resample.selection import select_one
 from robocache_ros.units import NS_PER_S
 

@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from robocache_ros.cli.options import (
     spec_of_recording,
     with_msg_path,
 )
-from robocache_ros.cli.program import print_document
+from robocache_ros.cli.program import finish
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.storage.new_files import check_new, write_new
 
@@ -71,7 +72,7 @@ def calibrate(
         from robocache_ros.bags.qr_clock import page
 
         write_new(qr_page, page())
-        _report_page(qr_page, json)
+        finish("calibrate", {"wrote": qr_page}, partial(_show_page, qr_page), json=json)
         return
     if recording is None:
         raise RoboCacheError("calibrate: the recording is missing; give a BAG, or --qr-page PAGE")
@@ -91,21 +92,15 @@ def calibrate(
     nothing = all(m.refused for m in found.measurements)
     why = "see the reasons above" if found.measurements else "the spec has no camera or action, and the stamps no drift"
     errors = [f"{printable(recording, 80)}: nothing could be measured; {why}"] if nothing else []
-    if json:
-        content = {
-            "recording": recording,
-            "measurements": [asdict(m) for m in found.measurements],
-            "patch": found.patch(),
-            "wrote": wrote,
-            "notes": found.notes,
-        }
-        print_document("calibrate", content, exit_code=int(nothing), errors=errors)
-    else:
-        _show(found, recording, patch, wrote)
-        for line in errors:
-            typer.echo(f"robocache: {line}", err=True)
-    if nothing:
-        raise typer.Exit(1)
+    content = {
+        "recording": recording,
+        "measurements": [asdict(m) for m in found.measurements],
+        "patch": found.patch(),
+        "wrote": wrote,
+        "notes": found.notes,
+    }
+    show = partial(_show, found, recording, patch, wrote, errors)
+    finish("calibrate", content, show, json=json, code=int(nothing), errors=errors)
 
 
 def _text(found: "Calibration", recording: str) -> str:
@@ -115,17 +110,14 @@ def _text(found: "Calibration", recording: str) -> str:
     return head + yaml.safe_dump(found.patch(), sort_keys=False, allow_unicode=True)
 
 
-def _report_page(path: Path, json: bool) -> None:
+def _show_page(path: Path) -> None:
     from robocache_ros.cli import tables
 
-    if json:
-        print_document("calibrate", {"wrote": path})
-    else:
-        shown = tables.argument(path)
-        tables.say(f"wrote {shown}; open it in a browser before the camera, record, then: robocache calibrate BAG --qr")
+    shown = tables.argument(path)
+    tables.say(f"wrote {shown}; open it in a browser before the camera, record, then: robocache calibrate BAG --qr")
 
 
-def _show(found: "Calibration", recording: str, patch: str, wrote: Path | None) -> None:
+def _show(found: "Calibration", recording: str, patch: str, wrote: Path | None, errors: Sequence[str]) -> None:
     from robocache_ros.cli import tables
 
     if found.measurements:
@@ -137,6 +129,8 @@ def _show(found: "Calibration", recording: str, patch: str, wrote: Path | None) 
     if patch:
         tables.say(patch.rstrip())
         tables.say(f"wrote {tables.argument(wrote)}" if wrote else "--write PATCH.yaml writes these keys to a file")
+    for line in errors:
+        typer.echo(f"robocache: {line}", err=True)
 
 
 def _table(measurements: Sequence["Measurement"], recording: str) -> "Table":

@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +20,8 @@ from robocache_ros.cli.options import (
     with_msg_path,
     with_options,
 )
-from robocache_ros.cli.program import print_document
-from robocache_ros.errors import printable
+from robocache_ros.cli.program import finish
+from robocache_ros.errors import number_of, printable
 from robocache_ros.spec.dataset import DatasetOptions
 
 if TYPE_CHECKING:
@@ -50,14 +51,16 @@ def check(
     loaded = load_spec(spec)
     if bags or manifest:
         _recordings(loaded, spec, bags, manifest, fast, given, json)
-    elif json:
-        print_document("check", _spec_facts(loaded, spec))
     else:
-        from robocache_ros.cli import tables
+        finish("check", _spec_facts(loaded, spec), partial(_show_spec, loaded), json=json)
 
-        tables.show(tables.spec_table(loaded))
-        if loaded.dataset:
-            tables.say(f"an export makes: {tables.changed_options(loaded.dataset)}")
+
+def _show_spec(spec: "FusionSpec") -> None:
+    from robocache_ros.cli import tables
+
+    tables.show(tables.spec_table(spec))
+    if spec.dataset:
+        tables.say(f"an export makes: {tables.changed_options(spec.dataset)}")
 
 
 def _recordings(
@@ -78,18 +81,12 @@ def _recordings(
     spec = replace(spec, dataset=None, run=None)
     expected = [expect(each, spec, options, fuse=not fast) for each in tables.counted(recordings, "checking")]
     problems = export_output.problem_lines(expected)
-    if json:
-        content = {**_spec_facts(spec, path), "recordings": [export_output.expected_facts(e) for e in expected]}
-        print_document("check", content, exit_code=int(bool(problems)), errors=problems)
-    else:
-        _show(expected)
-        for line in problems:
-            tables.complain(line)
-    if problems:
-        raise typer.Exit(1)
+    content = {**_spec_facts(spec, path), "recordings": [export_output.expected_facts(e) for e in expected]}
+    show = partial(_show, expected, problems)
+    finish("check", content, show, json=json, code=int(bool(problems)), errors=problems)
 
 
-def _show(expected: Sequence["Expected"]) -> None:
+def _show(expected: Sequence["Expected"], problems: Sequence[str]) -> None:
     from robocache_ros.cli import export_output, tables
 
     if len(expected) == 1:
@@ -98,6 +95,8 @@ def _show(expected: Sequence["Expected"]) -> None:
             tables.say(result.left_out())
     else:
         tables.show(export_output.recordings_table(expected))
+    for line in problems:
+        tables.complain(line)
 
 
 def _spec_facts(spec: "FusionSpec", path: str) -> dict[str, object]:
@@ -130,10 +129,8 @@ def report(
     with shown_progress() as progress:
         recording = summarize(bag, loaded, progress=progress, **given)
     document = write_report([recording], out, overwrite=overwrite)
-    if json:
-        print_document("report", {"wrote": out, "wrote_json": json_file(out), **document})
-    else:
-        tables.say(f"wrote {out} and {json_file(out)}")
+    content = {"wrote": out, "wrote_json": json_file(out), **document}
+    finish("report", content, lambda: tables.say(f"wrote {out} and {json_file(out)}"), json=json)
 
 
 def validate(
@@ -150,26 +147,20 @@ def validate(
     from robocache_ros.formats.validate import validate as read_all
 
     checked = [found for dataset in datasets for found in read_all(dataset, decode=decode, recordings=recordings)]
-    wrong = any(findings.found for findings in checked)
-    if json:
-        lines = [str(finding) for findings in checked for finding in findings.found]
-        content = {"datasets": [findings.to_dict() for findings in checked]}
-        print_document("validate", content, exit_code=int(wrong), errors=lines)
-    else:
-        for findings in checked:
-            _print_findings(findings)
-    if wrong:
-        raise typer.Exit(1)
+    lines = [str(finding) for findings in checked for finding in findings.found]
+    content = {"datasets": [findings.to_dict() for findings in checked]}
+    finish("validate", content, partial(_show_findings, checked), json=json, code=int(bool(lines)), errors=lines)
 
 
-def _print_findings(findings: "Findings") -> None:
-    for finding in findings.found:
-        typer.echo(str(finding))
-    if findings.more:
-        typer.echo(f"and {findings.more:,} more findings")
-    for text in findings.unchecked:
-        typer.echo(f"not checked: {text}")
-    checked = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in findings.counted.items())
-    total = len(findings.found) + findings.more
-    outcome = f"{total:,} finding{'s' if total != 1 else ''}" if total else "nothing wrong found"
-    typer.echo(f"{printable(findings.dataset.name)}: {findings.title}: {outcome}; checked {checked or 'nothing'}")
+def _show_findings(checked: Sequence["Findings"]) -> None:
+    for findings in checked:
+        for finding in findings.found:
+            typer.echo(str(finding))
+        if findings.more:
+            typer.echo(f"and {findings.more:,} more findings")
+        for text in findings.unchecked:
+            typer.echo(f"not checked: {text}")
+        counts = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in findings.counted.items())
+        total = len(findings.found) + findings.more
+        outcome = number_of(total, "finding") if total else "nothing wrong found"
+        typer.echo(f"{printable(findings.dataset.name)}: {findings.title}: {outcome}; checked {counts or 'nothing'}")

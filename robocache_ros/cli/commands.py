@@ -141,12 +141,7 @@ app.command()(view)
 
 
 def main(arguments: list[str] | None = None, program: str = "robocache") -> None:
-    """Run the command line. A user error prints one line per error to stderr and exits with code 2.
-
-    Args:
-        arguments: those of the command; None: of this process.
-        program: how the help names it.
-    """
+    """Run the command line. A user error prints one line per error to stderr and exits with code 2."""
     run_program(app, sys.argv[1:] if arguments is None else arguments, program)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from rich.live import Live as Screen
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
 from robocache_ros import ops
 from robocache_ros.bags.fuse import BagRun
@@ -38,6 +36,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
+from robocache_ros.recorder.run_log import media_digest
 from robocache_ros.resources import resource
 from robocache_ros.spec import FusionSpec, QosSpec, StreamSpec, load_spec
 from robocache_ros.spec.layout import Layout
@@ -58,7 +57,7 @@ class Tick:
 
     row: bytes  # values by stream, then ages
     valid: list[int]  # by stream
-    media: dict[str, str]  # digest of each image and voxel grid
+    media: dict[str, bytes]  # digest of each image and voxel grid
 
 
 @dataclass
@@ -108,13 +107,7 @@ def as_tick(frame: FusedFrame, spec: FusionSpec) -> Tick:
     age_ns = np.array([int(frame.age_ns[name][-1]) for name in names], np.int64)
     ages = (age_ns / NS_PER_MS).astype(np.float32).tobytes()  # as in the message; shared memory contains nanoseconds
     valid = [int(frame.valid[name][-1]) for name in names]
-    return Tick(values + ages, valid, {s.name: digest(frame.tensors[s.name]) for s in spec.media})
-
-
-def digest(tensor: Tensor) -> str:
-    """Return a digest of the bytes, shape and dtype of a tensor."""
-    array = tensor.contiguous().numpy()
-    return hashlib.blake2b(repr((array.shape, array.dtype)).encode() + array.tobytes(), digest_size=16).hexdigest()
+    return Tick(values + ages, valid, {s.name: media_digest(frame.tensors[s.name]) for s in spec.media})
 
 
 @contextmanager
@@ -162,16 +155,14 @@ class Player:
 
     def done(self) -> bool:
         """Whether the replay has ended and no more ticks are expected; RoboCacheError if a process failed."""
-        if self.node.poll() is not None:
-            raise RoboCacheError(
-                f"demo: the fusion node ended with exit code {self.node.returncode}; read its log {self.log}"
-            )
-        if self.player.poll() is None:
+        ended = self.player.poll() is not None
+        for name, process in (("fusion node", self.node), ("player", self.player)):
+            if process.poll() is not None and (process is self.node or process.returncode):
+                raise RoboCacheError(
+                    f"demo: the {name} ended with exit code {process.returncode}; read its log {self.log}"
+                )
+        if not ended:
             return False
-        if self.player.returncode:
-            raise RoboCacheError(
-                f"demo: the player ended with exit code {self.player.returncode}; read its log {self.log}"
-            )
         self._ended_s = self._ended_s or time.monotonic()
         # The clock stopped with the player, so only ticks that are already published can still arrive.
         return time.monotonic() - max(self.live.newest_s, self._ended_s) > QUIET_S

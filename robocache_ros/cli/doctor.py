@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robocache_ros.cli.options import AsJson, OptionalText, SpecFile, place, with_options
-from robocache_ros.cli.program import print_document
+from robocache_ros.cli.program import finish
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec.run import RunOptions
 
@@ -56,18 +56,14 @@ def doctor(
     findings = checks.check_spec(facts, read, device)
     if bag or live:
         findings += _values(checkpoint, facts, read, bag, fusion, seconds)
-    wrong = any(finding.level == checks.ERROR for finding in findings)
-    if json:
-        lines = [str(finding) for finding in findings if finding.level == checks.ERROR]
-        content = {"checkpoint": checkpoint, "spec_file": spec, "bag": bag, **checks.summary(findings)}
-        print_document("doctor", content, exit_code=int(wrong), errors=lines)
-    else:
-        for level in checks.LEVELS:
-            for finding in findings:
-                if finding.level == level:
-                    typer.echo(printable(f"{level}: {finding}", 400))
-    if wrong:
-        raise typer.Exit(1)
+
+    def show() -> None:
+        for finding in sorted(findings, key=lambda each: checks.LEVELS.index(each.level)):
+            typer.echo(printable(f"{finding.level}: {finding}", 400))
+
+    lines = [str(finding) for finding in findings if finding.level == checks.ERROR]
+    content = {"checkpoint": checkpoint, "spec_file": spec, "bag": bag, **checks.summary(findings)}
+    finish("doctor", content, show, json=json, code=int(bool(lines)), errors=lines)
 
 
 def _values(

@@ -35,15 +35,12 @@ _MAX_NAMED_RECORDINGS = 2  # recordings that are named with a problem
 def stream_table(expected: Expected) -> Table:
     """Return the table of one recording, a row per stream: its messages, and the validity to expect."""
     result = expected.result
-    table = tables.plain_table(f"{printable(expected.path, 100)}{_episodes_of(expected)}")
-    for name in ("stream", "topic"):
-        table.add_column(name, no_wrap=True)
-    for name in ("messages", "aligned", "held", "invalid"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title, numbers = f"{printable(expected.path, 100)}{_episodes_of(expected)}", ("aligned", "held", "invalid")
+    table = tables.plain_table(title, ("stream", "topic"), ("messages", *numbers))
     known = shares(result.valid, result.spec) if result else {}
     for stream in expected.streams:
         row = known.get(stream.stream, {})
-        cells = [tables.percent(row[state]) if row else "" for state in ("aligned", "held", "invalid")]
+        cells = [tables.percent(row[state]) if row else "" for state in numbers]
         mark = "[red]does not match[/]" if stream.problems else ""
         table.add_row(stream.stream, escape(stream.topic), str(stream.messages), *([mark, "", ""] if mark else cells))
     return table
@@ -53,12 +50,8 @@ def recordings_table(all_expected: Sequence[Expected]) -> Table:
     """Return the table of several recordings, a row each."""
     matching = sum(not expected.problems for expected in all_expected)
     match = "matches" if len(all_expected) == 1 else "match"
-    table = tables.plain_table(f"{matching} of {number_of(len(all_expected), 'recording')} {match}")
-    table.add_column("recording", no_wrap=True)
-    table.add_column("s", justify="right", no_wrap=True)
-    table.add_column("streams", justify="right", no_wrap=True)
-    for name in ("episodes", "frames", "kept"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title = f"{matching} of {number_of(len(all_expected), 'recording')} {match}"
+    table = tables.plain_table(title, ("recording",), ("s", "streams", "episodes", "frames", "kept"))
     table.add_column("least valid stream", no_wrap=True)
     for expected in all_expected:
         result = expected.result

@@ -4,17 +4,19 @@
 
 import re
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from robocache_ros.cli.options import AsJson, OptionalText, OptionalTexts, place
+from robocache_ros.cli.program import finish
 from robocache_ros.errors import RoboCacheError, number_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from robocache_ros.exporter.fleet import Attempt, FleetStatus, FleetTarget, Removed
+    from robocache_ros.exporter.fleet import Attempt, FleetStatus, FleetTarget
 
 _TIME = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -38,15 +40,9 @@ def status(out: Out, pieces: Shared = None, json: AsJson = False) -> None:
     Exit codes: 0 the dataset is complete; 1 recordings failed; 3 not complete yet; 2 a mistake in arguments, or no
     access.
     """
-    from robocache_ros.cli.program import print_document
-
     found = _target(out, pieces).status()
-    if json:
-        print_document("fleet status", _status_facts(out, found), exit_code=found.state.value)
-    else:
-        _show_status(out, found)
-    if found.state.value:
-        raise typer.Exit(found.state.value)
+    show = partial(_show_status, out, found)
+    finish("fleet status", _status_facts(out, found), show, json=json, code=found.state.value)
 
 
 @fleet.command()
@@ -61,16 +57,17 @@ def retry(
 ) -> None:
     """Let the next export try recordings again that failed."""
     from robocache_ros.cli import tables
-    from robocache_ros.cli.program import print_document
 
     chosen = _target(out, pieces).retry(recordings or ())
-    if json:
-        print_document("fleet retry", {"out": out, "recordings": [failure.recording for failure in chosen]})
-        return
-    for failure in chosen:
-        tables.say(f"{printable(failure.recording, 120)}: is tried again by the next export")
-    if not chosen:
-        tables.say(f"{printable(out, 80)}: no recording of this name failed" if recordings else "no recording failed")
+
+    def show() -> None:
+        for failure in chosen:
+            tables.say(f"{printable(failure.recording, 120)}: is tried again by the next export")
+        if not chosen:
+            none = f"{printable(out, 80)}: no recording of this name failed"
+            tables.say(none if recordings else "no recording failed")
+
+    finish("fleet retry", {"out": out, "recordings": [failure.recording for failure in chosen]}, show, json=json)
 
 
 @fleet.command()
@@ -87,14 +84,14 @@ def gc(
 ) -> None:
     """Remove attempts of processes that were killed, and the pieces of exports that were stopped."""
     from robocache_ros.cli import tables
-    from robocache_ros.cli.program import print_document
 
     removed = _target(out, pieces).collect(_time(older_than), give_up=give_up)
-    if json:
-        content = {"out": out, "attempts": removed.attempts, "pieces": removed.pieces, "size_bytes": removed.size}
-        print_document("fleet gc", content)
-    else:
-        tables.say(_removed_line(removed))
+    text = "nothing to remove"
+    if removed.attempts or removed.pieces:
+        counts = f"{number_of(removed.attempts, 'attempt')} and {number_of(removed.pieces, 'piece')}"
+        text = f"removed {counts}, {removed.size / 1e6:,.1f} MB"
+    content = {"out": out, "attempts": removed.attempts, "pieces": removed.pieces, "size_bytes": removed.size}
+    finish("fleet gc", content, lambda: tables.say(text), json=json)
 
 
 def _target(out: str, pieces: str | None) -> "FleetTarget":
@@ -164,16 +161,6 @@ def _status_facts(out: str, found: "FleetStatus") -> dict[str, Any]:
         "in_progress": [_attempt_facts(each) for each in pieces.in_progress],
         "left_over": [_attempt_facts(each) for each in pieces.left_over],
     }
-
-
-def _removed_line(removed: "Removed") -> str:
-    """Return a line that says what was removed."""
-    if not removed.attempts and not removed.pieces:
-        return "nothing to remove"
-    return (
-        f"removed {number_of(removed.attempts, 'attempt')} and {number_of(removed.pieces, 'piece')}, "
-        f"{removed.size / 1e6:,.1f} MB"
-    )
 
 
 def _attempt_facts(attempt: "Attempt") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robocache_ros.cli.options import AsJson, OptionalPath, OptionalTexts, Recordings, with_msg_path
-from robocache_ros.cli.program import print_document
+from robocache_ros.cli.program import finish, print_document
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.storage.new_files import check_new, write_new
 from robocache_ros.storage.paths import AnyPath
@@ -109,15 +109,14 @@ def _overview(paths: Sequence[AnyPath], json: bool) -> None:
         except RoboCacheError as error:
             errors += lines_of(error)
             rows.append({"path": path, "error": str(error)})
-    if json:
-        document = {"recordings": rows, "wrote": None, "warnings": ()}
-        print_document("info", document, exit_code=int(bool(errors)), errors=errors)
-    else:
+
+    def show() -> None:
         tables.show(tables.overview_table(rows))
         for line in errors:
             tables.complain(line)
-    if errors:
-        raise typer.Exit(1)
+
+    content = {"recordings": rows, "wrote": None, "warnings": ()}
+    finish("info", content, show, json=json, code=int(bool(errors)), errors=errors)
 
 
 # What --json states about a recording.

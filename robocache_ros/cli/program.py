@@ -27,16 +27,30 @@ LOG_JSON_OPTION = "--log-json"
 
 
 def print_document(command: str, content: Mapping[str, Any], *, exit_code: int = 0, errors: Iterable[str] = ()) -> None:
-    """Print the document of a command to stdout.
+    """Print the document of a command to stdout: `content`, its exit code, and the lines that are else on stderr.
 
-    Args:
-        command: name of the command.
-        content: its keys and values; NumPy numbers, paths and dataclasses become plain values, NaN becomes null.
-        exit_code: exit code of the command.
-        errors: lines that are printed to stderr without `--json`.
+    NumPy numbers, paths and dataclasses become plain values, NaN becomes null.
     """
     document = {"command": command, "exit_code": exit_code, "errors": list(errors), **content}
     typer.echo(_escaped(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=False)))
+
+
+def finish(
+    command: str,
+    content: Mapping[str, Any],
+    show: Callable[[], None],
+    *,
+    json: bool,
+    code: int = 0,
+    errors: Sequence[str] = (),
+) -> None:
+    """Print the document of a command, or show its result; exit with a code other than 0."""
+    if json:
+        print_document(command, content, exit_code=code, errors=errors)
+    else:
+        show()
+    if code:
+        raise typer.Exit(code)
 
 
 def log_line(event: str, **content: Any) -> None:
@@ -99,13 +113,7 @@ INTERRUPTED = 130
 
 
 def run(app: Callable[..., Any], arguments: Sequence[str], name: str) -> None:
-    """Run an application; leaves with SystemExit. A user error prints one line per error and exits with code 2.
-
-    Args:
-        app: the application.
-        arguments: its arguments.
-        name: how the help names it.
-    """
+    """Run an application; leaves with SystemExit. A user error prints one line per error and exits with code 2."""
     if logging.lastResort:  # where no other handler is: warnings of the engine, among the output of a command
         logging.lastResort.setFormatter(logging.Formatter(f"{name}: %(levelname)s: %(message)s"))
     if JSON_OPTION in arguments:

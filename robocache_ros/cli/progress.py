@@ -23,9 +23,6 @@ from robocache_ros.exporter.progress import Advanced, Converted, Ended, Event, F
 class Tally:
     """The state of an export, from its events.
 
-    Args:
-        clock: seconds on a monotonic clock.
-
     Attributes:
         total, reused: numbers of recordings.
         current: the recording that advanced last.
@@ -158,12 +155,7 @@ def shown_progress(*, log_json: bool = False) -> Iterator[Progress]:
 
 
 class Lines:
-    """Prints a line from time to time.
-
-    Args:
-        write: receives the lines.
-        clock: seconds on a monotonic clock.
-    """
+    """Prints a line from time to time."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
@@ -183,12 +175,7 @@ class Lines:
 
 
 class JsonLog:
-    """Writes an object per line: `start`, `progress`, `recording_done`, `recording_failed`, `merge` and `end`.
-
-    Args:
-        log: receives the name of an event and its content.
-        clock: seconds on a monotonic clock.
-    """
+    """Writes an object per line: `start`, `progress`, `recording_done`, `recording_failed`, `merge` and `end`."""
 
     def __init__(self, log: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._clock = log, clock

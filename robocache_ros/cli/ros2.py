@@ -67,12 +67,7 @@ def __getattr__(name: str) -> type[Verb]:
 
 
 def complete(words: list[str], prefix: str) -> list[str]:
-    """The options, sub-commands or values of an option with which a word that begins with `prefix` can be completed.
-
-    Args:
-        words: the words before it, from the verb on.
-        prefix: the beginning of the word.
-    """
+    """The options, sub-commands or values of an option with which a word that begins with `prefix` can be completed."""
     command, last = _application(), ""
     for last in words:
         command = getattr(command, "commands", {}).get(last, command)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robocache_ros.cli.options import AsJson, OptionalInt, OptionalPath, OptionalText, SpecFile, with_options
-from robocache_ros.cli.program import print_document
+from robocache_ros.cli.program import finish
 from robocache_ros.cli.terminal import pressed_keys
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec.run import RunOptions
 
 if TYPE_CHECKING:
     from robocache_ros.nodes.policy_runner import PolicyRunner
-    from robocache_ros.policy.replay import Verification
 
 KEYS = "t: take over, or give back; s: stop; a: arm; q: quit"
 
@@ -139,18 +138,13 @@ def replay(
         found = runs.verify(run, policy)
     else:
         raise RoboCacheError("replay: nothing to do; give --verify, or --from, --to and --export")
-    wrong = found.first is not None
-    if json:
-        print_document("replay", {"run": export or run, **vars(found)}, exit_code=int(wrong))
-    else:
-        _print(export or run, found)
-    if wrong:
-        raise typer.Exit(1)
+    path = export or run
 
+    def show() -> None:
+        for note in found.notes:
+            typer.echo(f"note: {note}")
+        if found.first:
+            typer.echo(f"the first difference: {found.first}")
+        typer.echo(f"{printable(path.name, 60)}: {found}")
 
-def _print(path: Path, found: "Verification") -> None:
-    for note in found.notes:
-        typer.echo(f"note: {note}")
-    if found.first:
-        typer.echo(f"the first difference: {found.first}")
-    typer.echo(f"{printable(path.name, 60)}: {found}")
+    finish("replay", {"run": path, **vars(found)}, show, json=json, code=int(found.first is not None))

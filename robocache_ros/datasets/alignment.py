@@ -232,17 +232,7 @@ class AlignedEpisode:
         *,
         decode: bool = True,
     ) -> dict[str, Any]:
-        """Return the sample of some ticks: tensors and texts.
-
-        Args:
-            observed: (n,) indices of the ticks of observations.
-            acted: (m,) those of actions and rewards.
-            n_images: images of the last ones of `observed`; None: of all.
-            decode: whether images of files are decoded; else they are `UndecodedImages`.
-
-        Errors:
-            DatasetError: an image is damaged.
-        """
+        """Return the sample of some ticks, (n,) `observed` and (m,) `acted`, as tensors and texts; see `windows`."""
         sample, texts = self.windows(observed, acted, n_images, decode=decode)
         return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in sample.items()} | texts
 

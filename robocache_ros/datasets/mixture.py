@@ -147,11 +147,6 @@ class MappedEpisodes:
     """The episodes of a source with the streams of a layout, in its order.
 
     A stream that the dataset does not have is absent at every tick: `valid` is 0 and its values are 0.
-
-    Args:
-        source: the episodes.
-        streams: of the layout.
-        origins: by the name of a stream, where it comes from in this dataset.
     """
 
     def __init__(self, source: EpisodeSource, streams: tuple[CommonStream, ...], origins: Mapping[str, Origin]) -> None:

@@ -72,9 +72,7 @@ class CALVINDataset(TimelineDataset):
     Args:
         path: the dataset, or the folder of a split.
         tasks, cameras, split, actions: see `CalvinSteps`.
-        target_hz: see `TimelineDataset`.
-        options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
-            storage_options of `dataset_path`, for a URL.
+        target_hz, options: see `RTXDataset`.
     """
 
     def __init__(
@@ -102,9 +100,7 @@ class RoboMimicDataset(TimelineDataset):
             `obs_modality` in its name.
         tasks: the tasks; None: `path` is a file or an export.
         obs_modality, obs_keys, mask, rate_hz: see `RobomimicDemos`.
-        target_hz, modalities: see `TimelineDataset`.
-        options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
-            storage_options of `dataset_path`, for a URL.
+        target_hz, modalities, options: see `RTXDataset`.
     """
 
     def __init__(
@@ -136,9 +132,7 @@ class LeRobotTimelineDataset(TimelineDataset):
     Args:
         path: the folder with `meta/`.
         cameras, episodes: see `LeRobotEpisodes`.
-        modalities, target_hz: see `TimelineDataset`.
-        options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
-            storage_options of `dataset_path`, for a URL.
+        modalities, target_hz, options: see `RTXDataset`.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from robocache_ros.datasets import forked_processes
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.read import DatasetError, SourceEpisode, Stream, read_object
+from robocache_ros.formats.read import DatasetError, SourceEpisode, read_object
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.kernels import cache_directory
 from robocache_ros.processes import blocked_interrupt
@@ -234,16 +234,11 @@ def _valid(episode: SourceEpisode, sample: dict[str, Any], role: str) -> NDArray
     """(T, columns) whether each value of a role is one."""
     valid = sample["valid"].numpy() > 0
     columns = [
-        np.repeat(valid[:, index, None], _width(stream), axis=1)
+        np.repeat(valid[:, index, None], np.asarray(stream.values).shape[1], axis=1)
         for index, stream in enumerate(episode.streams.values())
         if stream.role == role
     ]
     return np.concatenate(columns, axis=1)
-
-
-def _width(stream: Stream) -> int:
-    assert isinstance(stream.values, np.ndarray)
-    return int(stream.values.shape[1])
 
 
 def _store(path: Path, statistics: dict[str, Stats]) -> None:

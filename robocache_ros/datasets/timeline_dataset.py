@@ -147,14 +147,6 @@ def resized(stream: Stream, size: tuple[int, int], resize: str, where: str) -> S
     return replace(stream, values=ResizedFrames(stream, size, resize, where))
 
 
-def with_image_size(streams: Mapping[str, Stream], size: tuple[int, int], resize: str, where: str) -> dict[str, Stream]:
-    """Return streams with all cameras resized. Depth and voxels stay as they are."""
-    return {
-        name: resized(stream, size, resize, where) if stream.is_image and stream.modality == "vision" else stream
-        for name, stream in streams.items()
-    }
-
-
 def checked_size(key: str, size: Any, resize: str = RESIZES[0]) -> tuple[int, int]:
     """Return a height and a width.
 
@@ -367,7 +359,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         self._check_align(read)
         streams = self._selected(read)
         if self.image_size is not None:
-            streams = with_image_size(streams, self.image_size, self.image_resize, read.source)
+            size, resize = self.image_size, self.image_resize
+            cameras = {name: s for name, s in streams.items() if s.is_image and s.modality == "vision"}
+            streams |= {name: resized(stream, size, resize, read.source) for name, stream in cameras.items()}
         episode = replace(read, streams=streams)
         if self.window is not None:
             self._episodes.put(index, episode)

@@ -1,9 +1,10 @@
-"""CDR: reads fields, arrays and whole messages from serialized bytes."""
+"""CDR: reads fields, arrays and whole messages from serialized bytes, and writes messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct as Packed
+from struct import calcsize, pack
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -617,3 +618,50 @@ class _Reader:
             item, pos = self.value(t.element, pos)
             items.append(item)
         return items, pos
+
+
+class CdrWriter:
+    """A little-endian CDR message in the making; each method adds to it and returns the writer.
+
+    Messages are written by hand where their classes, which need ROS, would take ten times as long.
+    """
+
+    def __init__(self) -> None:
+        self._data = bytearray(b"\0\1\0\0")
+
+    def put(self, code: str, *values: float) -> CdrWriter:
+        """Add numbers of one type, by its code in `struct`, aligned to its size."""
+        padding = bytes((START - len(self._data)) % calcsize(code))
+        self._data += padding + pack(f"<{len(values)}{code}", *values)
+        return self
+
+    def text(self, value: str) -> CdrWriter:
+        """Add a string."""
+        return self.raw(value.encode() + b"\0")
+
+    def texts(self, values: Iterable[str]) -> CdrWriter:
+        """Add a sequence of strings."""
+        found = list(values)
+        self.put("I", len(found))
+        for value in found:
+            self.text(value)
+        return self
+
+    def header(self, stamp_ns: int, frame: str) -> CdrWriter:
+        """Add a std_msgs/Header."""
+        seconds, nanoseconds = divmod(stamp_ns, NS_PER_S)
+        return self.put("i", seconds).put("I", nanoseconds).text(frame)
+
+    def doubles(self, values: npt.NDArray[np.float64]) -> CdrWriter:
+        """Add a sequence of float64."""
+        self.put("I", len(values))
+        return self.put("d", *values.tolist()) if len(values) else self
+
+    def raw(self, data: bytes) -> CdrWriter:
+        """Add a sequence of bytes."""
+        self._data += bytes(-len(self._data) % 4) + len(data).to_bytes(4, "little") + data
+        return self
+
+    def done(self) -> bytes:
+        """The message."""
+        return bytes(self._data)

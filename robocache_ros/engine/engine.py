@@ -5,18 +5,22 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.engine import tick_grid
-from robocache_ros.engine.backends.factory import make_backend
-from robocache_ros.engine.backends.interface import MemoryRow, Options, Selections
+from robocache_ros.engine.backends.cpu import CpuBackend
+from robocache_ros.engine.backends.interface import Backend, MemoryRow, Options, Selections
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.samples import slots_for
 from robocache_ros.engine.tick_grid import JUMP_BACK_NS
 from robocache_ros.engine.transforms import StaticTransforms, samples_of
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.image.nvjpeg import require_jpeg
+from robocache_ros.ops.installation import resolve_device
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
@@ -263,3 +267,28 @@ class FusionEngine:
             return past
         newest = min(stream.newest_ns(now_ns) for stream in self._streams.values())
         return max(past, tick_grid.last_at_or_before(newest, self.spec.rate_hz) + 1)
+
+
+def make_backend(
+    layout: Layout, capacities: Mapping[str, int], device: str, unbounded: bool, options: Options
+) -> Backend:
+    """The backend of a device; `capacities` maps streams to slots, the other arguments are those of FusionEngine."""
+    media = [stream.name for stream in layout.spec.media]
+    for name in options.payload_bytes:
+        if name not in media:
+            known = ", ".join(media) or "none"
+            raise RoboCacheError(f"payload_bytes.{name}: no image or cloud stream has that name; the spec has {known}")
+    if options.jpeg not in ("cpu", "gpu"):
+        raise RoboCacheError(f"jpeg: {options.jpeg!r} is not one of cpu, gpu")
+    selected = resolve_device(device)
+    if selected.type == "cpu":
+        if options.jpeg == "gpu":
+            raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device: {device!r} is the CPU; use jpeg: cpu")
+        return CpuBackend(layout, capacities, options, live=not unbounded)
+    if unbounded:
+        if options.jpeg == "gpu":
+            require_jpeg()
+        return CpuBackend(layout, capacities, replace(options, converts=selected), live=False)
+    from robocache_ros.engine.backends.gpu import GpuBackend
+
+    return GpuBackend(layout, capacities, selected, options)

@@ -153,7 +153,8 @@ class FusedFrame(Mapping[str, Tensor]):
                     raise RoboCacheError(f"{stream.name}: no image has arrived yet; wait until frame.all_valid")
                 # Not depth, which is an array of the dataset and not a feature; grey has three channels there.
                 if len(value) == 3 or value.dtype == torch.uint8:
-                    row[f"observation.images.{stream.name}"] = _unit_range(value).expand(3, -1, -1)
+                    floats = normalize_image(value) if value.dtype == torch.uint8 else value.to(torch.float32)
+                    row[f"observation.images.{stream.name}"] = floats.expand(3, -1, -1)
         row["task"] = task
         return row
 
@@ -247,13 +248,6 @@ def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
         sample_ages(layout, window),
         layout,
     )
-
-
-def _unit_range(image: Tensor) -> Tensor:
-    """An image as float32, 8-bit values in 0..1."""
-    if image.dtype != torch.uint8:
-        return image.to(torch.float32)
-    return normalize_image(image)
 
 
 def _joined(words: list[str], length: int) -> str:

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
-from robocache_ros.engine.ingest import Ingest
-from robocache_ros.engine.transform_ingest import WAIT_NS
+from robocache_ros.engine.ingest import WAIT_NS, Ingest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import TF_TYPE, FusionSpec, StreamSpec
 

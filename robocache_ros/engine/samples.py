@@ -183,13 +183,7 @@ def slots_for(spec: StreamSpec, fusion: FusionSpec) -> int:
 
 
 class StreamSamples:
-    """The index of one stream's samples, and the selection from it.
-
-    Args:
-        spec: the stream.
-        slots: number of samples to keep.
-        unbounded: add slots when all are in use instead of dropping the oldest sample.
-    """
+    """The index of one stream's samples, and the selection from it."""
 
     def __init__(self, spec: StreamSpec, slots: int, unbounded: bool) -> None:
         self.spec = spec
@@ -347,13 +341,6 @@ def _reach_ns(spec: StreamSpec) -> int:
 
 class WindowSamples(StreamSamples):
     """The index of a window's samples, and the selection from it.
-
-    Args:
-        spec: the stream.
-        slots: number of samples to keep.
-        unbounded: add slots when all are in use instead of dropping the oldest sample.
-        rate_hz: ticks per second.
-        ages: columns of this window's sample ages, among those of all windows.
 
     Attributes:
         window_overflow: samples since the previous tick that exceed the size of the window, which uses the newest ones.

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -253,11 +254,6 @@ class EdgeSamples:
         weight = np.where(lower != upper, share, 0.0)
         return EdgeAtTicks(parents, lower, upper, weight, valid, found.age_ns)
 
-    def has_at_or_after(self, tick_ns: int, deadline_ns: int) -> bool:
-        """Whether a sample at or after a tick arrived by a deadline."""
-        row = int(np.searchsorted(self.index.stamps_ns, tick_ns))
-        return bool((self.index.arrivals_ns[row:] <= deadline_ns).any())
-
     def arrivals_from(self, tick_ns: int) -> Int64:
         """The arrivals of the samples at or after a tick."""
         return self.index.arrivals_ns[int(np.searchsorted(self.index.stamps_ns, tick_ns)) :]
@@ -309,26 +305,18 @@ class _Chain(NamedTuple):
     missing: str  # what is missing; empty if the frames are connected
 
 
+@dataclass(eq=False)
 class FrameTree:
-    """The samples of /tf, by frame, and the transforms of /tf_static, which take precedence.
+    """The samples of /tf, by frame, and the transforms of /tf_static, which take precedence."""
 
-    Args:
-        static: the static transforms.
-        most: maximum number of samples kept for a frame; None: keep all samples until `prune`.
-        reach_ns: how far back a tick can look.
-        holds: keep the newest sample of each frame, whatever its age.
-    """
+    static: StaticTransforms
+    most: int | None  # samples kept for a frame, at most; None: all until `prune`
+    reach_ns: int = 0  # how far back a tick can look
+    holds: bool = False  # keep the newest sample of each frame, whatever its age
 
-    def __init__(self, static: StaticTransforms, most: int | None, reach_ns: int = 0, *, holds: bool = False) -> None:
-        self.static = static
-        self.reach_ns = reach_ns
-        self._holds = holds
+    def __post_init__(self) -> None:
         self.overrun = 0  # samples dropped because a frame had too many
-        self._most = most
         self._edges: dict[str, EdgeSamples] = {}
-
-    def __contains__(self, frame: str) -> bool:
-        return frame in self._edges
 
     def __len__(self) -> int:
         return len(self._edges)
@@ -343,7 +331,7 @@ class FrameTree:
         if edge is None:
             if len(self._edges) >= MAX_MOVING_FRAMES:
                 raise DecodeError("frames", f"more than {MAX_MOVING_FRAMES} frames move; {transform.child} is not used")
-            edge = self._edges[transform.child] = EdgeSamples(self._most)
+            edge = self._edges[transform.child] = EdgeSamples(self.most)
         if stamp_ns in edge.index:
             return False
         self.overrun += edge.add(transform.parent, pose_of(transform), stamp_ns, arrival_ns)
@@ -358,7 +346,7 @@ class FrameTree:
         """Drop samples older than `before_ns`, of one frame or of all, and remove frames without samples."""
         for name in list(self._edges) if frame is None else [frame]:
             edge = self._edges[name]
-            prune(edge.index, before_ns, holds=self._holds)
+            prune(edge.index, before_ns, holds=self.holds)
             if not len(edge.index):
                 del self._edges[name]
 
@@ -368,7 +356,8 @@ class FrameTree:
 
     def poses(self, target: str, source: str, ticks: Int64, rule: Rule, deadlines: Int64 | None = None) -> Poses:
         """T_target_source at (T,) ticks; a tick uses samples that arrived by its deadline (None: all samples)."""
-        found = Poses(np.zeros((len(ticks), 7)), *_zeros(len(ticks)), {})
+        count = len(ticks)
+        found = Poses(np.zeros((count, 7)), np.zeros(count, np.uint8), np.zeros(count, np.int64), {})
         at = _Lookup(self, ticks, rule, deadlines)
         todo = np.arange(len(ticks))
         while len(todo):  # ticks with the same chain are processed together; usually there is only one chain
@@ -390,7 +379,9 @@ class FrameTree:
         for time_ns in candidates[candidates <= limit_ns][:MAX_ARRIVALS].tolist():
             chain = _Lookup(self, ticks, rule, np.array([time_ns])).chain(target, source, 0)
             moving = [frame for frame in (*chain.up, *chain.down) if not self.static.edge(frame)]
-            if not chain.missing and all(self._edges[f].has_at_or_after(tick_ns, time_ns) for f in moving):
+            if not chain.missing and all(
+                (self._edges[frame].arrivals_from(tick_ns) <= time_ns).any() for frame in moving
+            ):
                 return int(time_ns)
         return int(NO_TIME_NS)
 
@@ -423,7 +414,7 @@ class _Lookup:
         if not isinstance(edge, EdgeAtTicks):
             return np.ones(len(rows), bool)
         parents = edge.parents[rows]
-        return np.asarray(parents == parents[0], bool)
+        return np.asarray(parents == parents[:1], bool)  # not [0]: NumPy cuts NULs at the end of a text
 
     def chain(self, target: str, source: str, row: int) -> _Chain:
         """The chain between two frames at a tick."""
@@ -495,10 +486,6 @@ class _Lookup:
         return pose
 
 
-def _zeros(count: int) -> tuple[NDArray[np.uint8], Int64]:
-    return np.zeros(count, np.uint8), np.zeros(count, np.int64)
-
-
 # Pose streams: one frame tree for all streams that read a topic in the same way, and each stream's pose at a tick.
 #
 # Poses are composed on the host, also when frames are computed on a GPU: the bits are the same, and a tick has only
@@ -542,15 +529,7 @@ def samples_of(
 
 
 class TransformSamples(StreamSamples):
-    """The pose of one stream at each tick.
-
-    Args:
-        spec: the stream.
-        fusion: the timeline.
-        tree: the tree of the stream's group.
-        slots: number of poses that the backend keeps.
-        leader: the stream that takes the transforms of the group; None: this stream.
-    """
+    """The pose of one stream at each tick."""
 
     def __init__(
         self, spec: StreamSpec, fusion: FusionSpec, tree: FrameTree, slots: int, leader: TransformSamples | None

@@ -12,7 +12,6 @@ from typing import Any
 
 import rclpy
 from rcl_interfaces.srv import GetParameterTypes
-from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
@@ -45,12 +44,6 @@ class Played:
 
 class BagPlayer:
     """Publishes the messages of a recording.
-
-    Args:
-        node: owns the publishers.
-        bag: an open recording.
-        options: how to replay it.
-        stopped: ends the replay when it is set.
 
     Raises:
         RoboCacheError: a topic is not in the recording, or the package of a message type is not installed.
@@ -99,7 +92,7 @@ class BagPlayer:
                 return False
             # A subscriber that has not matched yet requests the first message a second later; it must arrive in order.
             unmatched.remove(message.topic)
-            self._wait_acknowledged([self._publishers[message.topic]], MATCH_S)
+            middleware.wait_acknowledged([self._publishers[message.topic]], MATCH_S)
             return True
 
         steady = SteadyClock(stopped=self._ended)
@@ -121,7 +114,8 @@ class BagPlayer:
 
     def wait_for_acknowledgement(self, timeout_s: float) -> None:
         """Wait until every reliable subscriber has acknowledged all messages, so that none is lost at exit."""
-        self._wait_acknowledged([*self._publishers.values(), *([self._clock] if self._clock else [])], timeout_s)
+        publishers = [*self._publishers.values(), *([self._clock] if self._clock else [])]
+        middleware.wait_acknowledged(publishers, timeout_s)
 
     def _ended(self) -> bool:
         return self._stopped.is_set() or not self._node.context.ok()
@@ -195,13 +189,6 @@ class BagPlayer:
             if is_enough:
                 return
             time.sleep(0.01)
-
-    def _wait_acknowledged(self, publishers: list[Any], timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
-        for publisher in publishers:
-            wait = getattr(publisher, "wait_for_all_acked", None)
-            if wait:
-                wait(Duration(seconds=max(0.0, end - time.monotonic())))
 
     def _publish_clock(self, now_ns: int) -> None:
         """Publish the time of the recording's timeline at a log time."""

@@ -6,14 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
-from robocache_ros.engine import FusionEngine, Ingest
+from robocache_ros.engine import Ingest
 from robocache_ros.errors import printable
 from robocache_ros.nodes import middleware
 from robocache_ros.nodes.subscriptions import StreamState, Topic, TopicSubscriptions
@@ -39,52 +38,23 @@ _ADVICE = {
 _ALWAYS = ("received", "decoded", "accepted", "late", "duplicate", "skewed", "unstamped", "dropped", "unmatched")
 
 
-@dataclass
-class _Seen:
-    """A stream's counters at the last report."""
-
-    counters: Counter[str]
-    arrival_ns: int | None
-
-
 class Diagnostics:
-    """Reports the counters of all messages, and derives a level from those that have grown since the last report.
+    """Reports the counters of all messages, and derives a level from those that have grown since the last report."""
 
-    Args:
-        spec: the streams.
-        name: the node's name with its namespace, with which the name of each status begins.
-    """
-
-    def __init__(self, spec: FusionSpec, name: str) -> None:
-        self._spec = spec
-        self._name = name
-        self._seen = {stream.name: _Seen(Counter(), None) for stream in spec.streams}
+    def __init__(self, name: str, ingest: Ingest, states: dict[str, StreamState], stats: TickStats) -> None:
+        self._name, self._ingest, self._states, self._stats = name, ingest, states, stats
+        self._spec = ingest.engine.spec
+        # The counters of each stream at the last report, and the arrival of its newest message.
+        self._seen: dict[str, tuple[Counter[str], int | None]] = {s.name: (Counter(), None) for s in self._spec.streams}
         self._jumps = 0
 
-    def report(
-        self,
-        ingest: Ingest,
-        states: dict[str, StreamState],
-        stats: TickStats,
-        active: bool,
-        outputs: Mapping[str, int] = MappingProxyType({}),
-    ) -> list[DiagnosticStatus]:
+    def report(self, active: bool, outputs: Mapping[str, int]) -> list[DiagnosticStatus]:
         """One status for each stream, and one for the ticks with the counters of the outputs."""
-        streams = [
-            self._stream(stream, index, ingest, states, stats, active)
-            for index, stream in enumerate(self._spec.streams)
-        ]
-        return [*streams, self._ticks(ingest.engine, stats, active, outputs)]
+        streams = [self._stream(stream, index, active) for index, stream in enumerate(self._spec.streams)]
+        return [*streams, self._ticks(active, outputs)]
 
-    def _stream(
-        self,
-        stream: StreamSpec,
-        index: int,
-        ingest: Ingest,
-        states: dict[str, StreamState],
-        stats: TickStats,
-        active: bool,
-    ) -> DiagnosticStatus:
+    def _stream(self, stream: StreamSpec, index: int, active: bool) -> DiagnosticStatus:
+        ingest, states, stats = self._ingest, self._states, self._stats
         state = states[stream.name]
         framed = stream in self._spec.framed  # its clouds are placed with /tf
         parts = [feed for feed in self._spec.feeds if feed in stream.companions or (framed and feed.name == TF)]
@@ -96,10 +66,10 @@ class Diagnostics:
         counters.update(ingest.engine.lost(stream.name))
         counters["dropped"] += state.crashed
         counters["dropped:internal"] += state.crashed
-        seen = self._seen[stream.name]
-        new = counters - seen.counters
-        rate_hz = _rate(new["received"], seen.arrival_ns, state.newest_arrival_ns)
-        self._seen[stream.name] = _Seen(counters, state.newest_arrival_ns)
+        seen, arrival_ns = self._seen[stream.name]
+        new = counters - seen
+        rate_hz = _rate(new["received"], arrival_ns, state.newest_arrival_ns)
+        self._seen[stream.name] = counters, state.newest_arrival_ns
 
         values = {key: str(counters[key]) for key in _ALWAYS}
         values |= {key: str(counters[key]) for key in sorted(counters) if key not in values and counters[key]}
@@ -127,11 +97,10 @@ class Diagnostics:
             if stream.align == "next":
                 why = f"no sample arrived by delay_ms that is within {stream.max_age_ms:g} ms after the newest tick"
             level, message = STALE, f"stale: {why}" + (f"; {state.loss}" if state.loss else "")
-        return self._status(stream.name, level, message, values)
+        return status(self._name, stream.name, level, message, values)
 
-    def _ticks(
-        self, engine: FusionEngine, stats: TickStats, active: bool, outputs: Mapping[str, int]
-    ) -> DiagnosticStatus:
+    def _ticks(self, active: bool, outputs: Mapping[str, int]) -> DiagnosticStatus:
+        engine, stats = self._ingest.engine, self._stats
         values = {
             "emitted": str(stats.emitted),
             "clock_jumps": str(engine.clock_jumps),
@@ -142,16 +111,18 @@ class Diagnostics:
             values[f"jitter_ms_{key}"] = "" if late_ms is None else f"{late_ms:.3f}"
         jumped, self._jumps = engine.clock_jumps > self._jumps, engine.clock_jumps
         if not active:
-            return self._status("ticks", OK, "inactive", values)
+            return status(self._name, "ticks", OK, "inactive", values)
         if not stats.emitted:
-            return self._status("ticks", WARN, "no tick yet; in sim time there are no ticks without /clock", values)
-        return self._status("ticks", WARN if jumped else OK, "the clock jumped" if jumped else "running", values)
+            text = "no tick yet; in sim time there are no ticks without /clock"
+            return status(self._name, "ticks", WARN, text, values)
+        text = "the clock jumped" if jumped else "running"
+        return status(self._name, "ticks", WARN if jumped else OK, text, values)
 
-    def _status(self, part: str, level: bytes, message: str, values: dict[str, str]) -> DiagnosticStatus:
-        pairs = [KeyValue(key=key, value=value) for key, value in values.items()]
-        return DiagnosticStatus(
-            level=level, name=f"{self._name}: {part}", message=message, hardware_id=self._name, values=pairs
-        )
+
+def status(name: str, part: str, level: bytes, message: str, values: Mapping[str, str]) -> DiagnosticStatus:
+    """The status of a part of a node, with the node's name as the hardware."""
+    pairs = [KeyValue(key=key, value=value) for key, value in values.items()]
+    return DiagnosticStatus(level=level, name=f"{name}: {part}", message=message, hardware_id=name, values=pairs)
 
 
 def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | None:
@@ -187,35 +158,24 @@ def _judge(
 SILENT_S = 5.0  # a topic with a publisher but without a message for this long is reported
 
 
+@dataclass(eq=False)
 class TopicChecks:
-    """Checks the publishers of each topic; each problem is logged once and stored in `StreamState.problems`.
+    """Checks the publishers of each topic; each problem is logged once and stored in `StreamState.problems`."""
 
-    Args:
-        node: the node whose view of the ROS graph is used.
-        subscriptions: the topics.
-        limit: the limit of the transport, None if it is not known.
-        now_s: returns the time of a monotonic clock.
-    """
+    node: Node
+    subscriptions: TopicSubscriptions
+    limit: Limit | None  # of the transport; None: not known
+    now_s: Callable[[], float] = time.monotonic
 
-    def __init__(
-        self,
-        node: Node,
-        subscriptions: TopicSubscriptions,
-        limit: Limit | None,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._node = node
-        self._subscriptions = subscriptions
-        self._limit = limit
-        self._now_s = now_s
+    def __post_init__(self) -> None:
         self._short: dict[int, set[bytes]] = {}  # by topic: publishers that offer less than is requested
         self._published_since_s: dict[int, float] = {}  # by topic: since when there is a publisher and no message
         self._warned: set[int] = set()  # topics whose messages are too large for the transport
 
     def check(self, *, active: bool) -> None:
         """Compare every topic with its publishers; messages arrive only while the node is active."""
-        for number, topic in enumerate(self._subscriptions.topics):
-            publishers = self._node.get_publishers_info_by_topic(topic.name)
+        for number, topic in enumerate(self.subscriptions.topics):
+            publishers = self.node.get_publishers_info_by_topic(topic.name)
             if topic.auto and publishers:
                 self._choose_reliability(topic, publishers)
             self._check_qos(number, topic, publishers)
@@ -230,7 +190,7 @@ class TopicChecks:
         if not lost and not (lossy and topic.qos.reliability == "reliable"):
             return
         topic.wanted = replace(topic.qos, reliability="best_effort" if lossy else "reliable")
-        self._node.get_logger().info(
+        self.node.get_logger().info(
             f"{topic.streams[0].name}: subscribing to {printable(topic.name, 60)} as {topic.wanted.reliability}, "
             f"which all of its publishers offer"
         )
@@ -238,14 +198,14 @@ class TopicChecks:
     def _check_type(self, topic: Topic, publishers: Sequence[Any]) -> None:
         others = sorted({entry.topic_type for entry in publishers} - {topic.streams[0].type})
         for stream in topic.streams:
-            problems = self._subscriptions.states[stream.name].problems
+            problems = self.subscriptions.states[stream.name].problems
             if not others:
                 problems.pop("type", None)
                 continue
             types = printable(", ".join(others))
             text = f"{printable(stream.topic, 60)} is published as {types}, the spec declares {stream.type}; change one"
             if problems.get("type") != text:
-                self._node.get_logger().error(f"{stream.name}: type mismatch: {text}")
+                self.node.get_logger().error(f"{stream.name}: type mismatch: {text}")
             problems["type"] = text
 
     def _check_qos(self, number: int, topic: Topic, publishers: Sequence[Any]) -> None:
@@ -254,7 +214,7 @@ class TopicChecks:
         new = short.keys() - self._short.get(number, set())
         self._short[number] = set(short)
         for stream in topic.streams:
-            state = self._subscriptions.states[stream.name]
+            state = self.subscriptions.states[stream.name]
             state.events["incompatible_qos"] += len(new)
             if not short:
                 state.problems.pop("qos", None)
@@ -269,37 +229,37 @@ class TopicChecks:
             )
             text = f"a publisher of {name} offers less {policy} than the node requests; {advice}"
             if "qos" not in state.problems:
-                self._node.get_logger().error(f"{stream.name}: {text}")
+                self.node.get_logger().error(f"{stream.name}: {text}")
             state.problems["qos"] = text
 
     def _check_arrival(self, number: int, topic: Topic, publishers: int, active: bool) -> None:
         """Warn of a published topic from which nothing arrives, and of messages that the receiver's transport loses."""
-        states = [self._subscriptions.states[stream.name] for stream in topic.streams]
+        states = [self.subscriptions.states[stream.name] for stream in topic.streams]
         arrived = bool(topic.largest_bytes) or any(state.newest_arrival_ns is not None for state in states)
         if arrived or not active or not publishers:
             self._published_since_s.pop(number, None)
-        since_s = self._published_since_s.setdefault(number, self._now_s())
-        silent = publishers and active and not arrived and self._now_s() - since_s >= SILENT_S
+        since_s = self._published_since_s.setdefault(number, self.now_s())
+        silent = publishers and active and not arrived and self.now_s() - since_s >= SILENT_S
         exceeded = self._exceeded(topic)
         for stream, state in zip(topic.streams, states, strict=True):
             state.publishers = publishers
             if not silent or state.problems.keys() & {"type", "qos"}:
                 state.loss = exceeded
             elif not state.loss:
-                lossy = self._limit if topic.large and topic.qos.reliability == "best_effort" else None
+                lossy = self.limit if topic.large and topic.qos.reliability == "best_effort" else None
                 advice = lossy.losses if lossy else "check that they publish (ros2 topic hz)"
                 state.loss = f"nothing arrives from {publishers} publisher(s) of {printable(topic.name, 60)}; {advice}"
-                self._node.get_logger().warning(f"{stream.name}: {state.loss}")
-        if exceeded and self._limit and self._limit.at_receiver and number not in self._warned:
+                self.node.get_logger().warning(f"{stream.name}: {state.loss}")
+        if exceeded and self.limit and self.limit.at_receiver and number not in self._warned:
             self._warned.add(number)
-            self._node.get_logger().warning(f"{topic.streams[0].name}: {exceeded}")
+            self.node.get_logger().warning(f"{topic.streams[0].name}: {exceeded}")
 
     def _exceeded(self, topic: Topic) -> str:
         """Why best effort loses messages of the size that the topic has; empty if it carries them."""
-        if self._limit is None or not topic.large or topic.qos.reliability != "best_effort":
+        if self.limit is None or not topic.large or topic.qos.reliability != "best_effort":
             return ""
         nbytes = topic.largest_bytes
-        return f"messages have {nbytes / 2**20:.2f} MiB; {self._limit.losses}" if nbytes > self._limit.nbytes else ""
+        return f"messages have {nbytes / 2**20:.2f} MiB; {self.limit.losses}" if nbytes > self.limit.nbytes else ""
 
 
 MIN_TICKS = 150  # ticks that a share is computed from
@@ -308,13 +268,7 @@ REPEAT_S = 30.0  # time between two warnings about a stream
 
 
 class StreamWarnings:
-    """Finds the streams that were invalid at most ticks since the last check.
-
-    Args:
-        spec: the streams.
-        stats: counts of the ticks.
-        now_s: returns the time of a monotonic clock.
-    """
+    """Finds the streams that were invalid at most ticks since the last check."""
 
     def __init__(
         self,
@@ -335,10 +289,6 @@ class StreamWarnings:
         """A warning for each stream that was invalid at most ticks, once enough ticks are counted.
 
         The ticks until a stream's first message are its start-up, and not counted.
-
-        Args:
-            reasons: message of each stream's diagnostic status, by its name.
-            received: names of the streams that have received a message.
         """
         for name in self._names:
             if name in received:

@@ -27,9 +27,18 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.decode import definitions_of
 from robocache_ros.errors import RoboCacheError, number_of, printable
-from robocache_ros.nodes import middleware, parameters, process
-from robocache_ros.nodes.managed_node import ERROR, SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
-from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes import middleware, process
+from robocache_ros.nodes.managed_node import (
+    ERROR,
+    SUCCESS,
+    Control,
+    Declared,
+    ManagedNode,
+    logs_errors,
+    parse,
+    read_parameter,
+    run_nodes,
+)
 from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.subscriptions import RawSubscriber, message_class
 from robocache_ros.recorder.episodes import (
@@ -108,19 +117,12 @@ class _Subscribed:
 
 
 class _Receiver:
-    """Receives the serialized messages of topics in a thread, and gives them to an episode while there is one.
-
-    Args:
-        node: owns the subscriptions.
-        most: number of topics at most.
-        failed: called once, from the thread, if it ends with an error.
-    """
+    """Receives the serialized messages of topics in a thread, and gives them to an episode while there is one."""
 
     def __init__(self, node: LifecycleNode, most: int, failed: Callable[[Exception], None]) -> None:
         self.topics: list[_Subscribed] = []
         self.episode: EpisodeWriter | None = None
         self._node = node
-        self._group = middleware.ManualCallbackGroup()
         self._subscriber = RawSubscriber()
         self._lock = threading.Lock()  # of `episode`, and of the latched messages
         self._waiter = middleware.Waiter(node, most)
@@ -198,14 +200,8 @@ class _Receiver:
     def _subscribe(self, topic: _Subscribed, qos: QosSpec) -> None:
         latched = qos.durability == "transient_local"
         topic.qos, topic.topic, topic.latched = qos, replace(topic.topic, latched=latched), deque(maxlen=MAX_LATCHED)
-        topic.subscription = self._node.create_subscription(
-            topic.message_class,
-            topic.topic.name,
-            lambda _: None,  # rclpy requires it; the thread takes the messages
-            middleware.profile(qos),
-            callback_group=self._group,
-            event_callbacks=middleware.no_events(),
-            raw=True,
+        topic.subscription = middleware.raw_subscription(
+            self._node, topic.message_class, topic.topic.name, middleware.profile(qos)
         )
 
     def _step(self) -> None:
@@ -244,11 +240,7 @@ class _Receiver:
 
 
 class EpisodeRecorder(ManagedNode):
-    """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`.
-
-    Args:
-        kwargs: arguments of rclpy's LifecycleNode.
-    """
+    """Records episodes on `~/start`, `~/end`, `~/discard` and `~/rerecord`, and publishes its state on `~/state`."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._spec: FusionSpec | None = None
@@ -311,11 +303,11 @@ class EpisodeRecorder(ManagedNode):
                 raise RoboCacheError(f"start: {names} {verb} silent; start the drivers, or remove them from the spec")
             assert self._folder
             self._labels = EpisodeLabels(
-                *(str(parameters.read(self, name)).strip() for name in ("task", "operator", "robot"))
+                *(str(read_parameter(self, name)).strip() for name in ("task", "operator", "robot"))
             )
             self._started_ns = time.time_ns()
-            labels = {"task": self._labels.task, "operator": self._labels.operator, "robot": self._labels.robot}
-            episode = self._folder.start({**self._session, **labels}, [topic.topic for topic in receiver.topics])
+            metadata = {**self._session, **vars(self._labels)}
+            episode = self._folder.start(metadata, [topic.topic for topic in receiver.topics])
             receiver.begin(episode)
             self._reason = ""
             return self._said(f"{_shown(episode.path)}: recording")
@@ -357,7 +349,7 @@ class EpisodeRecorder(ManagedNode):
         """The streams of the spec without a message for `silent_s`, with their topics."""
         if self._receiver is None:
             return []
-        oldest_s = time.monotonic() - parameters.read(self, "silent_s")
+        oldest_s = time.monotonic() - read_parameter(self, "silent_s")
         return [
             f"{', '.join(topic.streams)} ({printable(topic.name, 60)})"
             for topic in self._receiver.topics
@@ -376,18 +368,18 @@ class EpisodeRecorder(ManagedNode):
             self._classes[TF_STATIC] = message_class(StreamSpec(TF_STATIC, TF_STATIC, TF_TYPE))
         labels = (spec.dataset.episode_topic, spec.dataset.task_topic) if spec.dataset else ()  # an export reads them
         extra = dict.fromkeys(
-            [*parameters.read(self, "extra").split(), *filter(None, labels), *self._topics_of_runner()]
+            [*read_parameter(self, "extra").split(), *filter(None, labels), *self._topics_of_runner()]
         )
-        if parameters.read(self, "use_sim_time"):
+        if read_parameter(self, "use_sim_time"):
             extra[CLOCK] = None
         if len(extra) > MAX_EXTRA:
             raise RoboCacheError(f"parameter extra: {len(extra):,} topics; at most {MAX_EXTRA:,} are recorded")
         self._extra = [name for name in extra if name not in self._classes]
-        self._joy_actions = _joy_actions(parameters.read(self, "joy_buttons"))
+        self._joy_actions = _joy_actions(read_parameter(self, "joy_buttons"))
         self._pedal_keys = {}
-        if parameters.read(self, "pedal"):
-            self._pedal_keys = read_keys(parameters.read(self, "pedal_keys"), ACTIONS)
-        self._folder = RecordingsFolder(Path(parameters.read(self, "out")).expanduser())
+        if read_parameter(self, "pedal"):
+            self._pedal_keys = read_keys(read_parameter(self, "pedal_keys"), ACTIONS)
+        self._folder = RecordingsFolder(Path(read_parameter(self, "out")).expanduser())
         versions = {"rmw": get_rmw_implementation_identifier(), "ros_distro": os.environ.get("ROS_DISTRO", "")}
         self._session = describe_session(spec, versions, Path(path).absolute().parent)
         self._spec = spec
@@ -405,11 +397,11 @@ class EpisodeRecorder(ManagedNode):
         receiver.start()
         self._receiver = receiver
         if self._joy_actions:
-            topic, self._pressed = parameters.read(self, "joy_topic"), []
+            topic, self._pressed = read_parameter(self, "joy_topic"), []
             self._joy = self.create_subscription(Joy, topic, self._on_joy, middleware.clock(10))
         try:
             if self._pedal_keys:
-                self._pedal = Pedal(parameters.read(self, "pedal"), self._pedal_keys, self._on_pedal)
+                self._pedal = Pedal(read_parameter(self, "pedal"), self._pedal_keys, self._on_pedal)
         except RoboCacheError:
             self._stop()
             raise
@@ -428,7 +420,7 @@ class EpisodeRecorder(ManagedNode):
         self._spec = None
 
     def _topics_of_runner(self) -> list[str]:
-        runner = parameters.read(self, "runner").strip()
+        runner = read_parameter(self, "runner").strip()
         if runner and not runner.startswith("/"):
             runner = f"{self.get_namespace().rstrip('/')}/{runner}"
         return [f"{runner}/{name}" for name in RUNNER_TOPICS if runner]
@@ -595,7 +587,7 @@ def main(args: list[str] | None = None, control: Control | None = None) -> int:
     """
 
     def start(nodes: list[EpisodeRecorder]) -> bool:
-        started = not (control or parameters.read(nodes[0], "autostart")) or nodes[0].autostart()
+        started = not (control or read_parameter(nodes[0], "autostart")) or nodes[0].autostart()
         return started or not control  # without keys, a node that cannot start waits for the next transition
 
     name = "episode_recorder"

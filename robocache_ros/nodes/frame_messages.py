@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import struct
 import sys
 from array import array
-from typing import Any
 
 import numpy as np
 import torch
@@ -140,23 +138,11 @@ def read_voxels(message: PointCloud2, grid: VoxelSpec) -> Tensor:
 
 
 def cloud_message(header: Header, names: tuple[str, ...], points: NDArray[np.float32]) -> PointCloud2:
-    """An (N, F) float32 array as a cloud of N points, made by sensor_msgs_py if it is installed."""
+    """An (N, F) float32 array as a cloud of N points: the bytes of create_cloud of sensor_msgs_py, not on PyPI."""
     fields = [
         PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
         for index, name in enumerate(names)
     ]
-    try:
-        build: Any = importlib.import_module("sensor_msgs_py.point_cloud2").create_cloud
-    except ImportError:  # it is not on PyPI
-        return build_cloud_message(header, fields, points)
-    # Only a structured array is copied as a block; from other arrays each point is packed separately.
-    structured = points.view([(name, np.float32) for name in names]).reshape(-1) if len(points) else points
-    cloud: PointCloud2 = build(header, fields, structured)
-    return cloud
-
-
-def build_cloud_message(header: Header, fields: list[PointField], points: NDArray[np.float32]) -> PointCloud2:
-    """The same message as from sensor_msgs_py.point_cloud2.create_cloud, byte for byte, without that package."""
     message = PointCloud2(header=header, height=1, width=len(points), fields=fields)
     message.is_dense = False
     message.is_bigendian = sys.byteorder == "big"

@@ -35,6 +35,7 @@ from robocache_ros.nodes.publishers import Window
 from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
 from robocache_ros.nodes.tick_loop import (
     IDLE_NS,
+    ClockReader,
     ClockSource,
     SimClockSource,
     TickLoop,
@@ -130,7 +131,6 @@ class FusedFilter(SimpleFilter):  # type: ignore[misc]  # message_filters has no
         self._ingest = Ingest(self.spec, self._engine, definitions(self.spec), live=True)
         self._window = Window(self.spec.horizon, self._engine.layout.row_width, self.spec.rate_hz)
         self._sim_time = bool(node.get_parameter("use_sim_time").value)
-        self._clock_counters: Counter[str] = Counter()
         self._subscriptions: TopicSubscriptions | None = None
         self._checks: Any = None
         clock: ClockSource
@@ -141,7 +141,7 @@ class FusedFilter(SimpleFilter):  # type: ignore[misc]  # message_filters has no
             checks = TopicChecks(node, self._subscriptions, transport.limit(get_rmw_implementation_identifier()))
             self._checks = node.create_timer(CHECK_S, lambda: checks.check(active=True))
             clock = (
-                SimClockSource(node, self._subscriptions, self._engine, self._clock_counters, sets_clock=False)
+                SimClockSource(self._subscriptions, self._engine, ClockReader(node, Counter(), sets_clock=False))
                 if self._sim_time
                 else WallClockSource(node, self._subscriptions, self._engine, self._failed)
             )
@@ -224,13 +224,6 @@ class FusedFilter(SimpleFilter):  # type: ignore[misc]  # message_filters has no
 
 class FilterSource:
     """A `ClockSource` of the messages that filters deliver, by the clock of the node.
-
-    Args:
-        node: the node.
-        filters: connected by `registerCallback`.
-        ingest: receives the messages.
-        spec: the streams; a filter feeds those of its topic.
-        sim_time: whether the node's clock follows /clock.
 
     Raises:
         RoboCacheError: no filter delivers the topic of a stream.
@@ -321,11 +314,6 @@ def derived_streams(
     filters: Sequence[Any], given: Mapping[str, Mapping[str, Any]], namespace: str
 ) -> dict[str, dict[str, Any]]:
     """The streams of filters, as in a spec: those that are given, with their types, and those of the other topics.
-
-    Args:
-        filters: each with a `topic` and a `msg_type`.
-        given: the keys of a stream by its name, with `topic`.
-        namespace: of relative topics.
 
     Raises:
         RoboCacheError: a filter has no topic, or its type does not determine the values.

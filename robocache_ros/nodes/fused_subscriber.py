@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,22 +19,20 @@ import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
-from rclpy.task import Future
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 from torch import Tensor
 
-from robocache_ros import ops
+from robocache_ros import ipc, ops
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.ipc.frame_ring import FrameReader
 from robocache_ros.nodes import frame_messages, middleware
-from robocache_ros.nodes.process import ended_by_signals, until_shutdown
-from robocache_ros.nodes.shared_frames import RingFollower
+from robocache_ros.nodes.process import ended_by_signals, spun
 from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.ops.image.conversion import mean_std
 from robocache_ros.spec import StreamSpec, load_spec
@@ -42,46 +41,27 @@ from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 
 class BackgroundNode:
-    """A node with its own context, spun by a thread: the caller needs neither `rclpy.init()` nor an executor.
-
-    Args:
-        name: of the node.
-        namespace: of the node.
-    """
+    """A node with its own context, spun by a thread: the caller needs neither `rclpy.init()` nor an executor."""
 
     def __init__(self, name: str, namespace: str | None = None) -> None:
         self._context = rclpy.Context()
         rclpy.init(context=self._context, signal_handler_options=None)
         self.node: Node = rclpy.create_node(name, context=self._context, namespace=namespace)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._closed: Future[Any] = Future()
-        self._thread = threading.Thread(target=self._spin, name=f"robocache-{name}", daemon=True)
+        self._spinning = ExitStack()
 
     def start(self) -> None:
         """Start spinning."""
-        self._thread.start()
+        self._spinning.enter_context(spun(self.node, f"robocache-{self.node.get_name()}"))
 
     def close(self) -> None:
         """Stop spinning and destroy the node."""
-        # First the end of the loop: an executor that is shut down as a callback ends raises InvalidHandle.
-        self._closed.set_result(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-        self._executor.shutdown(timeout_sec=0.0)
+        self._spinning.close()
         rclpy.try_shutdown(context=self._context)
         self.node.destroy_node()
-
-    def _spin(self) -> None:
-        with until_shutdown(self._context):
-            self._executor.spin_until_future_complete(self._closed)
 
 
 class DiagnosticsWatch:
     """Keeps the newest values that one node reports.
-
-    Args:
-        node: name of the node that reports.
 
     Attributes:
         values: name of a part, such as a stream -> key -> newest value.
@@ -110,14 +90,14 @@ class DiagnosticsWatch:
                 self.values[part] = self.values.get(part, {}) | reported
 
 
+log = logging.getLogger(__name__)
+
+RING_WAIT_S = 0.2  # period at which a follower checks whether it is closed
 AWAITED = 8  # ticks whose images are waited for
 
 
 class Assembly:
     """Combines the window and the images of each tick.
-
-    Args:
-        images: image and voxel streams that a frame waits for if it has them.
 
     Attributes:
         incomplete: frames dropped because one of their images did not arrive in time.
@@ -185,43 +165,25 @@ class Assembly:
         )
 
 
+@dataclass(eq=False)
 class TopicFollower:
     """Subscribes to a fusion node's topics and delivers frames assembled from their messages.
 
-    Args:
-        node: the node to subscribe with.
-        fusion: name of the fusion node.
-        images: image and voxel streams that a frame waits for.
-        deliver: called with each frame and the layout of its columns. Images are as the node publishes them; an invalid
-            image is zero, and missing if its size is not known.
-        on_layout: called with each layout, and whether the ticks are times of /clock.
-        paused: whether frames currently arrive through shared memory; images are then not subscribed to.
-        group: of the callbacks.
-        compressed: whether images come as jpeg.
+    Images are delivered as the node publishes them; an invalid image is zero, and missing if its size is not known.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        fusion: str,
-        images: Sequence[str],
-        deliver: Callable[[FusedFrame, Layout], None],
-        on_layout: Callable[[Layout, bool], None],
-        paused: Callable[[], bool],
-        group: CallbackGroup,
-        *,
-        compressed: bool = False,
-    ) -> None:
-        self._node = node
-        self._fusion = fusion
-        self._images = tuple(images)
-        self._deliver = deliver
-        self._notify = on_layout
-        self._paused = paused
-        self._group = group
-        self._compressed = compressed
+    node: Node  # to subscribe with
+    fusion: str  # name of the fusion node
+    images: tuple[str, ...]  # image and voxel streams that a frame waits for
+    deliver: Callable[[FusedFrame, Layout], None]  # called with each frame and the layout of its columns
+    on_layout: Callable[[Layout, bool], None]  # called with each layout, and whether the ticks are times of /clock
+    paused: Callable[[], bool]  # whether frames arrive through shared memory; images are then not subscribed to
+    group: CallbackGroup
+    compressed: bool = False  # whether images come as jpeg
+
+    def __post_init__(self) -> None:
         self._layout: Layout | None = None
-        self._assembly = Assembly(self._images)
+        self.assembly = Assembly(self.images)
         self._malformed: set[str] = set()  # topics for which an unreadable message was reported
         self._image_subscriptions: list[Any] = []
         self._subscriptions = [
@@ -230,22 +192,17 @@ class TopicFollower:
             self._create(Float32MultiArray, "fused", self._on_fused, middleware.reliable(10), raw=True),
         ]
 
-    @property
-    def incomplete(self) -> int:
-        """Frames dropped because one of their images did not arrive in time."""
-        return self._assembly.incomplete
-
     def close(self) -> None:
         """Destroy the subscriptions."""
         for subscription in (*self._subscriptions, *self._image_subscriptions):
-            self._node.destroy_subscription(subscription)
+            self.node.destroy_subscription(subscription)
 
     def _create(
         self, message_type: type[Any], topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any
     ) -> Any:
         received = self._guarded(topic, callback)
-        return self._node.create_subscription(
-            message_type, f"{self._fusion}/{topic}", received, profile, callback_group=self._group, **options
+        return self.node.create_subscription(
+            message_type, f"{self.fusion}/{topic}", received, profile, callback_group=self.group, **options
         )
 
     def _guarded(self, topic: str, callback: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -257,8 +214,8 @@ class TopicFollower:
             except (ValueError, LookupError, TypeError, RuntimeError, RecursionError) as error:
                 if topic not in self._malformed:
                     self._malformed.add(topic)
-                    self._node.get_logger().warning(
-                        f"{self._fusion}/{topic}: a message cannot be read ({printable(error, 120)}); it is dropped"
+                    self.node.get_logger().warning(
+                        f"{self.fusion}/{topic}: a message cannot be read ({printable(error, 120)}); it is dropped"
                     )
 
         return receive
@@ -266,34 +223,34 @@ class TopicFollower:
     def _on_layout(self, message: String) -> None:
         described = json.loads(message.data)
         self._layout = Layout(load_spec(described["spec"]))
-        self._assembly.clear()
-        self._notify(self._layout, described.get("use_sim_time") is True)
-        self._want_images(not self._paused())
+        self.assembly.clear()
+        self.on_layout(self._layout, described.get("use_sim_time") is True)
+        self._want_images(not self.paused())
 
     def _on_fused(self, data: bytes) -> None:
         if self._layout is None:
             return  # a window cannot be split without its columns; the layout is latched and arrives soon
-        self._want_images(not self._paused())
-        if self._paused():
-            self._assembly.clear()
+        self._want_images(not self.paused())
+        if self.paused():
+            self.assembly.clear()
             return
         tick_ns, window = frame_messages.read_fused(deserialize_message(data, Float32MultiArray))
         if window.shape[1] != self._layout.row_width:
             return  # from before the node was reconfigured
-        self._finish(self._assembly.add_window(split_window(self._layout, tick_ns, window)))
+        self._finish(self.assembly.add_window(split_window(self._layout, tick_ns, window)))
 
     def _want_images(self, wanted: bool) -> None:
         """Subscribe to the image topics, or unsubscribe: a node only publishes images that have subscribers."""
         if wanted and not self._image_subscriptions and self._layout:
             media = {stream.name: stream for stream in self._layout.spec.media}
-            self._image_subscriptions = [self._subscribe(media[name]) for name in self._images if name in media]
+            self._image_subscriptions = [self._subscribe(media[name]) for name in self.images if name in media]
         elif not wanted:
             for subscription in self._image_subscriptions:
-                self._node.destroy_subscription(subscription)
+                self.node.destroy_subscription(subscription)
             self._image_subscriptions = []
 
     def _subscribe(self, stream: StreamSpec) -> Any:
-        compressed = self._compressed and stream.kind == "image"
+        compressed = self.compressed and stream.kind == "image"
         topic = f"{stream.name}/aligned/compressed" if compressed else f"{stream.name}/aligned"
         read = frame_messages.read_compressed if compressed else frame_messages.read_image
 
@@ -301,7 +258,7 @@ class TopicFollower:
             tick_ns = frame_messages.stamp_ns(message.header)
             current = self._layout.spec.stream(stream.name) if self._layout else stream
             tensor = frame_messages.read_voxels(message, current.voxels) if current.voxels else read(message)
-            self._finish(self._assembly.add_image(stream.name, tick_ns, tensor))
+            self._finish(self.assembly.add_image(stream.name, tick_ns, tensor))
 
         message_type = CompressedImage if compressed else Image if stream.kind == "image" else PointCloud2
         return self._create(message_type, topic, on_image, middleware.reliable(5))
@@ -310,40 +267,95 @@ class TopicFollower:
         layout = self._layout
         for frame in frames:
             assert layout  # windows are added only when it is known
-            for name in self._images:
+            for name in self.images:
                 if name in frame.valid and name not in frame.tensors:
                     blank = frame_messages.blank(layout.spec.stream(name))
                     if blank is not None:
                         frame.tensors[name] = blank
-            self._deliver(frame, layout)
+            self.deliver(frame, layout)
+
+
+@dataclass(eq=False)
+class RingFollower:
+    """Delivers each newest frame of a node's ring, in a separate thread.
+
+    Attributes:
+        connected: whether frames are read from the ring.
+
+    Raises:
+        IpcUnavailableError: there is no folder for the socket that only this user can enter.
+    """
+
+    node: str  # fully qualified name of the fusion node
+    deliver: Callable[[FusedFrame, Layout], None]  # called with each frame from now on, and the layout of its columns
+    on_layout: Callable[[Layout, bool], object]  # called at each connection; whether the ticks are times of /clock
+    report: Callable[[str], object] = log.info  # called with a line when the transport of the frames changes
+
+    def __post_init__(self) -> None:
+        self._connection = ipc.Connection(ipc.socket_path(self.node))
+        self._stopped = threading.Event()
+        self._reported = ""
+        self.connected = False
+        self._thread = threading.Thread(target=self._run, name="robocache-ring", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+            except Exception as error:  # the ring may have any contents; frames still arrive as messages
+                self._connection.drop(f"the ring cannot be read ({printable(error, 120)})")
+            self.connected = False
+            self._report_once(f"frames come as messages: {self._connection.why}")
+            self._stopped.wait(RING_WAIT_S)
+        self._connection.close()
+
+    def _follow(self) -> None:
+        """Deliver frames until the connection ends."""
+        while not self._stopped.is_set() and (reader := self._connection.connect()):
+            described = json.loads(reader.meta)
+            layout = Layout(load_spec(described["spec"]))
+            frames = FrameReader(reader, layout)
+            self.on_layout(layout, described.get("use_sim_time") is True)
+            self.connected = True
+            self._report_once("frames come from shared memory")
+            while reader.alive and not self._stopped.is_set():
+                frame = frames.next(RING_WAIT_S)
+                if frame:
+                    self.deliver(frame, layout)
+                    del frame  # its tensors keep the lease of the slot
+
+    def _report_once(self, text: str) -> None:
+        if text != self._reported and not self._stopped.is_set():
+            self._reported = text
+            self.report(text)
 
 
 POLL_S = 0.1  # period at which a waiting thread checks `ended`; a shutdown by a signal sends no notification
 REPORT_S = 5.0  # period at which a thread that waits for frames logs what it waits for
 
 
+@dataclass(eq=False)
 class Mailbox:
     """Keeps the newest frame; threads and event loops wait for it.
-
-    Args:
-        ended: whether no more frames are delivered; `close` has the same effect.
-        report: called every `REPORT_S` while a thread waits without an end or in a loop.
-        late: the error for a loop, given its `timeout_s`.
 
     Attributes:
         overtaken: frames that were replaced by a newer frame before they were read.
     """
 
-    def __init__(
-        self,
-        ended: Callable[[], bool],
-        report: Callable[[], object] = lambda: None,
-        late: Callable[[float], RoboCacheError] = lambda timeout_s: RoboCacheError(f"no tick within {timeout_s:g} s"),
-    ) -> None:
+    ended: Callable[[], bool]  # whether no more frames are delivered; `close` has the same effect
+    report: Callable[[], object] = lambda: None  # called every `REPORT_S` while a thread waits without end or in a loop
+    # The error for a loop, given its `timeout_s`.
+    late: Callable[[float], RoboCacheError] = lambda timeout_s: RoboCacheError(f"no tick within {timeout_s:g} s")
+
+    def __post_init__(self) -> None:
         self.overtaken = 0
-        self._ended = ended
-        self._report = report
-        self._late = late
         self._closed = False
         self._changed = threading.Condition()
         self._newest: FusedFrame | None = None
@@ -355,7 +367,7 @@ class Mailbox:
     @property
     def closed(self) -> bool:
         """Whether no more frames are delivered."""
-        return self._closed or self._ended()
+        return self._closed or self.ended()
 
     def put(self, frame: FusedFrame, *, seen: bool = False) -> None:
         """Replace the newest frame; `seen` if it is also delivered in another way, such as a callback."""
@@ -390,10 +402,7 @@ class Mailbox:
     def wait_for(self, condition: Callable[[], object], timeout_s: float | None, *, loop: bool = False) -> bool:
         """Wait for a condition that `notify` signals; returns whether it is met. None: no timeout, until `closed`.
 
-        Args:
-            condition: checked after every notification.
-            timeout_s: seconds to wait at most.
-            loop: whether the wait is one of a loop, and therefore reported.
+        `loop`: whether the wait is one of a loop, and therefore reported.
         """
         started = time.monotonic()
         reports = 0
@@ -408,7 +417,7 @@ class Mailbox:
                     self._changed.wait(POLL_S if timeout_s is None else min(POLL_S, timeout_s - waited))
                     continue
             reports += 1
-            self._report()
+            self.report()
 
     def latest(
         self, timeout_s: float | None, other_than_ns: int | None, max_age_ms: float | None = None
@@ -443,7 +452,7 @@ class Mailbox:
                     if self.closed or signalled():
                         return
                     if not there and timeout_s is not None:
-                        raise self._late(timeout_s)
+                        raise self.late(timeout_s)
                     given = self._seen = self._count
                     frame = self._newest
                 assert frame
@@ -472,10 +481,10 @@ class Mailbox:
                         started = reported = time.monotonic()
                         continue
                     if timeout_s is not None and now - started >= timeout_s:
-                        raise self._late(timeout_s)
+                        raise self.late(timeout_s)
                     if now - reported >= REPORT_S:
                         reported = now
-                        self._report()
+                        self.report()
                     with suppress(asyncio.TimeoutError):
                         left_s = POLL_S if timeout_s is None else started + timeout_s - now
                         await asyncio.wait_for(event.wait(), min(POLL_S, left_s))
@@ -672,7 +681,7 @@ class FusedSubscriber:
     @property
     def incomplete(self) -> int:
         """Frames dropped because one of their images did not arrive in time."""
-        return self._topics.incomplete
+        return self._topics.assembly.incomplete
 
     @property
     def layout(self) -> Layout | None:

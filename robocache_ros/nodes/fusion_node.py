@@ -8,34 +8,86 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from robocache_ros.engine import Ingest
-from robocache_ros.errors import printable
-from robocache_ros.nodes import middleware, parameters, transport
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.nodes import transport
 from robocache_ros.nodes.diagnostics import Diagnostics, StreamWarnings, TopicChecks
-from robocache_ros.nodes.managed_node import ERROR, SUCCESS, ManagedNode, logs_errors, parse, run_nodes
-from robocache_ros.nodes.parameters import PARAMETERS
-from robocache_ros.nodes.publishers import Outputs
-from robocache_ros.nodes.shared_frames import RingOutput
+from robocache_ros.nodes.managed_node import (
+    ERROR,
+    SUCCESS,
+    Declared,
+    ManagedNode,
+    logs_errors,
+    parse,
+    read_parameter,
+    run_nodes,
+)
+from robocache_ros.nodes.publishers import Outputs, RingOutput
 from robocache_ros.nodes.subscriptions import TopicSubscriptions, definitions, subscribe_static_transforms
-from robocache_ros.nodes.tick_loop import ClockSource, SimClockSource, TickLoop, TickStats, WallClockSource
+from robocache_ros.nodes.tick_loop import ClockReader, ClockSource, SimClockSource, TickLoop, TickStats, WallClockSource
 from robocache_ros.nodes.transport import Limit
 from robocache_ros.recorder.run_log import LoggedEngine, RunLog
 from robocache_ros.spec import FusionSpec, StreamSpec
 
+PARAMETERS = (
+    Declared("spec", "", "Path of the fusion spec (YAML)."),
+    Declared("device", "auto", "Where ticks are computed.", "auto | cpu | cuda | cuda:<index>"),
+    Declared(
+        "normalized", False, "Whether frames hold images as normalised float32; otherwise 8-bit images stay uint8."
+    ),
+    Declared("jpeg", "cpu", "Where jpeg images are decoded. gpu is faster and differs by a few counts.", "cpu | gpu"),
+    Declared(
+        "payload_bytes",
+        "",
+        "Bytes of the largest image or cloud of each named stream. GPU memory for it is allocated when the node is "
+        "configured, instead of at the first message.",
+        "<stream>=<bytes>, ...",
+    ),
+    Declared(
+        "reliable",
+        False,
+        "Subscribe to every topic as reliable with deep queues, for replays; overrides the spec's qos. "
+        "Best effort publishers then do not match.",
+    ),
+    Declared(
+        "autostart",
+        False,
+        "Configure and activate at the start, instead of waiting for lifecycle transitions.",
+        read_only=True,
+    ),
+    Declared(
+        "exit_on_error",
+        False,
+        "End the process with exit code 1 if autostart or a run fails, instead of waiting to be configured again.",
+        read_only=True,
+    ),
+    Declared(
+        "base_frame",
+        "base_link",
+        "Frame of the voxel clouds of streams with an extrinsic; other clouds keep the sensor's frame.",
+    ),
+    Declared(
+        "ring_slots",
+        8,
+        "Frames kept in memory shared with consumers of this machine and user; 0 switches shared memory off.",
+        bounds=(0, 1024),
+    ),
+    Declared(
+        "record_run",
+        "",
+        "Path of a new file with all that the engine takes and a digest of each tick, for robocache replay; "
+        "empty: none.",
+    ),
+    Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
+)
+
 
 class Pipeline:
     """Everything that exists between configure and cleanup.
-
-    Args:
-        node: owns the subscriptions and publishers.
-        spec: the streams.
-        limit: the limit of the middleware's transport.
-        failed: called once, from a thread, when the pipeline cannot continue.
 
     Raises:
         RoboCacheError: the device, a message type or a parameter cannot be used.
@@ -47,26 +99,25 @@ class Pipeline:
         self.spec = spec
         self._node = node
         self._failed = failed
-        self._base_frame = parameters.read(node, "base_frame")
-        options = {"normalized": parameters.read(node, "normalized"), "jpeg": parameters.read(node, "jpeg")}
-        self.engine = LoggedEngine(
-            spec, parameters.read(node, "device"), **options, payload_bytes=parameters.payload_bytes(node)
-        )
+        self._base_frame = read_parameter(node, "base_frame")
+        options = {"normalized": read_parameter(node, "normalized"), "jpeg": read_parameter(node, "jpeg")}
+        self.engine = LoggedEngine(spec, read_parameter(node, "device"), **options, payload_bytes=_payload_bytes(node))
         texts = definitions(spec)
         self.ingest = Ingest(spec, self.engine, texts, live=True)
         self.run_log: RunLog | None = None
-        if file := parameters.read(node, "record_run"):
+        if file := read_parameter(node, "record_run"):
             options["device"] = str(self.engine.device)
             self.run_log = self.engine.run_log = RunLog(Path(file).expanduser(), spec, texts, options)
         self.stats = TickStats(len(spec.streams))
-        self._diagnostics = Diagnostics(spec, node.get_fully_qualified_name().lstrip("/"))
         self._static_transforms = subscribe_static_transforms(node, spec, self.ingest, self.run_log)
         self.subscriptions = TopicSubscriptions(
-            node, spec, self.ingest, reliable=parameters.read(node, "reliable"), run_log=self.run_log
+            node, spec, self.ingest, reliable=read_parameter(node, "reliable"), run_log=self.run_log
         )
+        name = node.get_fully_qualified_name().lstrip("/")
+        self._diagnostics = Diagnostics(name, self.ingest, self.subscriptions.states, self.stats)
         self._topic_checks = TopicChecks(node, self.subscriptions, limit)
         self._stream_warnings = StreamWarnings(spec, self.stats)
-        slots = parameters.read(node, "ring_slots")
+        slots = read_parameter(node, "ring_slots")
         ring = RingOutput(node, self.engine.layout, self.engine.device, slots) if slots else None
         self.outputs = Outputs(node, self.engine.layout, self._frame_of, ring)
         self._clock_counters: Counter[str] = Counter()
@@ -84,7 +135,7 @@ class Pipeline:
         """
         self.subscriptions.discard()  # messages that arrived while the node was inactive
         clock: ClockSource = (
-            SimClockSource(self._node, self.subscriptions, self.engine, self._clock_counters)
+            SimClockSource(self.subscriptions, self.engine, ClockReader(self._node, self._clock_counters))
             if sim_time
             else WallClockSource(self._node, self.subscriptions, self.engine, self._failed)
         )
@@ -119,24 +170,11 @@ class Pipeline:
             self.run_log = self.engine.run_log = None
 
     def report(self, node_counters: Mapping[str, int]) -> list[DiagnosticStatus]:
-        """Check topics and streams, log their problems, and return the diagnostics.
-
-        Args:
-            node_counters: the node's own counters by name, for the status of the ticks.
-        """
+        """Check topics and streams, log their problems, and return the diagnostics."""
         self._topic_checks.check(active=self.active)
-        statuses = self._diagnostics.report(
-            self.ingest,
-            self.subscriptions.states,
-            self.stats,
-            self.active,
-            {
-                **self.outputs.counters(),
-                **self._clock_counters,
-                **node_counters,
-                **({"run_log_lost": self.run_log.lost} if self.run_log else {}),
-            },
-        )
+        lost = {"run_log_lost": self.run_log.lost} if self.run_log else {}
+        counters = {**self.outputs.counters(), **self._clock_counters, **node_counters, **lost}
+        statuses = self._diagnostics.report(self.active, counters)
         if self.active:
             reasons = {status.name.rpartition(": ")[2]: status.message for status in statuses}
             received = {name for name, state in self.subscriptions.states.items() if state.newest_arrival_ns}
@@ -160,29 +198,13 @@ class Pipeline:
 
 
 class FusionNode(ManagedNode):
-    """Publishes `~/fused`, `~/layout`, `~/plot`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares.
+    """Publishes `~/fused`, `~/layout`, `~/plot`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares."""
 
-    Args:
-        kwargs: arguments of rclpy's LifecycleNode.
-    """
+    parts: Pipeline | None
 
     def __init__(self, **kwargs: Any) -> None:
-        self.pipeline: Pipeline | None = None  # None while the node is unconfigured
         super().__init__("fusion_node", PARAMETERS, **kwargs)
-        self._report_error = ""  # error of the last report
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
-        steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics continue while a simulation is paused
-        self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is a pipeline."""
-        return self.pipeline is not None
-
-    @property
-    def active(self) -> bool:
-        """Whether ticks are published."""
-        return self.pipeline is not None and self.pipeline.active
+        self.report_with(lambda: self.parts.report({"log_lines_dropped": self.log.dropped}) if self.parts else [])
 
     def autostart(self) -> bool:
         """Configure and activate; returns whether both succeeded."""
@@ -199,37 +221,37 @@ class FusionNode(ManagedNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, and create the engine, the subscriptions and the publishers."""
         path, spec = self.read_spec()
-        sizes = parameters.payload_bytes(self)
+        sizes = _payload_bytes(self)
         limit = transport.limit(get_rmw_implementation_identifier())
-        self.pipeline = Pipeline(self, spec, limit, self.fail)
+        self.parts = pipeline = Pipeline(self, spec, limit, self.fail)
         names = ", ".join(stream.name for stream in spec.streams)
-        device = self.pipeline.engine.device
+        device = pipeline.engine.device
         self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {device}")
-        reliable = parameters.read(self, "reliable")
+        reliable = read_parameter(self, "reliable")
         for line in [] if reliable else transport.warnings(spec, limit, sizes):
             self.get_logger().warning(line)
-        for line in self.pipeline.memory_lines():
+        for line in pipeline.memory_lines():
             self.get_logger().info(line)
         return SUCCESS
 
     @logs_errors
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start publishing."""
-        assert self.pipeline
+        assert self.parts
         result = super().on_activate(state)
-        sim_time = bool(parameters.read(self, "use_sim_time"))
-        self.pipeline.start(sim_time=sim_time)
+        sim_time = bool(read_parameter(self, "use_sim_time"))
+        self.parts.start(sim_time=sim_time)
         self.get_logger().info(f"publishing by {'/clock' if sim_time else 'the wall clock'}")
         return result
 
     @logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Stop publishing and discard the samples; the counters keep their values."""
-        assert self.pipeline
-        self.pipeline.stop()
+        assert self.parts
+        self.parts.stop()
         if self.failure:
             return ERROR
-        self.pipeline.reset()
+        self.parts.reset()
         return super().on_deactivate(state)
 
     @logs_errors
@@ -239,40 +261,34 @@ class FusionNode(ManagedNode):
         self._exits_on_error()
         return result
 
-    def release(self) -> None:
-        """Stop, and release everything."""
-        if self.pipeline:
-            self.pipeline.destroy()
-            self.pipeline = None
-
     def _exits_on_error(self) -> bool:
         """End the process with exit code 1 if the parameter `exit_on_error` is set; returns whether it is set."""
-        if parameters.read(self, "exit_on_error"):
+        if read_parameter(self, "exit_on_error"):
             self.exit_code = 1
             self.context.try_shutdown()
         return bool(self.exit_code)
 
-    def _report(self) -> None:
-        if not self.pipeline:
-            return
-        try:
-            statuses = self.pipeline.report({"log_lines_dropped": self.log.dropped})
-            message = DiagnosticArray(status=statuses)
-            message.header.stamp = self.get_clock().now().to_msg()
-            self._diagnostics.publish(message)
-            self._report_error = ""
-        except Exception as error:  # such as no free file descriptors: ticks and later reports continue
-            text = printable(repr(error), 150)
-            if text != self._report_error:
-                self.get_logger().error(f"/diagnostics: a report failed ({text}); the node tries again at the next one")
-            self._report_error = text
+
+def _payload_bytes(node: LifecycleNode) -> dict[str, int]:
+    """The parameter `payload_bytes` by stream; RoboCacheError if an entry is not name=bytes."""
+    sizes = {}
+    given = read_parameter(node, "payload_bytes")
+    for entry in given.split(",") if given.strip() else ():
+        name, _, size = (part.strip() for part in entry.partition("="))
+        if not (size.isascii() and size.isdecimal() and len(size) < 16 and int(size)):
+            raise RoboCacheError(
+                f"parameter payload_bytes: '{printable(entry.strip(), 60)}' is not <stream>=<bytes>; write for example "
+                f"front=6220800,rear=6220800"
+            )
+        sizes[name] = int(size)
+    return sizes
 
 
 def main(args: list[str] | None = None) -> int:
     """Run the node until Ctrl-C or SIGTERM; returns the exit status."""
 
     def start(nodes: list[FusionNode]) -> bool:
-        if parameters.read(nodes[0], "autostart"):
+        if read_parameter(nodes[0], "autostart"):
             nodes[0].autostart()
         return True  # a node that cannot start waits for the next transition
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
+from rclpy.duration import Duration
 from rclpy.exceptions import ParameterException
 from rclpy.guard_condition import GuardCondition
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
-from rclpy.time import Time
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import QosSpec
@@ -53,26 +53,15 @@ class ManualCallbackGroup(CallbackGroup):
         """Do nothing."""
 
 
-class Signal:
-    """Wakes a Waiter from another thread."""
-
-    def __init__(self, node: Node) -> None:
-        self._condition: Any = GuardCondition(lambda: None, None, node.context)
-        self.handle: Any = self._condition.handle
-
-    def send(self) -> None:
-        """Wake the waiting thread, or the next thread that waits."""
-        self._condition.trigger()
-
-    def destroy(self) -> None:
-        """Release the context."""
-        self._condition.destroy()
+def signal(node: Node) -> Any:
+    """A guard condition that wakes a Waiter from another thread: `trigger()` also wakes the next thread that waits."""
+    return GuardCondition(lambda: None, None, node.context)
 
 
 class Waiter:
-    """Waits until one of at most `most` subscriptions has a message, or a signal is sent."""
+    """Waits until one of at most `most` subscriptions has a message, or a `signal` is triggered."""
 
-    def __init__(self, node: Node, most: int, signal: Signal | None = None) -> None:
+    def __init__(self, node: Node, most: int, signal: Any = None) -> None:
         self._signal = signal
         try:
             # rclpy.wait_for_message does the same in every distribution; there is no public interface.
@@ -103,29 +92,17 @@ class Waiter:
             self._set = None
 
 
-def no_events() -> SubscriptionEventCallbacks:
-    """No event callbacks for a subscription; `TopicChecks` reads the ROS graph instead."""
-    return SubscriptionEventCallbacks(use_default_callbacks=False)
-
-
-class NodeClock:
-    """Sets a node's clock in sim time from an existing /clock subscription.
-
-    rclpy's time source would receive every /clock message a second time, in the executor, which is half the cost of a
-    fast replay.
-    """
-
-    def __init__(self, node: Node) -> None:
-        self._clock: Any = node.get_clock()
-        source: Any = getattr(node, "_time_source", None)
-        self._overridable = source is not None and hasattr(self._clock, "set_ros_time_override")
-        if self._overridable:
-            source.detach_node()
-
-    def set(self, now_ns: int) -> None:
-        """Set the node's clock."""
-        if self._overridable:
-            self._clock.set_ros_time_override(Time(nanoseconds=now_ns, clock_type=self._clock.clock_type))
+def raw_subscription(node: Node, message_class: type[Any], topic: str, qos: QoSProfile) -> Any:
+    """A subscription to serialized messages, which a thread takes with a `RawSubscriber`; no executor handles it."""
+    return node.create_subscription(
+        message_class,
+        topic,
+        lambda _: None,  # rclpy requires it
+        qos,
+        callback_group=ManualCallbackGroup(),
+        event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),  # `TopicChecks` reads the ROS graph
+        raw=True,
+    )
 
 
 def load_message_class(type_name: str) -> type[Any] | None:
@@ -142,6 +119,17 @@ def load_message_class(type_name: str) -> type[Any] | None:
         found: type[Any] | None = getattr(importlib.import_module(f"{package}.msg"), name, None)
     except ImportError:
         return None
+    return found
+
+
+def message_class(type_name: str, where: str) -> type[Any]:
+    """The class of `package/msg/Type`; RoboCacheError about the key `where` if its package is not installed."""
+    found = load_message_class(type_name)
+    if found is None:
+        package = type_name.partition("/")[0]
+        raise RoboCacheError(
+            f"{where}: {type_name} is not installed; install the package {package} or source the workspace it is in"
+        )
     return found
 
 
@@ -194,6 +182,14 @@ def unmet(requested: QosSpec, offered: QoSProfile) -> str:
 def reliable(depth: int) -> QoSProfile:
     """Reliable, which matches reliable and best effort subscribers."""
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def wait_acknowledged(publishers: Iterable[Any], timeout_s: float) -> None:
+    """Wait until every reliable subscriber of publishers has acknowledged all messages, where rclpy can wait for it."""
+    end = time.monotonic() + timeout_s
+    for publisher in publishers:
+        if wait := getattr(publisher, "wait_for_all_acked", None):
+            wait(Duration(seconds=max(0.0, end - time.monotonic())))
 
 
 def output(create: Callable[..., Any], message_class: type[Any], topic: str, depth: int) -> Any:

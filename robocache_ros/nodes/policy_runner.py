@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
@@ -36,20 +35,27 @@ from robocache_ros.decode import make_decoder
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import frame_messages, middleware, parameters, process
+from robocache_ros.nodes import diagnostics, frame_messages, middleware, process
 from robocache_ros.nodes.fused_subscriber import FusedSubscriber
 from robocache_ros.nodes.fusion_node import FusionNode
-from robocache_ros.nodes.managed_node import SUCCESS, Control, ManagedNode, logs_errors, parse, run_nodes
-from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes.managed_node import (
+    SUCCESS,
+    Control,
+    Declared,
+    ManagedNode,
+    logs_errors,
+    parse,
+    read_parameter,
+    run_nodes,
+)
 from robocache_ros.nodes.pedals import Pedal, read_keys
 from robocache_ros.nodes.subscriptions import RawSubscriber, definitions
 from robocache_ros.nodes.tick_loop import ClockReader
 from robocache_ros.policy.joint_limits import MAX_BYTES, read_urdf_files
-from robocache_ros.policy.outputs import Output, Outputs
+from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.policies import KINDS, check_policy, identity
-from robocache_ros.policy.runner import Runner, Step
-from robocache_ros.policy.watchdog import State
+from robocache_ros.policy.runner import Runner, State, Step
 from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import FusionSpec
@@ -108,114 +114,79 @@ LEVELS = {State.RUN: DiagnosticStatus.OK, State.STOP: DiagnosticStatus.ERROR}
 class PolicyRunner(ManagedNode):
     """Runs a policy; docs/reference/node.md has its topics and services.
 
-    Args:
-        kwargs: arguments of rclpy's LifecycleNode.
-
     Attributes:
-        run: None while the node is unconfigured.
         shared_log: of the fusion node in this process, for the next run; it is not closed here.
     """
 
+    parts: Run | None
+
     def __init__(self, **kwargs: Any) -> None:
-        self.run: Run | None = None
         self.shared_log: RunLog | None = None
         super().__init__("policy_runner", (*PARAMETERS, *OPTIONS), **kwargs)
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", middleware.reliable(10))
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
+        self.report_with(lambda: [self.parts.status()] if self.parts else [])
         self.create_service(Trigger, "~/arm", self._on_arm)
         self.create_service(Trigger, "~/stop", self._on_stop)
         self.create_service(SetBool, "~/takeover", self._on_takeover)
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is a run."""
-        return self.run is not None
-
-    @property
-    def active(self) -> bool:
-        """Whether commands are sent."""
-        return self.run is not None and self.run.active
 
     @logs_errors
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, start the policy, and create the subscriptions and publishers."""
         _, spec = self.read_spec()
-        values = {each.name: parameters.read(self, each.name) for each in OPTIONS}
+        values = {each.name: read_parameter(self, each.name) for each in OPTIONS}
         given = {name: str(value) for name, value in values.items() if value not in ("", None)}
         options = replace(spec.run or RunOptions(), **read_values(RunOptions, given, flags=True))
-        self.run = Run(self, spec, options, self.shared_log)
+        self.parts = Run(self, spec, options, self.shared_log)
         return SUCCESS
 
     @logs_errors
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start to send commands, once the policy has planned."""
-        assert self.run
-        self.run.start(sim_time=bool(parameters.read(self, "use_sim_time")))
+        assert self.parts
+        self.parts.start(sim_time=bool(read_parameter(self, "use_sim_time")))
         return super().on_activate(state)
 
     @logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Stop to send commands; velocities become zero."""
-        assert self.run
-        self.run.end()
+        assert self.parts
+        self.parts.end()
         return super().on_deactivate(state)
-
-    def release(self) -> None:
-        """Make velocities zero, and release everything."""
-        if self.run:
-            self.run.destroy()
-            self.run = None
 
     def act(self, action: str) -> None:
         """Do `takeover` (begin one, or end it), `stop` or `arm`, as the services do."""
-        if self.run is None:
+        if self.parts is None:
             return
         if action == "takeover":
-            self.run.take_over(not self.run.runner.in_takeover)
+            self.parts.take_over(not self.parts.runner.in_takeover)
         elif action == "stop":
-            self.run.runner.stop("the operator stopped it")
+            self.parts.runner.stop("the operator stopped it")
         else:
-            self.run.runner.arm()
+            self.parts.runner.arm()
 
     def _on_arm(self, request: Any, response: Any) -> Any:
-        if self.run:
-            self.run.runner.arm()
+        if self.parts:
+            self.parts.runner.arm()
         return self._answered(response, "armed: commands are sent after the next plan")
 
     def _on_stop(self, request: Any, response: Any) -> Any:
-        if self.run:
-            self.run.runner.stop("a call of ~/stop")
+        if self.parts:
+            self.parts.runner.stop("a call of ~/stop")
         return self._answered(response, "stopped; call ~/arm to start again")
 
     def _on_takeover(self, request: Any, response: Any) -> Any:
-        if self.run:
-            self.run.take_over(bool(request.data))
+        if self.parts:
+            self.parts.take_over(bool(request.data))
         return self._answered(response, "the operator commands" if request.data else "the policy commands")
 
     def _answered(self, response: Any, words: str) -> Any:
-        response.success, response.message = self.run is not None, words if self.run else "the node is not configured"
+        response.success, response.message = self.configured, words if self.parts else "the node is not configured"
         return response
-
-    def _report(self) -> None:
-        if not self.run:
-            return
-        try:
-            message = DiagnosticArray(status=[self.run.status()])
-            message.header.stamp = self.get_clock().now().to_msg()
-            self._diagnostics.publish(message)
-        except Exception as error:  # such as no free file descriptors: commands continue
-            self.get_logger().error(f"/diagnostics: a report failed ({printable(repr(error), 150)})", once=True)
 
 
 class Run:
     """Everything that exists between configure and cleanup.
 
-    Args:
-        node: owns the subscriptions and publishers.
-        spec: of the robot.
-        options: of the run.
-        shared_log: of the fusion node, to which the runner is logged; None: to a file of its own, if there is one.
+    The runner is logged to `shared_log`, that of the fusion node; None: to a file of its own, if there is one.
 
     Raises:
         RoboCacheError: an output, the policy or the file cannot be.
@@ -226,14 +197,17 @@ class Run:
     ) -> None:
         self._node, self._spec = node, spec
         self.counters: Counter[str] = Counter()
-        urdfs = read_urdf_files(options, Path(parameters.read(node, "spec")).parent)
+        urdfs = read_urdf_files(options, Path(read_parameter(node, "spec")).parent)
         outputs = Outputs(spec, options, urdfs | {topic: _urdf_on(node, topic) for topic in options.urdf_topics})
-        classes = {output.name: _message_class(output) for output in outputs.outputs}
+        classes = {
+            output.name: middleware.message_class(output.type, f"run.outputs.{output.name}")
+            for output in outputs.outputs
+        }
         self._pedal: Pedal | None = None  # while the node is active
         self._pedal_keys = {}
-        if parameters.read(node, "pedal"):
-            self._pedal_keys = read_keys(parameters.read(node, "pedal_keys"), ("takeover",))
-        policy, device = parameters.read(node, "policy"), parameters.read(node, "device")
+        if read_parameter(node, "pedal"):
+            self._pedal_keys = read_keys(read_parameter(node, "pedal_keys"), ("takeover",))
+        policy, device = read_parameter(node, "policy"), read_parameter(node, "device")
         with_options = replace(spec, run=options)
         if policy:
             check_policy(policy, with_options)
@@ -243,10 +217,10 @@ class Run:
         self._clock: ClockReader | None = None  # in sim time, while the node is active
         self._sim_ns: int | None = None
         self._commands: process.Repeated | None = None  # while the node is active
-        self._button, self._pressed = parameters.read(node, "takeover_button"), False
+        self._button, self._pressed = read_parameter(node, "takeover_button"), False
         with ExitStack() as made:  # so that nothing stays if one of them cannot be
             self._made = made
-            file = parameters.read(node, "record_run")
+            file = read_parameter(node, "record_run")
             identified = identity(policy, device) if policy and (file or shared_log) else {}
             log = shared_log
             if file:
@@ -283,7 +257,7 @@ class Run:
                 made.callback(guard.communicate, b"done\n")
             images = [stream.name for stream in spec.media if stream.role == "observation"]
             frames = FusedSubscriber(
-                parameters.read(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
+                read_parameter(node, "fusion"), images=images, callback=self._on_frame, dtype=torch.uint8, node=node
             )
             made.callback(frames.close)
             self._made = made.pop_all()
@@ -299,7 +273,7 @@ class Run:
             self._clock = ClockReader(self._node, self.counters)
         if self._pedal_keys:
             self._pedal = Pedal(
-                parameters.read(self._node, "pedal"),
+                read_parameter(self._node, "pedal"),
                 self._pedal_keys,
                 lambda _, pressed: self.take_over(pressed),
                 self._pedal_lost,
@@ -345,8 +319,7 @@ class Run:
         lost = {"run_log_lost": self._run_log.lost} if self._run_log else {}
         values |= {key: f"{value:g}" for key, value in {**runner.metrics(), **self.counters, **lost}.items()}
         level = DiagnosticStatus.WARN if runner.in_takeover else LEVELS.get(state, DiagnosticStatus.WARN)
-        pairs = [KeyValue(key=key, value=value) for key, value in values.items()]
-        return DiagnosticStatus(level=level, name=f"{name}: run", message=message, hardware_id=name, values=pairs)
+        return diagnostics.status(name, "run", level, message, values)
 
     def _step(self) -> None:
         """Send the commands of due ticks, and wait for the next one. An error stops the run, not the thread."""
@@ -468,9 +441,7 @@ class Run:
             except Exception as error:
                 self._refuse("operator_malformed", f"{printable(topic, 60)}: {error}; correct the sender")
 
-        message_class = middleware.load_message_class(stream.type)
-        if message_class is None:
-            raise RoboCacheError(f"run.outputs.{name}.takeover: {stream.type} is not installed; install its package")
+        message_class = middleware.message_class(stream.type, f"run.outputs.{name}.takeover")
         self._subscribe(message_class, topic, on_command, middleware.profile(stream.qos), raw=True)
 
     def _publisher(self, *arguments: Any, **options: Any) -> Any:
@@ -500,27 +471,9 @@ def _same(one: FusionSpec, other: FusionSpec) -> bool:
     return one is other or (one.streams, one.rate_hz) == (other.streams, other.rate_hz)
 
 
-def _message_class(output: Output) -> type[Any]:
-    found = middleware.load_message_class(output.type)
-    if found is None:
-        package = output.type.partition("/")[0].replace("_", "-")
-        raise RoboCacheError(
-            f"run.outputs.{output.name}: {output.type} is not installed; install ros-$ROS_DISTRO-{package}"
-        )
-    return found
-
-
 def _urdf_on(node: LifecycleNode, topic: str) -> str:
     """Return the newest text on a latched topic, without an executor; RoboCacheError if none comes."""
-    subscription: Any = node.create_subscription(
-        String,
-        topic,
-        lambda _: None,
-        middleware.latched(),
-        callback_group=middleware.ManualCallbackGroup(),
-        event_callbacks=middleware.no_events(),
-        raw=True,
-    )
+    subscription = middleware.raw_subscription(node, String, topic, middleware.latched())
     waiter, subscriber, end = middleware.Waiter(node, 1), RawSubscriber(), time.monotonic() + URDF_S
     try:
         while (received := subscriber.take(subscription)) is None:
@@ -541,7 +494,7 @@ def _urdf_on(node: LifecycleNode, topic: str) -> str:
 def _start_guard(node: LifecycleNode, outputs: Outputs) -> subprocess.Popen[bytes] | None:
     """Start the process that sends zero velocity if this one is killed; None if no output is a velocity."""
     period_ns = tick_grid.period_ns(outputs.spec.rate_hz)
-    by_clock = bool(parameters.read(node, "use_sim_time"))  # /clock may end too: the stamp stays 0, which is now
+    by_clock = bool(read_parameter(node, "use_sim_time"))  # /clock may end too: the stamp stays 0, which is now
     zeros = [
         {
             "topic": node.resolve_topic_name(output.topic),
@@ -569,7 +522,7 @@ def main(args: list[str] | None = None) -> int:
     )
 
     def start(nodes: list[PolicyRunner]) -> bool:
-        return not parameters.read(nodes[0], "autostart") or nodes[0].autostart()
+        return not read_parameter(nodes[0], "autostart") or nodes[0].autostart()
 
     return run_nodes("policy_runner", given, lambda: [PolicyRunner()], start)
 
@@ -587,15 +540,8 @@ def run_policy(
 ) -> int:
     """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
 
-    Args:
-        policy: parameter of the node, as are the next two.
-        spec: path of the spec.
-        device: of a checkpoint.
-        fusion: name of a running fusion node; None: one is made in this process.
-        given: other parameters of the node: options of the run that are not those of the spec, and the operator's.
-        use_sim_time: follow /clock.
-        record: path of a new file for the log of the run; empty: none.
-        control: runs in a thread with the active node, and says whether the program ends when it returns.
+    Args are parameters of the node, `given` options of the run and the operator's devices, and `control` as of `run_nodes`. `fusion` is the name
+    of a running fusion node; None: one is made in this process. `record` is the file of a new run log; empty: none.
     """
     common = {"spec": spec, "use_sim_time": use_sim_time, "device": device}
     values = {**common, "policy": policy, "fusion": fusion or "fusion_node", **given}
@@ -610,7 +556,7 @@ def run_policy(
         if fusion is None:
             if nodes[0].trigger_configure() != SUCCESS:
                 return False
-            nodes[1].shared_log = nodes[0].pipeline.run_log
+            nodes[1].shared_log = nodes[0].parts.run_log
             if nodes[0].trigger_activate() != SUCCESS:
                 return False
         return bool(nodes[-1].autostart())

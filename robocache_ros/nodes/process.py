@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -88,8 +89,11 @@ def until_shutdown(context: Context) -> Iterator[None]:
 
 
 @contextmanager
-def spun(node: Node) -> Iterator[None]:
-    """Run the callbacks of a node in a thread, so that its parameters and services answer during a block."""
+def spun(node: Node, name: str = "robocache-callbacks") -> Iterator[None]:
+    """Run the callbacks of a node in a thread, so that its parameters and services answer during a block.
+
+    A callback may end the block too; the thread then ends after it.
+    """
     executor = SingleThreadedExecutor(context=node.context)
     executor.add_node(node)
     ended: Future[Any] = Future()
@@ -98,33 +102,29 @@ def spun(node: Node) -> Iterator[None]:
         with until_shutdown(node.context):
             executor.spin_until_future_complete(ended)
 
-    thread = threading.Thread(target=spin, name="robocache-callbacks", daemon=True)
+    thread = threading.Thread(target=spin, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
+        # First the end of the loop: an executor that is shut down as a callback ends raises InvalidHandle.
         ended.set_result(None)
-        thread.join()
-        executor.shutdown()
+        if thread is not threading.current_thread():
+            thread.join()
+        executor.shutdown(timeout_sec=0.0)
 
 
+@dataclass(eq=False)
 class Repeated:
-    """A step that a thread repeats until it is stopped. Its sleeps end on time.
+    """A step that a thread repeats until it is stopped. Its sleeps end on time."""
 
-    Args:
-        name: of the thread.
-        step: called again and again; it returns soon after `stopped` is set.
-        failed: called once, from the thread, if a step raises an error.
+    name: str  # of the thread
+    step: Callable[[], object]  # called again and again; it returns soon after `stopped` is set
+    failed: Callable[[Exception], None]  # called once, from the thread, if a step raises an error
 
-    Attributes:
-        stopped: set when the thread is to end.
-    """
-
-    def __init__(self, name: str, step: Callable[[], object], failed: Callable[[Exception], None]) -> None:
-        self.stopped = threading.Event()
-        self._step = step
-        self._failed = failed
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+    def __post_init__(self) -> None:
+        self.stopped = threading.Event()  # set when the thread is to end
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -140,10 +140,10 @@ class Repeated:
         reduce_timer_slack()
         try:
             while not self.stopped.is_set():
-                self._step()
+                self.step()
         except Exception as error:
             if not self.stopped.is_set():
-                self._failed(error)
+                self.failed(error)
 
 
 SIGACTION_BYTES = 512  # more than any libc's struct sigaction, which begins with the handler

@@ -1,26 +1,36 @@
-"""The publishers of the fusion node: the fused window, its layout, and the aligned images and voxels."""
+"""What the fusion node publishes: windows, their layout, aligned images and voxels; and frames in shared memory."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
+from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage, Image, JointState, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 
+from robocache_ros import ipc
 from robocache_ros.engine import Frames, tick_grid
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.ipc.frame_ring import FrameWriter
 from robocache_ros.nodes import frame_messages, middleware
-from robocache_ros.nodes.shared_frames import RingOutput
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
+
+log = logging.getLogger(__name__)
 
 FUSED_DEPTH = 200  # ticks kept for a slow subscriber; they are small
 PLOT_DEPTH = 10
 MEDIA_DEPTH = 5
+RETRY_S = 10.0  # time until the node tries again to create a ring
 
 
 class Window:
@@ -63,15 +73,82 @@ class Window:
         self._stop += 1
 
 
-class Outputs:
-    """The publishers of a spec.
+@dataclass(eq=False)
+class RingOutput:
+    """Provides each tick's frame to consumers of the same machine and user, in addition to the topics.
 
-    Args:
-        node: owns the publishers.
-        layout: columns of a row.
-        frame_of: returns the frame of a stream's images or voxels, by its name.
-        ring: shares the frames with consumers of this machine.
+    If the ring cannot be created, or fails, a warning is logged once, frames are published as messages only, and
+    another attempt follows every `retry_s`.
     """
+
+    node: Node  # whose name the consumers use
+    layout: Layout
+    device: torch.device
+    slots: int  # one frame each
+    retry_s: float = RETRY_S
+
+    def __post_init__(self) -> None:
+        self._use_sim_time = False
+        self._next_try = 0.0
+        self._failed = False
+        self._writer: FrameWriter | None = None
+        self._guarded(self._make)
+
+    def set_clock(self, *, use_sim_time: bool) -> None:
+        """Set the clock of the next ticks; if it is another one, the readers reconnect."""
+        if use_sim_time != self._use_sim_time:
+            self._use_sim_time = use_sim_time
+            self.close()
+            self._next_try = 0.0
+
+    def fill(self, frames: Frames, window: torch.Tensor) -> None:
+        """Write the frame of one tick into the ring; `window` contains the (horizon, C) rows that end with it."""
+        if self._writer is None and time.monotonic() >= self._next_try:
+            self._guarded(self._make)
+        if self._writer and self._guarded(partial(self._writer.fill, frames, window)) and self._failed:
+            self._failed = False
+            log.info("frames are published through shared memory again")
+
+    def announce(self) -> None:
+        """Announce the frame that was filled last to the consumers."""
+        if self._writer:
+            self._guarded(self._writer.announce)
+
+    def counters(self) -> dict[str, int]:
+        """`ring_readers`: connected readers; `ring_overwritten`: frames overwritten while a reader had leased them."""
+        writer = self._writer
+        return {"ring_readers": writer.readers, "ring_overwritten": writer.overwritten} if writer else {}
+
+    def close(self) -> None:
+        """Disconnect the readers."""
+        if self._writer:
+            self._writer.close()
+            self._writer = None
+
+    def _make(self) -> None:
+        path = ipc.socket_path(self.node.get_fully_qualified_name())
+        self._writer = FrameWriter(path, self.layout, self.device, slots=self.slots, use_sim_time=self._use_sim_time)
+
+    def _guarded(self, step: Callable[[], None]) -> bool:
+        """Run a step and return whether it succeeds; an error in shared memory never stops the ticks."""
+        try:
+            step()
+        except (RoboCacheError, OSError) as error:
+            if not self._failed:
+                log.warning(
+                    "frames are published as messages only; shared memory is tried again every %g s: %s",
+                    self.retry_s,
+                    printable(error, 160),
+                )
+            self._failed = True
+            self._next_try = time.monotonic() + self.retry_s
+            self.close()
+            return False
+        return True
+
+
+class Outputs:
+    """The publishers of a spec."""
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import rclpy
-from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
@@ -24,8 +23,8 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.player import SteadyClock
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import middleware, parameters, process, transport
-from robocache_ros.nodes.parameters import Declared
+from robocache_ros.nodes import middleware, process, transport
+from robocache_ros.nodes.managed_node import Declared, declare
 from robocache_ros.sim.command import SimArguments, parse
 from robocache_ros.sim.simulation import COMMANDS, EPISODE, OPERATOR, SUCCESS, TYPES, Simulation
 from robocache_ros.sim.so101 import JOINTS
@@ -43,10 +42,6 @@ class Simulator(Node):
     """Publishes the robot's topics and /clock, and takes its commands.
 
     All of the simulation runs in `run`; callbacks hand over what they received.
-
-    Args:
-        given: the arguments of the program.
-        context: of rclpy; None: the default one.
     """
 
     def __init__(self, given: SimArguments, context: rclpy.Context | None = None) -> None:
@@ -54,7 +49,7 @@ class Simulator(Node):
         self._given = given
         self.simulation = Simulation(given.options)
         seed = Declared("seed", given.seed, "Seed of the episode that ~/reset begins; it then is one more.", "", SEEDS)
-        parameters.declare(self, [seed])
+        declare(self, [seed])
         reliable, latched = middleware.reliable(QUEUE_DEPTH), middleware.latched()
         self._outputs: dict[str, Any] = {
             topic: self.create_publisher(
@@ -122,11 +117,7 @@ class Simulator(Node):
 
     def wait_for_acknowledgement(self) -> None:
         """Wait until all reliable subscribers have all messages, so that the simulation does not run away from them."""
-        end = time.monotonic() + WAIT_S
-        for publisher in self._outputs.values():
-            wait = getattr(publisher, "wait_for_all_acked", None)
-            if wait:
-                wait(Duration(seconds=max(0.0, end - time.monotonic())))
+        middleware.wait_acknowledged(self._outputs.values(), WAIT_S)
 
     def _publish(self) -> None:
         self._publish_clock(self.simulation.now_ns)

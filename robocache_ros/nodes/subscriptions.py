@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -296,15 +297,7 @@ class Topic:
 
 
 class TopicSubscriptions:
-    """The subscriptions of a spec.
-
-    Args:
-        node: owns the subscriptions.
-        spec: the streams; those of one topic share a subscription.
-        ingest: receives the messages.
-        reliable: subscribe to all topics as reliable with deep queues, regardless of the spec's qos.
-        run_log: logs the messages in the order in which they are pushed.
-    """
+    """The subscriptions of a spec."""
 
     def __init__(
         self, node: Node, spec: FusionSpec, ingest: Ingest, *, reliable: bool = False, run_log: RunLog | None = None
@@ -313,7 +306,6 @@ class TopicSubscriptions:
         self.states = {stream.name: StreamState() for stream in spec.feeds}
         self._node = node
         self._ingest = ingest
-        self._group = middleware.ManualCallbackGroup()
         self._raw_subscriber = RawSubscriber()
         shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
         for stream in spec.feeds:
@@ -395,27 +387,15 @@ class TopicSubscriptions:
         return Topic(self._subscription(first, requested), streams, requested, name, auto)
 
     def _subscription(self, stream: StreamSpec, requested: QosSpec) -> Subscription[Any]:
-        return self._node.create_subscription(
-            message_class(stream),
-            stream.topic,
-            lambda _: None,  # rclpy requires it; `take` receives the messages
-            profile(requested),
-            callback_group=self._group,
-            event_callbacks=middleware.no_events(),
-            raw=True,
+        subscription: Subscription[Any] = middleware.raw_subscription(
+            self._node, message_class(stream), stream.topic, profile(requested)
         )
+        return subscription
 
 
 def message_class(stream: StreamSpec) -> type[Any]:
     """The message class of a stream; RoboCacheError if its package is not installed."""
-    found = middleware.load_message_class(stream.type)
-    if found is None:
-        package = stream.type.partition("/")[0]
-        raise RoboCacheError(
-            f"streams.{stream.name}.type: {stream.type} is not installed; "
-            f"install the package {package} or source the workspace it is in"
-        )
-    return found
+    return middleware.message_class(stream.type, f"streams.{stream.name}.type")
 
 
 def definitions(spec: FusionSpec) -> dict[str, str]:
@@ -447,15 +427,10 @@ class LargeMessages:
 
     Copying a camera image takes 2 ms, without the interpreter's lock. A message whose copy is not complete when a tick
     is computed counts as arrived after the tick.
-
-    Args:
-        node: owns the subscriptions.
-        subscriptions: the topics; only the large ones are received.
-        failed: called once, from the thread, if it ends with an error.
     """
 
     def __init__(self, node: Node, subscriptions: TopicSubscriptions, failed: Callable[[Exception], None]) -> None:
-        self.arrived = middleware.Signal(node)  # sent for each message
+        self.arrived = middleware.signal(node)  # triggered for each message
         self._subscriptions = subscriptions
         self._topics: Sequence[Topic] = [topic for topic in subscriptions.topics if topic.large]
         self._received: deque[tuple[Topic, ReceivedMessage]] = deque()
@@ -490,7 +465,7 @@ class LargeMessages:
         count = 0
         for message in topic.take(self._raw_subscriber, LARGE_BATCH):
             self._received.append((topic, message))
-            self.arrived.send()
+            self.arrived.trigger()
             count += 1
         return count == LARGE_BATCH
 
@@ -507,15 +482,15 @@ class _Entry(NamedTuple):
     message: ReceivedMessage
 
 
+_arrival_ns = attrgetter("arrival_ns")
+
+
 class Arrivals:
     """Merges queues of messages.
 
     The queues are read in turn, `BATCH` messages at a time. A queue that returned `BATCH` messages may contain more,
     which may be older than messages of other queues. Messages that are newer than its last one therefore wait until it
     is empty, or until the time limit.
-
-    Args:
-        queues: each returns up to a number of its messages, oldest first.
 
     Attributes:
         flooded: whether the last `read` reached its time limit.
@@ -589,10 +564,6 @@ class Arrivals:
         return full
 
 
-def _arrival_ns(entry: _Entry) -> int:
-    return entry.arrival_ns
-
-
 FLOOD_WINDOW_NS = 1_000_000_000  # a flood lasts for whole windows; it has pauses
 FLOOD_SHARE = 0.25  # of the steps of a window that reach their limit in a flood
 
@@ -634,12 +605,6 @@ def subscribe_static_transforms(
     node: Node, spec: FusionSpec, ingest: Ingest, run_log: RunLog | None = None
 ) -> Subscription[Any] | None:
     """Subscribe to /tf_static; None if no stream needs it.
-
-    Args:
-        node: owns the subscription.
-        spec: the streams.
-        ingest: receives the transforms.
-        run_log: logs them.
 
     Raises:
         RoboCacheError: tf2_msgs is not installed.

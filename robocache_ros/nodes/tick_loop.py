@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from rclpy.node import Node
+from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
 
 from robocache_ros.engine import Frames, FusionEngine
@@ -135,21 +137,18 @@ class ClockReader:
     Args:
         node: owns the subscription.
         counters: counts `invalid_clocks`, the messages that were ignored.
-        sets_clock: set the clock of the node, in place of rclpy; False for a node that is not of this package.
+        sets_clock: set the clock of the node, in place of rclpy: its time source would receive every message a second
+            time, in the executor, which is half the cost of a fast replay. False for a node of another package.
     """
 
     def __init__(self, node: Node, counters: Counter[str], *, sets_clock: bool = True) -> None:
-        self._node, self._counters = node, counters
-        self._clock = middleware.NodeClock(node) if sets_clock else None
+        self.node, self._counters = node, counters
+        source: Any = getattr(node, "_time_source", None) if sets_clock else None
+        self._clock: Any = node.get_clock() if source and hasattr(node.get_clock(), "set_ros_time_override") else None
+        if self._clock:
+            source.detach_node()
         self._raw_subscriber = RawSubscriber()
-        self.subscription: Any = node.create_subscription(
-            Clock,
-            "/clock",
-            lambda _: None,
-            middleware.clock(),
-            callback_group=middleware.ManualCallbackGroup(),
-            raw=True,
-        )
+        self.subscription: Any = middleware.raw_subscription(node, Clock, "/clock", middleware.clock())
 
     def take(self) -> list[tuple[int, int]]:
         """The messages that have arrived: the source timestamp and the sim time of each."""
@@ -168,55 +167,42 @@ class ClockReader:
     def set(self, now_ns: int) -> None:
         """Set the clock of the node."""
         if self._clock:
-            self._clock.set(now_ns)
+            self._clock.set_ros_time_override(Time(nanoseconds=now_ns, clock_type=self._clock.clock_type))
 
     def destroy(self) -> None:
         """Release the subscription."""
-        self._node.destroy_subscription(self.subscription)
+        self.node.destroy_subscription(self.subscription)
 
     def _ignore(self, data: bytes | memoryview) -> None:
         if not self._counters["invalid_clocks"]:
             shown = bytes(data[:12]).hex(" ")
-            self._node.get_logger().warning(
+            self.node.get_logger().warning(
                 f"/clock: a message is not a time at or after 0 ({len(data)} bytes: {shown}); it is ignored; "
                 f"further ones are counted as invalid_clocks in /diagnostics"
             )
         self._counters["invalid_clocks"] += 1
 
 
+@dataclass(eq=False)
 class SimClockSource:
     """/clock: a message arrives at the sim time at which it was published.
 
     A tick is computed when the clock has passed its deadline: not at the deadline, when messages may still follow.
     Only /clock restarts the timeline: a message that the transport held back for longer than a jump of the clock, which
     is 60 ms at eight times the rate, is late.
-
-    Args:
-        node: owns the subscription of /clock.
-        subscriptions: the topics.
-        engine: receives their messages.
-        counters: counts `invalid_clocks`, the /clock messages that were ignored.
-        sets_clock: set the clock of the node, in place of rclpy; False for a node that is not of this package.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        subscriptions: TopicSubscriptions,
-        engine: FusionEngine,
-        counters: Counter[str],
-        *,
-        sets_clock: bool = True,
-    ) -> None:
-        self._subscriptions = subscriptions
-        self._engine = engine
+    subscriptions: TopicSubscriptions
+    engine: FusionEngine
+    clock: ClockReader
+
+    def __post_init__(self) -> None:
         self._timeline = SimTimeline()
         # Messages published after the newest received /clock message.
         self._pending: list[tuple[Topic, ReceivedMessage]] = []
         self._waiting: Counter[int] = Counter()  # how many of them each topic has, by its id
-        self._clock = ClockReader(node, counters, sets_clock=sets_clock)
         self._heard_ns = time.monotonic_ns()
-        self._waiter = middleware.Waiter(node, 1 + len(subscriptions.topics))
+        self._waiter = middleware.Waiter(self.clock.node, 1 + len(self.subscriptions.topics))
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""
@@ -239,37 +225,37 @@ class SimClockSource:
                 before = [entry for entry in ready if entry[1].source_ns < source_ns]
                 ready = ready[len(before) :]
                 yield from self._push(before)
-                yield from due_ticks(self._engine, now_ns)
+                yield from due_ticks(self.engine, now_ns)
                 self._timeline.restart()
                 begins = True
             if begins:
                 # The clock determines the first tick, not the batch of messages.
-                yield from due_ticks(self._engine, sim_ns)
+                yield from due_ticks(self.engine, sim_ns)
             self._timeline.add(source_ns, sim_ns)
         yield from self._push(ready)
         now_ns = self._timeline.now_ns
         assert now_ns is not None
-        self._clock.set(now_ns)
+        self.clock.set(now_ns)
         # Until the clock moves on, more messages can arrive at this very time, and a tick with this deadline has them.
-        yield from due_ticks(self._engine, now_ns - 1)
+        yield from due_ticks(self.engine, now_ns - 1)
 
     def wait(self) -> None:
         """Return at the next message that can be received."""
-        topics = [] if self._paused else [topic for topic in self._subscriptions.topics if self._space(topic)]
-        self._waiter.wait(IDLE_NS, [self._clock.subscription, *(topic.subscription for topic in topics)])
+        topics = [] if self._paused else [topic for topic in self.subscriptions.topics if self._space(topic)]
+        self._waiter.wait(IDLE_NS, [self.clock.subscription, *(topic.subscription for topic in topics)])
 
     def destroy(self) -> None:
         """Release the wait set and the subscription of /clock."""
         self._waiter.destroy()
-        self._clock.destroy()
+        self.clock.destroy()
 
     def _space(self, topic: Topic) -> int:
         return MAX_WAITING["large" if topic.large else "small"] - self._waiting[id(topic)]
 
     def _take_messages(self) -> None:
-        self._subscriptions.provide_buffers()
-        for topic in self._subscriptions.topics:
-            found = self._subscriptions.take_from(topic, min(topic.qos.depth, self._space(topic)))
+        self.subscriptions.provide_buffers()
+        for topic in self.subscriptions.topics:
+            found = self.subscriptions.take_from(topic, min(topic.qos.depth, self._space(topic)))
             self._pending += found
             self._waiting[id(topic)] += len(found)
 
@@ -279,14 +265,14 @@ class SimClockSource:
 
     def _push(self, messages: list[tuple[Topic, ReceivedMessage]]) -> Iterator[Frames]:
         arrived = ((self._arrival_ns(message.source_ns), topic, message) for topic, message in messages)
-        return push_in_order(self._engine, self._subscriptions, arrived)
+        return push_in_order(self.engine, self.subscriptions, arrived)
 
     def _arrival_ns(self, source_ns: int) -> int:
-        arrival_ns, earliest_ns = self._timeline.arrival_ns(source_ns), self._engine.earliest_arrival_ns
+        arrival_ns, earliest_ns = self._timeline.arrival_ns(source_ns), self.engine.earliest_arrival_ns
         return arrival_ns if earliest_ns is None else max(arrival_ns, earliest_ns)
 
     def _take_clocks(self) -> list[tuple[int, int]]:
-        clocks = self._clock.take()
+        clocks = self.clock.take()
         if clocks:
             self._heard_ns = time.monotonic_ns()
         return clocks
@@ -329,33 +315,19 @@ class TickStats:
         return p50, p99, most
 
 
+@dataclass(eq=False)
 class TickLoop:
-    """Runs a clock source in a thread, so that no service, parameter or diagnostics callback delays a tick.
+    """Runs a clock source in a thread, so that no service, parameter or diagnostics callback delays a tick."""
 
-    Args:
-        clock_source: pushes the messages that have arrived, and yields the due ticks.
-        publish: called with the frames of due ticks, and with a function that waits until a tick is due.
-        failed: called once, from the thread, if it ends with an error.
-        stats: counts the ticks.
-        delay_ns: a tick is due at its time + delay; None: immediately (eager, sim time).
-        lead_ns: a tick is computed at most this long before it is due.
-    """
+    clock_source: ClockSource  # pushes the messages that have arrived, and yields the due ticks
+    publish: Callable[[Frames, Callable[[int], None]], None]  # gets due ticks, and waits until one is due
+    failed: Callable[[Exception], None]  # called once, from the thread, if it ends with an error
+    stats: TickStats
+    delay_ns: int | None  # a tick is due at its time + delay; None: immediately (eager, sim time)
+    lead_ns: int = 0  # a tick is computed at most this long before it is due
 
-    def __init__(
-        self,
-        clock_source: ClockSource,
-        publish: Callable[[Frames, Callable[[int], None]], None],
-        failed: Callable[[Exception], None],
-        stats: TickStats,
-        delay_ns: int | None,
-        lead_ns: int = 0,
-    ) -> None:
-        self._clock_source = clock_source
-        self._publish = publish
-        self._stats = stats
-        self._delay_ns = delay_ns
-        self._lead_ns = lead_ns
-        self._thread = process.Repeated("robocache-ticks", self._step, failed)
+    def __post_init__(self) -> None:
+        self._thread = process.Repeated("robocache-ticks", self._step, self.failed)
 
     def start(self) -> None:
         """Start the thread."""
@@ -365,22 +337,22 @@ class TickLoop:
     def stop(self) -> None:
         """Stop the thread, and return when it has ended."""
         self._thread.stop()
-        self._clock_source.destroy()
+        self.clock_source.destroy()
         process.unfreeze_gc()
 
     def _step(self) -> None:
-        for frames in self._clock_source.step():
+        for frames in self.clock_source.step():
             if len(frames):
-                self._publish(frames, self._wait_until_due)
-                self._stats.add(frames, self._lateness_ns(frames))
-        self._clock_source.wait()
+                self.publish(frames, self._wait_until_due)
+                self.stats.add(frames, self._lateness_ns(frames))
+        self.clock_source.wait()
 
     def _wait_until_due(self, tick_ns: int) -> None:
         """Return when a tick is due; immediately if that time has passed, or if there is none."""
-        if self._delay_ns is None:
+        if self.delay_ns is None:
             return
         # The wait uses the monotonic clock and is limited by the lead: setting back the wall clock does not block it.
-        left_ns = min(tick_ns + self._delay_ns - time.time_ns(), self._lead_ns)
+        left_ns = min(tick_ns + self.delay_ns - time.time_ns(), self.lead_ns)
         end_ns = time.monotonic_ns() + left_ns
         if left_ns > SPIN_NS:
             time.sleep((left_ns - SPIN_NS) / 1e9)
@@ -388,6 +360,6 @@ class TickLoop:
             pass
 
     def _lateness_ns(self, frames: Frames) -> int | None:
-        if self._delay_ns is None:
+        if self.delay_ns is None:
             return None
-        return time.time_ns() - int(frames.ticks_ns[-1]) - self._delay_ns
+        return time.time_ns() - int(frames.ticks_ns[-1]) - self.delay_ns

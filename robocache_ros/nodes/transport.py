@@ -57,12 +57,7 @@ class Limit:
 
 
 def limit(rmw: str, environ: Mapping[str, str] = os.environ) -> Limit | None:
-    """The limit of a middleware such as `rmw_fastrtps_cpp`; None if it is not known or there is none.
-
-    Args:
-        rmw: the middleware's identifier.
-        environ: the environment, whose variables name the files with its settings.
-    """
+    """The limit of a middleware such as `rmw_fastrtps_cpp`; None if it is not known or there is none."""
     if "fastrtps" in rmw or "fastdds" in rmw:
         if environ.get(PROFILE_IS_OURS):
             environ = {name: value for name, value in environ.items() if name not in PROFILES}
@@ -90,13 +85,7 @@ def use_profile(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def warnings(spec: FusionSpec, found: Limit | None, payload_bytes: Mapping[str, int]) -> list[str]:
-    """A line for each stream whose messages exceed the limit, as far as this is known before a message arrives.
-
-    Args:
-        spec: the streams; a crop determines the minimum size of a raw image.
-        found: the limit.
-        payload_bytes: declared bytes of the largest message, by stream.
-    """
+    """A line for each stream whose messages exceed the limit, as far as this is known before a message arrives."""
     if found is None:
         return []
     lines, unknown = [], []

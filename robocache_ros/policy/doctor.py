@@ -74,13 +74,7 @@ def _shown(value: object) -> str:
 
 
 def check_spec(facts: TrainedFacts, spec: FusionSpec, device: str = "cpu") -> list[Finding]:
-    """Compare what a checkpoint was trained on with a spec, and with this machine.
-
-    Args:
-        facts: of the checkpoint.
-        spec: of the robot.
-        device: on which the policy shall run.
-    """
+    """Compare what a checkpoint was trained on with a spec, and with this machine."""
     return [
         *_timing(facts, spec),
         *_observations(facts, spec),

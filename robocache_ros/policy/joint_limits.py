@@ -52,10 +52,6 @@ class ColumnLimits(NamedTuple):
 def read_joints(text: str, where: str) -> dict[str, Joint]:
     """Return the joints of a URDF by name.
 
-    Args:
-        text: the XML, which is not trusted.
-        where: what it is, for errors.
-
     Raises:
         RoboCacheError: it is not a URDF, is larger than the limits, has a document type (by which XML defines
             entities), or a limit that is not a number.
@@ -146,19 +142,13 @@ def column_limits(
         units = LENGTHS if joint.type == "prismatic" else ANGLES
         scale = units.get(unit.removesuffix("/s") if velocities else unit)
         if scale is None:
-            raise RoboCacheError(
-                f"{where}: {shown} is in {units_of(units)}, the stream in {printable(unit, 20)}; change it"
-            )
+            known = " or ".join(filter(None, units))
+            raise RoboCacheError(f"{where}: {shown} is in {known}, the stream in {printable(unit, 20)}; change it")
         step = max_speed * joint.velocity * period_s if max_speed and not velocities else math.inf
         low, high = (-joint.velocity, joint.velocity) if velocities else (joint.lower, joint.upper)
         rows.append((low * scale, high * scale, step * scale))
     lower, upper, max_step = np.array(rows).T
     return ColumnLimits(lower, upper, max_step)
-
-
-def units_of(scales: Mapping[str, float]) -> str:
-    """Return the units of a table of scales as words."""
-    return " or ".join(filter(None, scales))
 
 
 def _number(text: str, where: str) -> float:

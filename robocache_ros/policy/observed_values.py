@@ -93,10 +93,6 @@ def used_streams(facts: TrainedFacts, spec: FusionSpec) -> FusionSpec | None:
 def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[Finding]]:
     """Fuse a recording as the robot would have, and return its values.
 
-    Args:
-        path: the recording.
-        spec: of the streams that are used.
-
     Errors:
         RoboCacheError: the recording cannot be read.
     """
@@ -409,13 +405,7 @@ def _pictures(facts: TrainedFacts, observed: Observed) -> Iterator[Finding]:
 
 
 def _ranges(columns: Columns, side: str, cause: Change | None) -> list[Finding]:
-    """Report columns that are far outside of their range in training, and the change that explains it.
-
-    Args:
-        columns: those of the state, or of the actions.
-        side: see Finding.
-        cause: the change that explains the error of the predictions.
-    """
+    """Report columns that are far outside of their range in training, and the change that explains it."""
     found: list[Finding] = []
     if not len(columns.low):
         return found
@@ -455,29 +445,25 @@ def _frozen(columns: Columns, at: Sequence[int]) -> list[int]:
     return [i for i in at if moves[i] == 0 and span[i] > 2e-3] if len(moving) > len(at) / 2 else []
 
 
+@dataclass(eq=False)
 class Prediction:
-    """What a policy predicts from a recording, against the commands in it.
+    """What a policy predicts from a recording, against the commands in it."""
 
-    Args:
-        policy: the policy.
-        observed: the recording.
-        state, actions: its columns.
-        offset: ticks from an observation to the first row of its chunk.
-    """
+    policy: TrainedPolicy
+    observed: Observed  # the recording
+    state: Columns
+    actions: Columns
+    offset: int  # ticks from an observation to the first row of its chunk
 
-    def __init__(
-        self, policy: TrainedPolicy, observed: Observed, state: Columns, actions: Columns, offset: int
-    ) -> None:
-        self._policy, self._observed, self._state, self._actions = policy, observed, state, actions
-        self._offset = offset
-        scale = policy.info.statistics["actions"]
+    def __post_init__(self) -> None:
+        scale = self.policy.info.statistics["actions"]
         self._std, self._mean = np.array(scale["std"]), np.array(scale["mean"])
-        first = policy.policy.config.n_obs - 1 + SHIFTS.stop
-        last = observed.ticks - policy.policy.config.horizon - abs(offset) - SHIFTS.stop
+        first = self.policy.policy.config.n_obs - 1 + SHIFTS.stop
+        last = self.observed.ticks - self.policy.policy.config.horizon - abs(self.offset) - SHIFTS.stop
         ticks = set(range(first, last))
-        for names in policy.info.images.values():
+        for names in self.policy.info.images.values():
             for name in names:
-                ticks &= set(observed.images.get(name, ()))
+                ticks &= set(self.observed.images.get(name, ()))
         known = np.array(sorted(ticks), np.int64)
         self.ticks = known[np.unique(np.linspace(0, len(known) - 1, PREDICTIONS).astype(int))] if len(known) else known
 
@@ -485,7 +471,7 @@ class Prediction:
         """Compare predictions and commands; return also the change of columns that explains their distance."""
         if len(self.ticks) < MIN_PREDICTIONS:
             return Finding(UNCHECKED, "predictions", "the recording is too short for chunks of the policy"), None
-        side, values, commands = self._observed.side, self._state.values, self._actions.values
+        side, values, commands = self.observed.side, self.state.values, self.actions.values
         plain = self._predict(values)
         errors = {shift: self._error(plain, commands, shift) for shift in SHIFTS}
         best = min(errors, key=lambda shift: errors[shift])
@@ -513,12 +499,12 @@ class Prediction:
         tried: list[tuple[float, Change]] = []
         for given in (changes, shifts):
             tried += [
-                (self._error(self._predict(change.apply(self._state.values)), self._actions.values), change)
-                for change in islice(given(self._state), MAX_CHANGES)
+                (self._error(self._predict(change.apply(self.state.values)), self.actions.values), change)
+                for change in islice(given(self.state), MAX_CHANGES)
             ]
             tried += [
-                (self._error(plain, change.apply(self._actions.values)), change)
-                for change in islice(given(self._actions), MAX_CHANGES)
+                (self._error(plain, change.apply(self.actions.values)), change)
+                for change in islice(given(self.actions), MAX_CHANGES)
             ]
             least, change = min(tried, key=lambda each: each[0])
             if least < good:
@@ -527,7 +513,7 @@ class Prediction:
 
     def _predict(self, values: Float64) -> Float32:
         """Return (N, horizon, A) actions from changed columns of the state."""
-        policy, observed = self._policy, self._observed
+        policy, observed = self.policy, self.observed
         rows = self.ticks[:, None] + np.arange(1 - policy.policy.config.n_obs, 1)
         proprio = torch.from_numpy(np.nan_to_num(values)[rows].astype(np.float32))
         valid = torch.from_numpy(np.stack([observed.valid[name] for name in policy.info.streams], 1)[rows])
@@ -541,5 +527,5 @@ class Prediction:
 
     def _error(self, predicted: NDArray[np.floating], commands: Float64, shift: int = 0) -> float:
         """Return the mean distance of commands from predictions, in standard deviations of the training."""
-        rows = self.ticks[:, None] + self._offset + shift + np.arange(predicted.shape[1])
+        rows = self.ticks[:, None] + self.offset + shift + np.arange(predicted.shape[1])
         return float(np.nanmean(np.abs(predicted - commands[np.clip(rows, 0, len(commands) - 1)]) / self._std))

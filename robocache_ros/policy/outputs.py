@@ -5,8 +5,8 @@ The messages are CDR bytes, which a node publishes as they are.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.alignments import alignment
+from robocache_ros.decode.cdr import CdrWriter
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.policy.joint_limits import ColumnLimits, column_limits, read_joints
-from robocache_ros.policy.plan import PlanOptions
-from robocache_ros.policy.watchdog import Limits
+from robocache_ros.policy.plan import ActionPlan
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.run import OutputSpec, RunOptions
@@ -131,11 +131,6 @@ class Output:
     def joint_limits(self, urdf: str, max_speed: float, period_s: float) -> ColumnLimits:
         """Return the limits of its columns that a URDF states.
 
-        Args:
-            urdf: the text.
-            max_speed: see `OutputSpec`.
-            period_s: of the ticks.
-
         Raises:
             RoboCacheError: the text is not a URDF, or does not limit each of the joints.
         """
@@ -180,49 +175,34 @@ class Output:
             stamp_ns: before the first row.
             offsets_ns: of each row, from the stamp.
         """
-        writer = _Writer()
-        writer.header(stamp_ns, self._frame)
-        writer.texts(self._names)
-        writer.number("I", len(rows))
+        cdr = CdrWriter().header(stamp_ns, self._frame).texts(self._names).put("I", len(rows))
         for row, offset_ns in zip(rows, offsets_ns, strict=True):
-            writer.doubles(self._values(row))
-            for _ in range(3):  # velocities, accelerations, effort
-                writer.number("I", 0)
-            writer.number("i", offset_ns // NS_PER_S)
-            writer.number("I", offset_ns % NS_PER_S)
-        return bytes(writer.data)
+            cdr.doubles(self._values(row)).put("I", 0, 0, 0)  # velocities, accelerations, effort
+            cdr.put("i", offset_ns // NS_PER_S).put("I", offset_ns % NS_PER_S)
+        return cdr.done()
 
     def _values(self, row: Float32) -> NDArray[np.float64]:
         return row[self.columns].astype(np.float64) + self.offset
 
     def _message(self, values: NDArray[np.float64], stamp_ns: int, period_ns: int) -> bytes:
-        writer = _Writer()
+        cdr = CdrWriter()
         if self.type in NUMBERS:
             is_array, form = NUMBERS[self.type]
             if is_array:
-                writer.number("I", 0)  # no dimensions
-                writer.number("I", 0)  # data_offset
-                writer.number("I", len(values))
-            for value in values.tolist():
-                writer.number(form, value)
-            return bytes(writer.data)
+                cdr.put("I", 0, 0, len(values))  # no dimensions, data_offset
+            return cdr.put(form, *values.tolist()).done()
         if self.is_stamped:
-            writer.header(stamp_ns, self._frame)
+            cdr.header(stamp_ns, self._frame)
         if self.type in PARTS:
             numbers = np.zeros(len(PARTS[self.type][1]))
             numbers[self._places] = values
-            for value in numbers.tolist():
-                writer.number("d", value)
-        elif self.type == JOINT_STATE:
-            writer.texts(self._names)
-            for field in FIELDS[JOINT_STATE]:
-                writer.doubles(values if field == self._field else np.zeros(0))
-        else:  # JointJog
-            writer.texts(self._names)
-            for field in ("displacements", "velocities"):
-                writer.doubles(values if field == self._field else np.zeros(0))
-            writer.number("d", period_ns / NS_PER_S)
-        return bytes(writer.data)
+            return cdr.put("d", *numbers.tolist()).done()
+        cdr.texts(self._names)
+        for field in FIELDS[JOINT_STATE] if self.type == JOINT_STATE else ("displacements", "velocities"):
+            cdr.doubles(values if field == self._field else np.zeros(0))
+        if self.type == JOG:
+            cdr.put("d", period_ns / NS_PER_S)
+        return cdr.done()
 
 
 _SHOWN = ", ".join(name.rpartition("/")[2] for name in TYPES if name not in (TWIST, *list(NUMBERS)[1:]))
@@ -233,6 +213,33 @@ def run_offset(spec: FusionSpec, options: RunOptions) -> int:
     if options.offset is not None:
         return options.offset
     return spec.dataset.offset_ticks(spec.rate_hz) if spec.dataset else 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of commands.
+
+    Attributes:
+        lower, upper: (A,) of each column; None: no limit.
+        max_step: (A,) largest change from one tick to the next; None: no limit.
+        coast_ticks: ticks without a command before the run stops.
+        invalid_ticks: ticks of an invalid required stream before the run stops.
+    """
+
+    lower: Float32 | None = None
+    upper: Float32 | None = None
+    max_step: Float32 | None = None
+    coast_ticks: int = RunOptions.coast_ticks
+    invalid_ticks: int = RunOptions.invalid_ticks
+
+    def arrays(self) -> dict[str, Float32]:
+        """Return the limits of the columns that there are, by name."""
+        found = {"lower": self.lower, "upper": self.upper, "max_step": self.max_step}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def __post_init__(self) -> None:
+        if self.lower is not None and self.upper is not None and (self.lower > self.upper).any():
+            raise RoboCacheError("limits: lower is above upper; exchange them")
 
 
 class Outputs:
@@ -281,17 +288,9 @@ class Outputs:
         self.options = options.without_urdfs()  # the limits have them
         self.limits = Limits(**bounds, coast_ticks=options.coast_ticks, invalid_ticks=options.invalid_ticks)
 
-    @property
-    def plan_options(self) -> PlanOptions:
-        """How the rows of chunks become commands."""
-        options = self.options
-        return PlanOptions(
-            run_offset(self.spec, options),
-            options.execute_from,
-            options.blend,
-            options.crossfade_ticks,
-            decay=options.decay,
-        )
+    def plan(self) -> ActionPlan:
+        """Return a plan of its columns, without rows."""
+        return ActionPlan(self.blending, self.options, run_offset(self.spec, self.options))
 
     @property
     def velocities(self) -> list[Output]:
@@ -312,13 +311,8 @@ class Outputs:
             intervention: whether it is the operator's; the value of the name `intervention`, 0 or 1.
         """
         values = np.full(self.width, np.nan) if row is None else row.astype(np.float64)
-        writer = _Writer()
-        writer.header(tick_ns, "")
-        writer.texts((*self.names, INTERVENTION))
-        writer.doubles(np.append(values, float(intervention)))
-        for _ in range(2):  # velocity, effort
-            writer.number("I", 0)
-        return bytes(writer.data)
+        cdr = CdrWriter().header(tick_ns, "").texts((*self.names, INTERVENTION))
+        return cdr.doubles(np.append(values, float(intervention))).put("I", 0, 0).done()  # velocity, effort
 
     def _limit(self, bounds: dict[str, Float32 | None], output: Output, urdf: str) -> None:
         """Narrow the limits of the columns of an output to those of a URDF."""
@@ -365,39 +359,3 @@ def _blending(stream: StreamSpec, output: OutputSpec) -> list[str]:
             return [name for width in widths for name in ["slerp" if width == 4 else "linear"] * width]
         method = "hold"  # parts of a rotation
     return ["hold" if name in output.discrete else method for name in stream.components]
-
-
-class _Writer:
-    """Little-endian CDR."""
-
-    def __init__(self) -> None:
-        self.data = bytearray(b"\0\1\0\0")
-
-    def number(self, form: str, value: float) -> None:
-        """Append a number at its alignment."""
-        size = struct.calcsize(form)
-        self.data += bytes(-(len(self.data) - 4) % size) + struct.pack(f"<{form}", value)
-
-    def text(self, value: str) -> None:
-        """Append a string."""
-        data = value.encode() + b"\0"
-        self.number("I", len(data))
-        self.data += data
-
-    def texts(self, values: Sequence[str]) -> None:
-        """Append a sequence of strings."""
-        self.number("I", len(values))
-        for value in values:
-            self.text(value)
-
-    def doubles(self, values: NDArray[np.float64]) -> None:
-        """Append a sequence of float64."""
-        self.number("I", len(values))
-        for value in values.tolist():
-            self.number("d", value)
-
-    def header(self, stamp_ns: int, frame: str) -> None:
-        """Append a std_msgs/Header."""
-        self.number("i", stamp_ns // NS_PER_S)
-        self.number("I", stamp_ns % NS_PER_S)
-        self.text(frame)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.alignments import alignment
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec.run import BLENDS, MAX_TICKS, RunOptions
+from robocache_ros.spec.run import MAX_TICKS, RunOptions
 
 Float32: TypeAlias = "NDArray[np.float32]"
 
@@ -48,39 +48,6 @@ class Prefix(NamedTuple):
 
     rows: Float32
     frozen: int
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """How the rows of chunks become commands.
-
-    Attributes:
-        offset: tick of a chunk's first row after its observation: `action_offset` of the training labels.
-        execute_from: rows at the start of each chunk that are not executed.
-        blend: `none`: the row of the newest observation; `crossfade`: from the plan so far to the new chunk, over
-            `crossfade_ticks`, or the ticks that both have; `ensemble`: the mean of all rows for a tick, of which older
-            ones weigh more (https://arxiv.org/abs/2304.13705).
-        crossfade_ticks: ticks until a new chunk has all of the weight, at most.
-        decay: of the weights of `ensemble`: the i-th oldest row has exp(-decay * i).
-    """
-
-    offset: int = 0
-    execute_from: int = 0
-    blend: str = "none"
-    crossfade_ticks: int = RunOptions.crossfade_ticks
-    decay: float = RunOptions.decay
-
-    def __post_init__(self) -> None:
-        if self.blend not in BLENDS:
-            raise RoboCacheError(f"blend: {self.blend!r} is not one of {', '.join(BLENDS)}")
-        for name, value, least in (
-            ("execute_from", self.execute_from, 0),
-            ("crossfade_ticks", self.crossfade_ticks, 1),
-        ):
-            if not least <= value <= MAX_HORIZON:
-                raise RoboCacheError(f"{name}: {value} is not in {least}..{MAX_HORIZON}; give a number of rows")
-        if not 0 <= self.decay <= 100:
-            raise RoboCacheError(f"decay: {self.decay} is not in 0..100")
 
 
 class Outcome(Enum):
@@ -114,14 +81,16 @@ class ActionPlan:
     Args:
         columns: the alignment of each column, by which it is blended: `linear`, `angle`, `slerp` (four columns side by
             side), or `hold` for what is never blended, such as a gripper or an integer.
-        options: how rows become commands.
+        options: how rows become commands: `execute_from`, `blend` (`ensemble`: https://arxiv.org/abs/2304.13705),
+            `crossfade_ticks` and `decay`.
+        offset: tick of a chunk's first row after its observation: `action_offset` of the training labels.
 
     Attributes:
         late_rows: rows that came after their tick, of all chunks.
     """
 
-    def __init__(self, columns: Sequence[str], options: PlanOptions = PlanOptions()) -> None:
-        self.options = options
+    def __init__(self, columns: Sequence[str], options: RunOptions, offset: int = 0) -> None:
+        self.options, self.offset = options, offset
         self.width = len(columns)
         self._groups = _groups(columns)
         self._next = -(2**62)  # the first tick that has no command yet
@@ -137,7 +106,7 @@ class ActionPlan:
         if chunk.tick in self._observed:
             return Outcome.DUPLICATE
         actions = np.array(chunk.actions, np.float32)  # a copy: the caller may use its memory again
-        start, first = chunk.tick + self.options.offset, self.options.execute_from
+        start, first = chunk.tick + self.offset, self.options.execute_from
         stop = start + len(actions)
         begins = max(start + first, self._next)
         if self._next > -(2**62) and stop - self._next > MAX_AHEAD:
@@ -179,24 +148,18 @@ class ActionPlan:
             found.append(self._command(tick, self._rows[tick]))
         return found
 
-    def prefix(self, tick: int, frozen: int, sent: Mapping[int, Float32]) -> Prefix | None:
-        """Return what a chunk of an observation continues.
+    def prefix(self, tick: int, sent: Mapping[int, Float32]) -> Prefix | None:
+        """Return what a chunk of an observation continues, of the last rows that were sent, by tick, and those planned.
 
-        Args:
-            tick: of the observation.
-            frozen: the option `prefix`; 0: a chunk continues nothing.
-            sent: the last rows that were sent, by tick.
-
-        Returns:
-            None, too, if nothing was sent or is planned at the first tick of the chunk.
+        None without the option, or if nothing was sent or is planned at the first tick of the chunk.
         """
-        if not frozen:
+        if not self.options.prefix:
             return None
         rows = {**sent, **{command.tick: command.row for command in self.ahead(MAX_HORIZON)}}
         found: list[Float32] = []
-        while (row := rows.get(tick + self.options.offset + len(found))) is not None:
+        while (row := rows.get(tick + self.offset + len(found))) is not None:
             found.append(row)
-        return Prefix(np.stack(found), min(frozen, len(found))) if found else None
+        return Prefix(np.stack(found), min(self.options.prefix, len(found))) if found else None
 
     def clear(self) -> None:
         """Drop all rows, as after a jump of the clock."""

@@ -6,6 +6,7 @@ import json
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -22,7 +23,7 @@ from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies import RunnablePolicy, observed_ticks, open_policy
-from robocache_ros.policy.runner import Reply, Runner, Step, described
+from robocache_ros.policy.runner import Reply, Runner, Step, Worker, described
 from robocache_ros.policy.worker import answer, environment
 from robocache_ros.recorder.mcap import McapWriter
 from robocache_ros.recorder.run_log import (
@@ -45,6 +46,7 @@ from robocache_ros.recorder.run_log import (
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.run import RunOptions
+from robocache_ros.storage.errors import file_errors
 from robocache_ros.units import NS_PER_S
 
 PARTS = ("ticks", "observations", "plans", "commands")  # what is compared
@@ -108,19 +110,16 @@ class Compared(NamedTuple):
     computed: Event | None = None
 
 
+@dataclass(eq=False)
 class PolicyReplay:
-    """Passes the events of a run to a runner as they came, and compares what it does.
+    """Passes the events of a run to a runner as they came, and compares what it does."""
 
-    Args:
-        run: notes what is damaged.
-        engine: has the ticks that the observations are compared with.
-        policy: as on the command line, to plan again; None: that of the run, if its plans depend on nothing else.
-        plans: whether the policy plans again.
-    """
+    run: RunReader  # notes what is damaged
+    engine: EngineReplay  # has the ticks that the observations are compared with
+    policy: str | None = None  # as on the command line, to plan again; None: that of the run, if it can be opened
+    plans: bool = True  # whether the policy plans again
 
-    def __init__(self, run: RunReader, engine: EngineReplay, policy: str | None = None, *, plans: bool = True) -> None:
-        self._run, self._engine = run, engine
-        self._given, self._plans = policy, plans
+    def __post_init__(self) -> None:
         self._runner: Runner | None = None
         self._layout: Layout | None = None
         self._worker: _Worker | None = None
@@ -156,7 +155,7 @@ class PolicyReplay:
         except _PolicyError as error:
             raise RoboCacheError(str(error)) from None
         except _DAMAGE as error:
-            self._run.note(f"an event of the policy is damaged and was left out ({printable(error, 60)})")
+            self.run.note(f"an event of the policy is damaged and was left out ({printable(error, 60)})")
         return None
 
     @property
@@ -196,8 +195,8 @@ class PolicyReplay:
             for name in ("torch", "cpu")
             if there[name] != here[name]
         ]
-        if self._plans and changed:
-            self._run.note(f"the plans were made with {'; '.join(changed)}: their last bits may differ")
+        if self.plans and changed:
+            self.run.note(f"the plans were made with {'; '.join(changed)}: their last bits may differ")
 
     def _frame(self, runner: Runner, event: Event) -> None:
         tick, valid = int(event.facts["tick"]), event.facts["valid"]
@@ -210,7 +209,7 @@ class PolicyReplay:
     def _plan(self, runner: Runner, event: Event) -> Compared | None:
         tick = int(event.facts["tick"])
         frame = frame_of_arrays(event.arrays, self._layout)
-        if self._plans and not self._opened:
+        if self.plans and not self._opened:
             self._opened = True
             self._policy = self._open(runner.outputs.spec)
         prefix = None
@@ -218,9 +217,9 @@ class PolicyReplay:
             prefix = Prefix(rows, int(event.facts["frozen"]))
         self._answer = answer(self._policy, frame, tick, prefix) if self._policy else None
         requested = self._worker is not None and tick in self._worker.requested
-        if not requested and "cut" not in self._run.metadata:
+        if not requested and "cut" not in self.run.metadata:
             return Compared("observations", tick, self._missing(tick, "the plan", "a plan", "no plan"))
-        observed = self._engine.ticks.get(tick)
+        observed = self.engine.ticks.get(tick)
         if observed is None:
             return None
         return Compared("observations", tick, self._observation_difference(frame, tick))
@@ -228,13 +227,13 @@ class PolicyReplay:
     def _open(self, spec: FusionSpec) -> RunnablePolicy | None:
         if self._policy:
             self._policy.close()
-        if self._given is not None:
+        if self.policy is not None:
             try:
-                if (count := observed_ticks(self._given)) > 1:
+                if (count := observed_ticks(self.policy)) > 1:
                     raise RoboCacheError(
                         f"policy: it observes {count} ticks, and a run has the newest of them; leave --policy out"
                     )
-                return open_policy(self._given, spec)
+                return open_policy(self.policy, spec)
             except Exception as error:  # of the user's module too
                 text = str(error) if isinstance(error, RoboCacheError) else f"policy: {error!r}; correct it"
                 raise _PolicyError(printable(text, 199)) from None
@@ -254,7 +253,7 @@ class PolicyReplay:
                 why = f"{printable(file, 60)} has changed"
         if not why:
             return open_policy(str(given["path"]), spec)
-        self._run.note(f"the policy has not planned again: {why}; give --policy to compare its plans")
+        self.run.note(f"the policy has not planned again: {why}; give --policy to compare its plans")
         return None
 
     def _reply(self, runner: Runner, event: Event) -> Compared | None:
@@ -330,10 +329,10 @@ class PolicyReplay:
 
     def _observation_difference(self, frame: FusedFrame, tick: int) -> Difference | None:
         """Compare an observation with the computed ticks: the values of its vectors, `valid`, its images and grids."""
-        layout = self._run.layout
+        layout = self.run.layout
         streams = [stream.name for stream in layout.spec.streams]
         for back, row_at in enumerate(range(len(frame.ticks_ns) - 1, -1, -1)):
-            there = self._engine.ticks.get(tick - back)
+            there = self.engine.ticks.get(tick - back)
             if there is None:
                 continue
             parts = [frame.tensors[stream.name][row_at].flatten() for stream in layout.spec.vectors]
@@ -346,9 +345,9 @@ class PolicyReplay:
                 return Difference(
                     tick - back, there.tick_ns, f"the observation of {column.stream}", column.name, *values
                 )
-        if self._run.options.get("normalized"):
+        if self.run.options.get("normalized"):
             return None
-        for stream, digest in zip(layout.spec.media, self._engine.ticks[tick].digests, strict=True):
+        for stream, digest in zip(layout.spec.media, self.engine.ticks[tick].digests, strict=True):
             value = frame.tensors.get(stream.name)
             if value is not None and media_digest(value) != digest:
                 words = (media_digest(value).hex(), digest.hex())
@@ -356,31 +355,21 @@ class PolicyReplay:
         return None
 
     def _missing(self, tick: int, what: str, recorded: str, computed: str) -> Difference:
-        return Difference(tick, tick_grid.tick_ns(tick, self._run.spec.rate_hz), what, "", recorded, computed)
+        return Difference(tick, tick_grid.tick_ns(tick, self.run.spec.rate_hz), what, "", recorded, computed)
 
 
 class _PolicyError(RuntimeError):
     """The policy that was given cannot be opened."""
 
 
-class _Worker:
+class _Worker(Worker):
     """Stands for the process of the policy: it is as busy as that was."""
 
     def __init__(self) -> None:
-        self.busy, self.dead = False, ""
         self.requested: deque[int] = deque(maxlen=8)  # the newest ticks from which a plan was requested
-
-    def observe(self, frame: FusedFrame, tick: int) -> None: ...
 
     def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
         self.requested.append(tick)
-
-    def poll(self) -> list[Reply]:
-        return []
-
-    def restart(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def _bits(values: NDArray[Any]) -> NDArray[Any]:
@@ -461,15 +450,7 @@ def _part(path: str | Path, first: int, last: int) -> _Part:
 def cut(path: str | Path, out: str | Path, first: int, last: int, policy: str | None = None) -> Verification:
     """Write the part of a run that recomputes some of its ticks as the whole run does: a file for a bug report.
 
-    Args:
-        path: of the run log.
-        out: the new file.
-        first: index of the first tick on the tick grid.
-        last: index of the last tick.
-        policy: of the verification, see `verify`.
-
-    Returns:
-        The verification of the new file.
+    Ticks are given by their index on the tick grid, `policy` as of `verify`. Returns the verification of the new file.
 
     Errors:
         RoboCacheError: the run has not all of these ticks, or the new file exists or cannot be written.
@@ -500,31 +481,24 @@ def cut(path: str | Path, out: str | Path, first: int, last: int, policy: str | 
 def _write_cut(
     run: RunReader, out: Path, first: int, last: int, wanted: _Part, messages_ns: int | None, events_ns: int | None
 ) -> None:
-    """Write the records from some time before a tick to the last one.
+    """Write the records from some time before the first tick to the last one.
 
-    Args:
-        run: the whole run.
-        out: the new file.
-        first: index of the first tick.
-        last: index of the last tick.
-        wanted: what is in the run of these ticks.
-        messages_ns: time before the first tick from which on messages are written; None: all.
-        events_ns: the same for the events of the runner, of which observations are written as messages are.
+    Messages are written from `messages_ns` before it on, and events of the runner from `events_ns` before it on, of
+    which observations are written as messages are; None: all. `wanted` is what is in the run of these ticks.
     """
     begin_ns = tick_grid.tick_ns(first, run.spec.rate_hz)
     starts = {name: 0 if back is None else begin_ns - back for name, back in (("m", messages_ns), ("e", events_ns))}
     metadata = {**run.metadata, "cut": json.dumps({"first": first, "last": last, "of": run.path.name})}
-    try:
+    with file_errors(out):
         file = McapWriter(out, {RUN: metadata})
-    except OSError as error:
-        raise RoboCacheError(f"{printable(out)}: cannot be written ({error.strerror}); give another file") from None
     declared = (CALLS, EVENTS)
     types = {feed.topic: feed.type for feed in run.spec.feeds} | {TF_STATIC: TF_TYPE}
     types |= {topic.name: topic.type for topic in declared}
     encodings = {topic.name: topic.encoding for topic in declared}
     engine_done, runner_done = not wanted.ticks, not wanted.steps
     channels: dict[str, int] = {}
-    try:
+    with file_errors(out), ExitStack() as closing:
+        closing.callback(file.abandon)
         for record in run.records():
             data = record.data
             if record.topic == EVENTS.name:
@@ -561,7 +535,3 @@ def _write_cut(
                 break
         file.add_metadata(RUN_END, {"outcome": "success", "lost": "{}"})
         file.close()
-    except OSError as error:
-        raise RoboCacheError(f"{printable(out)}: cannot be written ({error.strerror}); free space") from None
-    finally:
-        file.abandon()

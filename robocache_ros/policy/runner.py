@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +19,105 @@ from numpy.typing import NDArray
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import printable
-from robocache_ros.policy.outputs import AHEAD, MIN_POINTS, Output, Outputs
-from robocache_ros.policy.plan import MAX_HORIZON, ActionPlan, Chunk, Command, Outcome, Prefix
-from robocache_ros.policy.watchdog import State, Stop, Watchdog
+from robocache_ros.policy.outputs import AHEAD, MIN_POINTS, Limits, Output, Outputs
+from robocache_ros.policy.plan import MAX_HORIZON, Chunk, Command, Outcome, Prefix
 from robocache_ros.recorder.run_log import DIGEST_BYTES, RunLog
 
 Float32: TypeAlias = "NDArray[np.float32]"
 
 LATENCIES = 1000  # inferences of which the percentiles are computed
+
+
+class State(Enum):
+    """The state of a run."""
+
+    WARMUP = "warmup"  # no valid command yet: nothing is sent
+    RUN = "run"
+    COAST = "coast"  # a tick without a command: the last one is repeated, for `coast_ticks` at most
+    STOP = "stop"  # until it is armed again
+
+
+class Stop(Enum):
+    """What is sent after a stop."""
+
+    HOLD = "hold"  # the last command; nothing if none was sent
+    NONE = "none"  # nothing
+    ZERO_VELOCITY = "zero-velocity"
+
+
+class Watchdog:
+    """Decides for each tick what is sent.
+
+    A stop is final until `arm`. Before the first valid command nothing is sent, so that a long first inference moves
+    nothing.
+
+    Attributes:
+        state: of the run.
+        reason: of the last stop; empty if there was none.
+        last: (A,) the last row that was sent; None: nothing was.
+    """
+
+    def __init__(self, limits: Limits, names: Sequence[str]) -> None:
+        self.limits = limits
+        self.state = State.WARMUP
+        self.reason = ""
+        self._names = tuple(names)
+        self.last: Float32 | None = None
+        self._without = 0  # ticks without a command
+        self._invalid: dict[str, int] = {}  # ticks of each invalid stream
+
+    def command(self, row: Float32 | None) -> Float32 | None:
+        """Return the row to send at a tick, given that of the plan: (A,) float32; None: send nothing of the plan."""
+        if self.state is State.STOP:
+            return None
+        if row is None:
+            return self._coast()
+        if reason := self.unsafe(row, self.last):
+            self.stop(reason)
+            return None
+        self.state, self._without, self.last = State.RUN, 0, row
+        return row
+
+    def stream(self, name: str, *, valid: bool) -> None:
+        """Note whether a required stream is valid at a tick."""
+        self._invalid[name] = 0 if valid else self._invalid.get(name, 0) + 1
+        if self._invalid[name] > self.limits.invalid_ticks and self.state is not State.WARMUP:
+            self.stop(f"{name}: invalid for {self._invalid[name]} ticks")
+
+    def stop(self, reason: str) -> None:
+        """Stop; the first reason stays."""
+        if self.state is not State.STOP:
+            self.state, self.reason = State.STOP, reason
+
+    def arm(self) -> None:
+        """Start again, after a stop."""
+        self.state, self.reason, self.last, self._without = State.WARMUP, "", None, 0
+        self._invalid.clear()
+
+    def _coast(self) -> Float32 | None:
+        if self.state is State.WARMUP:
+            return None
+        self._without += 1
+        if self._without > self.limits.coast_ticks:
+            self.stop(f"no command for {self._without} ticks")
+            return None
+        self.state = State.COAST
+        return self.last
+
+    def unsafe(self, row: Float32, before: Float32 | None) -> str:
+        """Return why a row must not be sent after another one; empty if it may."""
+        checks = [("is not finite", ~np.isfinite(row))]
+        if self.limits.lower is not None:
+            checks.append(("is below its limit", row < self.limits.lower))
+        if self.limits.upper is not None:
+            checks.append(("is above its limit", row > self.limits.upper))
+        if self.limits.max_step is not None and before is not None:
+            checks.append(("steps by more than its limit", np.abs(row - before) > self.limits.max_step))
+        for text, wrong in checks:
+            if wrong.any():
+                at = int(np.flatnonzero(wrong)[0])
+                return f"{self._names[at]}: {row[at]:g} {text}"
+        return ""
 
 
 class Reply(NamedTuple):
@@ -44,25 +136,25 @@ class Reply(NamedTuple):
     error: str = ""
 
 
-class Worker(Protocol):
-    """Runs a policy elsewhere, one frame at a time."""
+class Worker:
+    """Runs a policy elsewhere, one frame at a time; this one never answers.
 
-    @property
-    def busy(self) -> bool:
-        """Whether it cannot take a frame: it is starting, planning or dead."""
+    Attributes:
+        busy: whether it cannot take a frame: it is starting, planning or dead.
+        dead: why it has ended; empty while it runs.
+    """
 
-    @property
-    def dead(self) -> str:
-        """Why it has ended; empty while it runs."""
+    busy, dead = False, ""
 
     def observe(self, frame: FusedFrame, tick: int) -> None:
         """Note a frame that is valid; each of them, before `submit`."""
 
-    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None) -> None:
-        """Plan from a frame, and from what its chunk continues; returns at once."""
+    def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
+        """Plan from a frame, which is copied, and from what its chunk continues; returns at once."""
 
     def poll(self) -> list[Reply]:
         """Return the answers since the last call."""
+        return []
 
     def restart(self) -> None:
         """Start it again, if it is dead."""
@@ -123,7 +215,7 @@ class Runner:
         self.last_error = ""
         self.rate_hz = spec.rate_hz
         self._worker = worker
-        self._plan = ActionPlan(outputs.blending, outputs.plan_options)
+        self._plan = outputs.plan()
         self._watchdog = Watchdog(outputs.limits, outputs.names)
         self._required = [stream.name for stream in spec.streams if stream.role == "observation"]
         self._has_trajectories = any(output.is_trajectory for output in outputs.outputs)
@@ -188,7 +280,7 @@ class Runner:
             if self.state is State.STOP:
                 return
             self._planned = self._requested = tick
-            prefix = self._plan.prefix(tick, self._options.prefix, dict(self._executed))
+            prefix = self._plan.prefix(tick, dict(self._executed))
         if self._log:
             arrays = frame.arrays() | ({"prefix": prefix.rows} if prefix else {})
             self._log.event("plan", {"tick": tick, "frozen": prefix.frozen if prefix else 0}, arrays)
@@ -450,13 +542,7 @@ class Runner:
 def described(
     step: Step, reason: str, messages: list[tuple[Output, bytes]]
 ) -> tuple[dict[str, Any], dict[str, Float32]]:
-    """Return what a run log has of a step: facts, and `row` if something was sent.
-
-    Args:
-        step: at a tick.
-        reason: of the last stop.
-        messages: of the step; a digest of each is logged.
-    """
+    """Return what a run log has of a step: facts, and `row` if something was sent."""
     facts = {
         "tick": step.tick,
         "state": step.state.value,

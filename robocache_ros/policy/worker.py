@@ -17,7 +17,7 @@ from robocache_ros.engine.frames import FusedFrame, frame_of_arrays
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies import RunnablePolicy, observed_ticks, open_policy
-from robocache_ros.policy.runner import Reply
+from robocache_ros.policy.runner import Reply, Worker
 from robocache_ros.recorder.run_log import RunLog
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
@@ -25,15 +25,8 @@ from robocache_ros.spec.layout import Layout
 END_S = 2.0  # until a process that shall end is killed
 
 
-class ProcessWorker:
-    """Runs a policy in a new process; see `runner.Worker`.
-
-    Args:
-        policy: as on the command line.
-        spec: of the frames; its section `run` has the options of the policy.
-        device: of the policy.
-        log: notes each process that has opened the policy.
-    """
+class ProcessWorker(Worker):
+    """Runs a policy in a new process."""
 
     def __init__(self, policy: str, spec: FusionSpec, device: str = "cpu", log: RunLog | None = None) -> None:
         self._arguments = (policy, spec, device)
@@ -41,18 +34,7 @@ class ProcessWorker:
         self._lock = threading.Lock()
         self._observed_ticks = observed_ticks(policy)
         self._observed: deque[tuple[int, dict[str, Any]]] = deque(maxlen=self._observed_ticks)
-        self._busy, self._dead = True, ""
         self._start()
-
-    @property
-    def busy(self) -> bool:
-        """Whether it is starting, planning or dead."""
-        return self._busy
-
-    @property
-    def dead(self) -> str:
-        """Why the process has ended; empty while it runs."""
-        return self._dead
 
     @property
     def pid(self) -> int | None:
@@ -67,7 +49,7 @@ class ProcessWorker:
 
     def submit(self, frame: FusedFrame, tick: int, prefix: Prefix | None = None) -> None:
         """Plan from a frame; it is copied."""
-        self._busy = True
+        self.busy = True
         try:
             arrays = frame.arrays()  # copied: torch would share their memory
             self._connection.send((tick, arrays, prefix, self._frames_before(tick)))
@@ -89,12 +71,12 @@ class ProcessWorker:
         if not self._lock.acquire(blocking=False):
             return found  # it restarts
         try:
-            while not self._dead and self._connection.poll():
+            while not self.dead and self._connection.poll():
                 kind, value = self._connection.recv()
                 if kind == "failed":
-                    self._dead = value
+                    self.dead = value
                     break
-                self._busy = False
+                self.busy = False
                 if kind == "reply":
                     found.append(value)
                 elif self._log:
@@ -108,14 +90,14 @@ class ProcessWorker:
     def restart(self) -> None:
         """Start a new process, if this one is dead."""
         with self._lock:
-            if self._dead:
+            if self.dead:
                 self._end()
                 self._start()
 
     def close(self) -> None:
         """End the process."""
         with self._lock:
-            self._dead = self._dead or "it was closed"
+            self.dead = self.dead or "it was closed"
             self._end()
 
     def _start(self) -> None:
@@ -124,12 +106,12 @@ class ProcessWorker:
         self._process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
         self._process.start()
         theirs.close()
-        self._busy, self._dead = True, ""
+        self.busy, self.dead = True, ""
 
     def _set_dead(self) -> None:
         self._process.join(END_S)
         code = self._process.exitcode
-        self._dead = f"its process ended with exit code {code}" if code is not None else "its process does not answer"
+        self.dead = f"its process ended with exit code {code}" if code is not None else "its process does not answer"
 
     def _end(self) -> None:
         self._connection.close()  # the process ends when it has planned

@@ -22,6 +22,7 @@ from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.recorder.mcap import McapWriter, read_metadata
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import check_line
+from robocache_ros.storage.errors import file_errors
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_MS
 
@@ -279,14 +280,10 @@ class RecordingsFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.recovered: list[Path] = []
-        try:
+        with file_errors(path):
             self.path.mkdir(parents=True, exist_ok=True)
             for part in sorted(self.path.glob(f"episode_*.mcap{UNFINISHED}")):
                 self._recover(part)
-        except OSError as error:
-            raise RoboCacheError(
-                f"{printable(path)}: cannot be written ({error.strerror}); give another folder"
-            ) from None
 
     def start(self, metadata: Mapping[str, str], topics: Iterable[RecordedTopic] = ()) -> EpisodeWriter:
         """Start the next episode.
@@ -297,13 +294,12 @@ class RecordingsFolder:
         names = [*os.listdir(self.path), *(os.listdir(self.path / TRASH) if (self.path / TRASH).is_dir() else ())]
         numbers = (int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
         path = self.path / f"episode_{max(numbers, default=0) + 1:06d}.mcap{UNFINISHED}"
-        try:
-            return EpisodeWriter(path, {**metadata, "start_ns": str(time.time_ns())}, topics)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise RoboCacheError(
-                f"{printable(path)}: cannot be written ({error.strerror}); free space or check the disk"
-            ) from None
+        with file_errors(path):
+            try:
+                return EpisodeWriter(path, {**metadata, "start_ns": str(time.time_ns())}, topics)
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
 
     def end(self, episode: EpisodeWriter, outcome: str, reason: str = "") -> tuple[Path, str]:
         """End an episode; returns its file, in the trash if it is discarded, and its outcome; `error`: see its reason.
@@ -324,7 +320,7 @@ class RecordingsFolder:
 
     def _move(self, file: Path, folder: Path) -> Path:
         target = folder / file.name.removesuffix(UNFINISHED)
-        try:
+        with file_errors(folder):
             folder.mkdir(exist_ok=True)
             file.rename(target)
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -332,10 +328,6 @@ class RecordingsFolder:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-        except OSError as error:
-            raise RoboCacheError(
-                f"{printable(file)}: cannot be moved to {printable(folder, 60)} ({error.strerror}); move it yourself"
-            ) from None
         return target
 
     def _recover(self, part: Path) -> None:

@@ -124,14 +124,9 @@ class McapWriter:
         encoding: str = "cdr",
         latched: bool = False,
     ) -> int:
-        """Declare the messages of a topic; returns the channel for `write`.
+        """Declare the messages of a topic, by their type and `definition_text`; returns the channel for `write`.
 
-        Args:
-            topic: its name.
-            kind: type of the messages, such as `sensor_msgs/msg/JointState`.
-            definition: text of the type's definition and of those that it needs, see `definition_text`.
-            encoding: of the messages.
-            latched: whether publishers keep messages for late subscribers (transient_local).
+        `latched`: whether publishers keep messages for late subscribers (transient_local).
         """
         key = len(self._declared) // 2 + 1
         if key > MAX_CHANNELS:

@@ -36,6 +36,7 @@ from robocache_ros.recorder.mcap import definition_text, read_metadata
 from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.downloads import StoredFile
+from robocache_ros.storage.errors import file_errors
 
 RUN, RUN_END = "robocache_run", "robocache_run_end"  # names of the metadata
 CALLS = RecordedTopic("/robocache/engine", "robocache/engine", encoding="robocache_engine")
@@ -83,12 +84,8 @@ class RunLog:
             "options": json.dumps(options or {}),
         }
         declared = (*self._topics.values(), *([] if definitions is None else [CALLS]), EVENTS)
-        try:
+        with file_errors(path):
             self._file = EpisodeWriter(path, metadata, declared, kind=RUN)
-        except OSError as error:
-            raise RoboCacheError(
-                f"{printable(path)}: cannot be written ({error.strerror}); give another file"
-            ) from None
         self._lock = threading.Lock()  # static transforms and events come from other threads
         self._engine_ns = self._runner_ns = 0  # the last times of both, which follow the clock in threads of their own
 
@@ -135,13 +132,9 @@ class RunLog:
         arrays: Mapping[str, NDArray[Any]] | None = None,
         now_ns: int | None = None,
     ) -> None:
-        """Log an event of a runner.
+        """Log an event of a runner: values of JSON and arrays of numbers by name, which are copied.
 
-        Args:
-            name: what happens.
-            facts: values of JSON by name.
-            arrays: of numbers, by name; they are copied.
-            now_ns: time of the run's clock, if it is known.
+        `now_ns`: time of the run's clock, if it is known.
         """
         self._put(EVENTS, now_ns, pack_event(Event(name, facts, arrays or {})))
 
@@ -267,9 +260,6 @@ class Record(NamedTuple):
 class RunReader:
     """Reads a run log.
 
-    Args:
-        path: of the file.
-
     Attributes:
         spec, options: of the engine.
         definitions: of the message types, by name, as far as the file has been read.
@@ -303,6 +293,16 @@ class RunReader:
         elif ending.get("lost", "{}") != "{}":
             self.notes.append(f"not everything was recorded, because of the disk: {printable(ending['lost'], 100)}")
         self.definitions: dict[str, str] = {}
+        self._feeds: dict[str, list[str]] = {}  # by topic
+        for feed in self.spec.feeds:
+            self._feeds.setdefault(feed.topic, []).append(feed.name)
+
+    def push(self, record: Record, ingest: Ingest) -> None:
+        """Push a message as the node did."""
+        if record.topic == TF_STATIC and TF_STATIC not in self._feeds:
+            ingest.static_transforms(record.data)
+        for name in self._feeds.get(record.topic, ()):
+            ingest.serialized(name, record.data, record.log_ns)
 
     def records(self) -> Iterator[Record]:
         """Yield messages and calls in the order of the file; damage is noted, and what can be read is used."""
@@ -409,9 +409,6 @@ class EngineReplay:
         self.ticks: OrderedDict[int, Tick] = OrderedDict()
         self._run = run
         self._engine: FusionEngine | None = None
-        self._feeds: dict[str, list[str]] = {}
-        for feed in run.spec.feeds:
-            self._feeds.setdefault(feed.topic, []).append(feed.name)
 
     def take(self, record: Record) -> Call | None:
         """Replay a record of the run, in the order of the file; returns what a call of `advance` has computed."""
@@ -422,10 +419,7 @@ class EngineReplay:
         if record.topic == CALLS.name:
             return self._call(self._engine, record)
         self.messages += 1
-        if record.topic == TF_STATIC and TF_STATIC not in self._feeds:
-            self._ingest.static_transforms(record.data)
-        for name in self._feeds.get(record.topic, ()):
-            self._ingest.serialized(name, record.data, record.log_ns)
+        run.push(record, self._ingest)
         return None
 
     def _call(self, engine: FusionEngine, record: Record) -> Call | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from robocache_ros.bags.source import RawMessage
+from robocache_ros.decode.cdr import CdrWriter
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.sim.expert import Expert
 from robocache_ros.sim.so101 import IMAGE_SIZE, JOINTS, STEP_NS, Float64, So101
@@ -199,70 +199,25 @@ def _message(topic: str, log_ns: int, data: bytes) -> RawMessage:
     return RawMessage(topic, log_ns, data)
 
 
-# Messages as CDR, written by hand: the message classes need ROS, and take ten times as long.
-
-
-class _Cdr:
-    """A little endian CDR stream."""
-
-    def __init__(self) -> None:
-        self._data = bytearray(b"\0\1\0\0")
-
-    def put(self, code: str, *values: float) -> _Cdr:
-        """Add numbers of one type, aligned to its size."""
-        size = struct.calcsize(f"<{code}")
-        self._data += bytes(-(len(self._data) - 4) % size) + struct.pack(f"<{len(values)}{code}", *values)
-        return self
-
-    def text(self, value: str) -> _Cdr:
-        """Add a string."""
-        data = value.encode() + b"\0"
-        self.put("I", len(data))
-        self._data += data
-        return self
-
-    def header(self, stamp_ns: int, frame: str) -> _Cdr:
-        """Add a std_msgs/Header."""
-        seconds, nanoseconds = divmod(stamp_ns, NS_PER_S)
-        return self.put("i", seconds).put("I", nanoseconds).text(frame)
-
-    def doubles(self, values: Sequence[float] | Float64) -> _Cdr:
-        """Add a sequence of float64."""
-        self.put("I", len(values))
-        return self.put("d", *values) if len(values) else self
-
-    def raw(self, data: bytes) -> _Cdr:
-        """Add a sequence of bytes."""
-        self.put("I", len(data))
-        self._data += data
-        return self
-
-    def done(self) -> bytes:
-        """The message."""
-        return bytes(self._data)
-
-
 def joint_state_cdr(stamp_ns: int, names: Sequence[str], positions: Float64, velocities: Float64) -> bytes:
     """A sensor_msgs/JointState without efforts."""
-    cdr = _Cdr().header(stamp_ns, "").put("I", len(names))
-    for name in names:
-        cdr.text(name)
-    return cdr.doubles(positions).doubles(velocities).doubles(()).done()
+    cdr = CdrWriter().header(stamp_ns, "").texts(names)
+    return cdr.doubles(positions).doubles(velocities).doubles(NO_VALUES).done()
 
 
 def pose_cdr(stamp_ns: int, frame: str, pose: Float64) -> bytes:
     """A geometry_msgs/PoseStamped of (7,): position, and the quaternion (w, x, y, z)."""
     x, y, z, qw, qx, qy, qz = pose
-    return _Cdr().header(stamp_ns, frame).put("d", x, y, z, qx, qy, qz, qw).done()
+    return CdrWriter().header(stamp_ns, frame).put("d", x, y, z, qx, qy, qz, qw).done()
 
 
 def image_cdr(stamp_ns: int, frame: str, pixels: np.typing.NDArray[np.uint8]) -> bytes:
     """A sensor_msgs/Image of (H, W, 3) RGB."""
     height, width, channels = pixels.shape
-    cdr = _Cdr().header(stamp_ns, frame).put("I", height, width).text("rgb8").put("B", 0)
+    cdr = CdrWriter().header(stamp_ns, frame).put("I", height, width).text("rgb8").put("B", 0)
     return cdr.put("I", width * channels).raw(pixels.tobytes()).done()
 
 
 def bool_cdr(value: bool) -> bytes:
     """A std_msgs/Bool."""
-    return _Cdr().put("B", value).done()
+    return CdrWriter().put("B", value).done()

@@ -208,10 +208,8 @@ class Scene:
     def packet(self, name: str, time_ns: int, packet: bytes, codec: str) -> None:
         """Show a packet of H.264 or H.265 video (h264, hevc), as it is."""
         entity, rr = f"cameras/{name}", self.rr
-        if entity not in self._static:
-            self._static.add(entity)
-            kind = rr.VideoCodec.H264 if codec == "h264" else rr.VideoCodec.H265
-            self.recording.log(entity, rr.VideoStream(codec=kind), static=True)
+        kind = rr.VideoCodec.H264 if codec == "h264" else rr.VideoCodec.H265
+        self._once(entity, lambda: rr.VideoStream(codec=kind))
         self._add("video", entity, time_ns, packet, len(packet))
 
     def cloud(self, name: str, time_ns: int, points: NDArray[np.float32]) -> None:
@@ -222,18 +220,13 @@ class Scene:
         """Show occupied voxels by their (N, 3) centres; none clears them."""
         centres = centres[:: -(-len(centres) // MAX_VOXELS) or 1]
         entity = f"world/{name}/voxels"
-        if entity not in self._static:
-            self._static.add(entity)
-            solid = self.rr.components.FillMode.Solid
-            self.recording.log(entity, self.rr.Boxes3D.from_fields(fill_mode=solid), static=True)
+        self._once(entity, lambda: self.rr.Boxes3D.from_fields(fill_mode=self.rr.components.FillMode.Solid))
         self._add("voxels", entity, time_ns, (centres, size_m), 3 * centres.nbytes)
 
     def video_file(self, name: str, path: str, times_ns: Int64, frames_ns: Int64) -> None:
         """Show the frames of a video file, which becomes part of the recording once."""
         asset = f"videos/{printable(path, 200)}"
-        if asset not in self._static:
-            self._static.add(asset)
-            self.recording.log(asset, self.rr.AssetVideo(path=path), static=True)
+        self._once(asset, lambda: self.rr.AssetVideo(path=path))
         reference = self.rr.VideoFrameReference
         columns = [
             *reference.columns_nanos(frames_ns),
@@ -257,19 +250,19 @@ class Scene:
 
     def scalar(self, entity: str, times_ns: Int64, values: NDArray[Any]) -> None:
         """Draw (M,) numbers as points."""
-        if entity not in self._static:
-            self._static.add(entity)
-            name = entity.rpartition("/")[2]
-            self.recording.log(
-                entity, self.rr.SeriesPoints(names=[name], colors=[PALETTE[3]], marker_sizes=[3.0]), static=True
-            )
+        style = {"names": [entity.rpartition("/")[2]], "colors": [PALETTE[3]], "marker_sizes": [3.0]}
+        self._once(entity, lambda: self.rr.SeriesPoints(**style))
         self._scalars(entity, times_ns, values[:, None])
 
     def _line_style(self, entity: str, names: Sequence[str], color: tuple[int, ...], width: float) -> None:
+        count = len(names)
+        self._once(entity, lambda: self.rr.SeriesLines(names=names, colors=[color] * count, widths=[width] * count))
+
+    def _once(self, entity: str, make: Callable[[], Any]) -> None:
+        """Log what does not change of an entity, unless it is logged."""
         if entity not in self._static:
             self._static.add(entity)
-            style = self.rr.SeriesLines(names=names, colors=[color] * len(names), widths=[width] * len(names))
-            self.recording.log(entity, style, static=True)
+            self.recording.log(entity, make(), static=True)
 
     def _add(self, kind: str, entity: str, times_ns: int | Int64, item: Any, nbytes: int) -> None:
         batch = self._batches[kind, entity]

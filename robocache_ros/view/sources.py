@@ -28,7 +28,7 @@ from robocache_ros.formats.read import EpisodeSource, Stream
 from robocache_ros.formats.registry import open_source
 from robocache_ros.ops.voxel.grid import voxel_points
 from robocache_ros.recorder import run_log
-from robocache_ros.spec import TF_STATIC, VIDEO_TYPES, FusionSpec, StreamSpec
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_S
@@ -51,13 +51,9 @@ FUSED_TOPIC_TYPE, TEXT_TYPE = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/St
 SceneOf: TypeAlias = "Callable[[Sequence[Shown], Callable[[NDArray[np.int64]], list[Any]]], Scene]"
 
 
-class Stamps:
-    """The times of a recording as Rerun's timeline `time`."""
-
-    def __call__(self, times_ns: NDArray[np.int64]) -> list[Any]:
-        """Return the columns of (M,) int64 times in ns since the epoch."""
-        rr = need("rerun", "view")
-        return [rr.TimeColumn("time", timestamp=times_ns.astype("datetime64[ns]"))]
+def _stamps(times_ns: NDArray[np.int64]) -> list[Any]:
+    """Return (M,) int64 times in ns since the epoch as Rerun's timeline `time`."""
+    return [need("rerun", "view").TimeColumn("time", timestamp=times_ns.astype("datetime64[ns]"))]
 
 
 def shown_streams(spec: FusionSpec) -> list[Shown]:
@@ -88,13 +84,7 @@ def _part_of_pose(stream: StreamSpec) -> tuple[str, str] | None:
 
 
 class Drawn:
-    """Draws the raw samples and the ticks of an engine.
-
-    Args:
-        scene: what is drawn into.
-        layout: of the rows of the ticks.
-        start_ns, stop_ns: times of the samples that are drawn.
-    """
+    """Draws the raw samples and the ticks of an engine."""
 
     def __init__(self, scene: Scene, layout: Layout, start_ns: int, stop_ns: int) -> None:
         self.scene, self.layout = scene, layout
@@ -219,7 +209,7 @@ def show_recording(
     """
     with Bag(path, msg_path=msg_path) as bag:
         first, last = _range(path, bag.start_ns, bag.stop_ns, start_s, stop_s)
-        scene = scene_of(shown_streams(spec), Stamps())
+        scene = scene_of(shown_streams(spec), _stamps)
         drawn = Drawn(scene, Layout(spec), first - MARGIN_NS, last + MARGIN_NS)
         whole = start_s <= 0 and stop_s is None
         run = BagRun(
@@ -384,11 +374,8 @@ def show_run(
     """
     run = run_log.RunReader(path)
     spec = run.spec
-    scene = scene_of(shown_streams(spec), Stamps())
+    scene = scene_of(shown_streams(spec), _stamps)
     engine = FusionEngine(spec, "cpu", unbounded=True, media=False)
-    feeds: dict[str, list[str]] = {}
-    for feed in spec.feeds:
-        feeds.setdefault(feed.topic, []).append(feed.name)
     drawn: Drawn | None = None
     ingest: Ingest | None = None
     steps: list[run_log.Event] = []
@@ -426,10 +413,8 @@ def show_run(
                     steps.append(event)
                 elif event.name in ("reply", "chunk"):
                     _draw_plan(scene, spec, event, tick_ns)
-        elif record.topic == TF_STATIC and TF_STATIC not in feeds:
-            ingest.static_transforms(record.data)
-        for name in feeds.get(record.topic, ()):
-            ingest.serialized(name, record.data, record.log_ns)
+        else:
+            run.push(record, ingest)
         if drawn and record.log_ns > stop_ns + NS_PER_S:
             break
     draw()
@@ -504,15 +489,7 @@ def show_dataset(
     stop: int | None = None,
     **options: Any,
 ) -> list[str]:
-    """Draw episodes of a dataset, one after the other.
-
-    Args:
-        path: of the dataset.
-        format_name: of its format.
-        scene_of: makes the scene.
-        first: number of the first episode.
-        stop: the number after the last one; None: MAX_EPISODES are shown.
-        options: of the format, such as `split`.
+    """Draw episodes of a dataset, one after the other: from `first` to before `stop`; None: MAX_EPISODES are shown.
 
     Errors:
         RoboCacheError: the dataset cannot be read, or has no such episode.

@@ -16,8 +16,7 @@ from rclpy.qos import ReliabilityPolicy
 
 from robocache_ros.nodes import fusion_node
 from robocache_ros.nodes.episode_recorder import EpisodeRecorder
-from robocache_ros.nodes.fusion_node import FusionNode
-from robocache_ros.nodes.parameters import PARAMETERS
+from robocache_ros.nodes.fusion_node import PARAMETERS, FusionNode
 from robocache_ros.nodes.policy_runner import PolicyRunner
 from test import forked
 from test.nodes.rig import JOINT_SPEC, until

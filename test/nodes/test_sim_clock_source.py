@@ -22,7 +22,7 @@ from robocache_ros.engine.engine import Outcome
 from robocache_ros.nodes import frame_messages, middleware, tick_loop
 from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_clock
 from robocache_ros.nodes.subscriptions import ReceivedMessage
-from robocache_ros.nodes.tick_loop import SimClockSource
+from robocache_ros.nodes.tick_loop import ClockReader, SimClockSource
 from robocache_ros.spec import QosSpec, load_spec
 from test.nodes.rig import repeating, stamped, until
 
@@ -126,7 +126,7 @@ def test_messages_that_wait_for_the_clock_are_bounded(rig, monkeypatch):
     engine = FusionEngine(
         load_spec({"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64", "dim": 1}}})
     )
-    source = SimClockSource(rig.node, endless, engine, Counter())
+    source = SimClockSource(endless, engine, ClockReader(rig.node, Counter()))
     among: list[Any] = []
     monkeypatch.setattr(source._waiter, "wait", lambda timeout_ns, topics: among.append(len(topics)))
 
@@ -148,7 +148,7 @@ def test_message_that_the_transport_held_back_is_late_and_does_not_restart_the_t
     engine = FusionEngine(load_spec(spec))
     outcomes: list[Outcome] = []
     topics = FakeTopics(lambda arrival_ns: outcomes.append(engine.push("a", None, arrival_ns, np.ones(1, "f4"))))
-    source = SimClockSource(rig.node, topics, engine, Counter())
+    source = SimClockSource(topics, engine, ClockReader(rig.node, Counter()))
     clocks = [(ns, ns) for ns in range(5 * S, 7 * S, S // 100)]  # each published at its own time
     monkeypatch.setattr(source, "_take_clocks", lambda: clocks)
     ticks = sum(len(frames) for frames in source.step())
@@ -170,7 +170,7 @@ def test_a_message_at_the_deadline_of_a_tick_is_in_it_however_clocks_are_batched
     topics = FakeTopics(
         lambda arrival_ns: outcomes.append(engine.push("a", 5 * S + 10_000_000, arrival_ns, np.ones(1, "f4")))
     )
-    source = SimClockSource(rig.node, topics, engine, Counter())
+    source = SimClockSource(topics, engine, ClockReader(rig.node, Counter()))
     deadline_ns = 5 * S + 40_000_000
     batches = [[(5 * S, 5 * S)], [(deadline_ns, deadline_ns)], [(deadline_ns + 9, deadline_ns + 2_000_000)]]
     if together:

@@ -40,7 +40,7 @@ class ReceivedMessages:
     """Stands for the thread that receives large messages: the test decides what it has received."""
 
     def __init__(self, node: Any, *_: Any) -> None:
-        self.arrived = middleware.Signal(node)
+        self.arrived = middleware.signal(node)
         self.received: deque[Any] = deque()
 
     def read(self, limit: int) -> list[Any]:
@@ -129,9 +129,9 @@ def test_flood_with_pauses_is_one_flood(wall_clock, monkeypatch):
 
 
 def test_signal_ends_a_wait_for_messages(rig):
-    signal = middleware.Signal(rig.node)
+    signal = middleware.signal(rig.node)
     waiter = middleware.Waiter(rig.node, 0, signal)
-    signal.send()
+    signal.trigger()
 
     waiter.wait(3600_000 * MS, [])  # it would outlast the test's time limit
 
@@ -155,8 +155,8 @@ def test_images_of_any_size_are_received_next_to_the_ticks(rig):
 
         until(lambda number=number: len(aligned) and set(bytes(aligned.newest.data)) == {number}, f"image {number}")
 
-    assert node.pipeline.ingest.counters["front"]["received"] == len(sizes)
-    topic = node.pipeline.subscriptions.topics[0]
+    assert node.parts.ingest.counters["front"]["received"] == len(sizes)
+    topic = node.parts.subscriptions.topics[0]
     assert topic.buffer_bytes > 1000 * 700 * 3
     until(lambda: [len(buffer) for buffer in topic.buffers] == [topic.buffer_bytes] * 2, "buffers for the largest")
 

@@ -256,7 +256,7 @@ KNOWN = {
     ("formats/registry.py", "import_module"): "values of a table in the same file",
     ("cli/commands.py", "import_module"): "constants of the commands in the same file",
     ("programs.py", "import_module"): "the console scripts of the package",
-    ("policy/policies/function.py", "import_module"): "the function that the user names on the command line",
+    ("policy/policies/__init__.py", "import_module"): "the function that the user names on the command line",
     ("decode/definitions.py", "import_module"): "packages that an installed message class names as its fields'",
     ("nodes/middleware.py", "import_module"): "a package that matches ROS's names; see the test below",
 }

@@ -23,8 +23,7 @@ from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies import identity, open_policy
 from robocache_ros.policy.replay import Verification, cut, verify
-from robocache_ros.policy.runner import Runner
-from robocache_ros.policy.watchdog import State
+from robocache_ros.policy.runner import Runner, State
 from robocache_ros.policy.worker import answer
 from robocache_ros.recorder.mcap import McapWriter
 from robocache_ros.recorder.run_log import CALLS, EVENTS, RUN, LoggedEngine, RunLog, RunReader, read_event

@@ -13,8 +13,7 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Outcome
-from robocache_ros.policy.runner import Reply, Runner, Step
-from robocache_ros.policy.watchdog import State
+from robocache_ros.policy.runner import Reply, Runner, State, Step
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.run import RunOptions
 from test.policy.models import GENERATIONS, FakeWorker, ForwardController, TrajectoryController

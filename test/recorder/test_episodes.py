@@ -146,7 +146,7 @@ def test_two_recorders_do_not_complete_each_others_files(tmp_path):
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
 
-    with pytest.raises(RoboCacheError, match=r"file: cannot be written .*; give another folder"):
+    with pytest.raises(RoboCacheError, match=r"file: File exists; choose another folder"):
         RecordingsFolder(tmp_path / "file")
 
 

@@ -18,6 +18,7 @@ from robocache_ros.policy.plan import ActionPlan, Chunk
 from robocache_ros.sim import simulation as sim
 from robocache_ros.sim.command import SimArguments, parser, write_demonstrations
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.run import RunOptions
 
 ROOT = Path(__file__).parents[2]
 STATE = sim.SimOptions(camera=False)
@@ -170,7 +171,7 @@ def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonst
     with Bag(demonstrations[0]) as bag:
         frames = list(BagRun(bag, spec).frames())
     rows = np.concatenate([part.fused.numpy() for part in frames])
-    plan = ActionPlan(["linear"] * 6)
+    plan = ActionPlan(["linear"] * 6, RunOptions())
     plan.add(Chunk(0, rows[:, -6:]))
 
     simulation = sim.Simulation(STATE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,7 @@ WINDOW_VALUES = 1 << 22  # maximum number of values gathered at once
 
 
 class VectorStore:
-    """Rows of float32 values.
-
-    Args:
-        stream: a vector stream.
-        capacity: initial number of slots.
-    """
+    """Rows of float32 values."""
 
     def __init__(self, stream: StreamSpec, capacity: int) -> None:
         self._stream = stream
@@ -72,30 +68,17 @@ class VectorStore:
             out[some] = values.flatten(1)
 
 
+@dataclass(eq=False)
 class MediaStore:
-    """Images or clouds as received; each is converted when a tick first uses it, and kept until it is dropped.
+    """Images or clouds as received; each is converted when a tick first uses it, and kept until it is dropped."""
 
-    Args:
-        convert: payload -> tensor; raises ValueError if the payload cannot be converted.
-        tensor_format: format of the tensors.
-        thread: converts a payload as soon as it arrives; None: the thread of the tick converts it.
-        pool: memory for the frames; None: new memory for each frame.
-        channels_last: uint8 images are in this memory format.
-    """
+    convert_payload: Callable[[Any], Tensor]  # raises ValueError if the payload cannot be converted
+    format: TensorFormat
+    thread: DecodeThread | None = None  # converts a payload as soon as it arrives; None: the thread of the tick does
+    pool: BufferPool | None = None  # memory for the frames; None: new memory for each frame
+    channels_last: bool = False  # uint8 images are in this memory format
 
-    def __init__(
-        self,
-        convert: Callable[[Any], Tensor],
-        tensor_format: TensorFormat,
-        thread: DecodeThread | None = None,
-        pool: BufferPool | None = None,
-        channels_last: bool = False,
-    ) -> None:
-        self.format = tensor_format
-        self._convert = convert
-        self._thread = thread
-        self._pool = pool
-        self._channels_last = channels_last
+    def __post_init__(self) -> None:
         self._payloads: dict[int, Any] = {}  # by slot; jobs of the thread, if there is one
         self._converted: dict[int, Tensor] = {}
 
@@ -104,20 +87,20 @@ class MediaStore:
         """Memory in use, in bytes."""
         payloads = [item.payload if isinstance(item, Job) else item for item in self._payloads.values()]
         raw = sum(payload.data.nbytes for payload in payloads if payload is not None)
-        ahead = self._thread.nbytes if self._thread else 0
+        ahead = self.thread.nbytes if self.thread else 0
         return int(raw) + ahead + sum(tensor.nbytes for tensor in self._converted.values())
 
     def put(self, slot: int, value: Any) -> None:
         """Keep a payload as received, in place of that of a sample that was dropped from a full index."""
         self.drop([slot])
-        self._payloads[slot] = self._thread.submit(value) if self._thread else value
+        self._payloads[slot] = self.thread.submit(value) if self.thread else value
 
     def drop(self, slots: Sequence[int]) -> None:
         """Discard payloads and the tensors computed from them."""
         for slot in slots:
             item = self._payloads.pop(slot, None)
-            if self._thread and item is not None:
-                self._thread.discard(item)
+            if self.thread and item is not None:
+                self.thread.discard(item)
             self._converted.pop(slot, None)
 
     def convert(self, slot: int) -> Tensor:
@@ -125,7 +108,7 @@ class MediaStore:
         tensor = self._converted.get(slot)
         if tensor is None:
             item = self._payloads[slot]
-            tensor = self._thread.result(item) if self._thread else self._convert(item)
+            tensor = self.thread.result(item) if self.thread else self.convert_payload(item)
             self.format.require(tuple(tensor.shape), tensor.dtype)
             self._converted[slot] = tensor
             self._payloads[slot] = None
@@ -133,8 +116,8 @@ class MediaStore:
 
     def take(self, slots: Int64) -> Tensor:
         """(T, ...) tensor of the converted payloads; zeros for slot -1."""
-        if self._thread:
-            self._thread.end_tick()
+        if self.thread:
+            self.thread.end_tick()
         out = self._empty(len(slots))
         for row, slot in zip(out, slots.tolist(), strict=True):
             if slot >= 0:  # with NumPy: the threads of torch would take time from the encoders of an export
@@ -145,34 +128,15 @@ class MediaStore:
 
     def _empty(self, ticks: int) -> Tensor:
         shape, dtype = (ticks, *self.format.shape), self.format.dtype
-        packed = self._channels_last and dtype == torch.uint8 and len(shape) == IMAGES
+        packed = self.channels_last and dtype == torch.uint8 and len(shape) == IMAGES
         if packed:
             shape = (ticks, *shape[2:], shape[1])
         nbytes = math.prod(shape) * dtype.itemsize
-        if self._pool is None or not nbytes:
+        if self.pool is None or not nbytes:
             out = torch.empty(shape, dtype=dtype)
         else:
-            out = torch.from_numpy(self._pool.acquire(nbytes)[:nbytes]).view(dtype).view(shape)
+            out = torch.from_numpy(self.pool.acquire(nbytes)[:nbytes]).view(dtype).view(shape)
         return out.permute(0, 3, 1, 2) if packed else out
-
-
-class UnusedStore:
-    """In place of a `MediaStore`, if only the times of images or clouds are of interest: keeps and converts nothing."""
-
-    nbytes = 0
-
-    def put(self, slot: int, value: Any) -> None:
-        """Keep nothing."""
-
-    def drop(self, slots: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def convert(self, slot: int) -> None:
-        """Accept every payload."""
-
-    def take(self, lower: Int64) -> Tensor:
-        """Return an empty tensor for each tick."""
-        return torch.empty(len(lower), 0, dtype=torch.uint8)
 
 
 FRAME_BLOCKS = 5  # for a stream: frames that are being computed, that wait to be written, and that are being written
@@ -195,9 +159,8 @@ class CpuBackend:
         self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
         self._vectors = {s.name: VectorStore(s, capacities[s.name]) for s in layout.spec.vectors}
         self._pools: defaultdict[str, BufferPool] = defaultdict(host_pool)
-        self._media: dict[str, MediaStore | UnusedStore] = {
-            s.name: _media_store(s, options, live) if options.media else UnusedStore() for s in layout.spec.media
-        }
+        # Empty, if only the times of images and clouds are of interest.
+        self._media = {s.name: _media_store(s, options, live) for s in layout.spec.media if options.media}
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
         """Memory for a message."""
@@ -205,7 +168,8 @@ class CpuBackend:
 
     def put(self, stream: str, slot: int, value: Any) -> None:
         """Keep the payload of a sample."""
-        (self._vectors.get(stream) or self._media[stream]).put(slot, value)
+        if store := self._vectors.get(stream) or self._media.get(stream):
+            store.put(slot, value)
 
     def put_rows(self, stream: str, slots: Int64, values: NDArray[np.float32]) -> None:
         """Keep the values of samples of a vector stream."""
@@ -218,7 +182,8 @@ class CpuBackend:
 
     def check(self, stream: str, slot: int) -> None:
         """Convert the payload; raises ValueError if it is corrupt."""
-        self._media[stream].convert(slot)
+        if stream in self._media:
+            self._media[stream].convert(slot)
 
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
         """Compute the frames of T ticks; every selected slot has been checked."""
@@ -230,7 +195,8 @@ class CpuBackend:
                 vectors.take_windows(selections.windows[i], out)
             else:
                 vectors.take(lower[:, i], upper[:, i], weight[:, i], out)
-        media = {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
+        media = {s.name: torch.empty(len(ticks_ns), 0, dtype=torch.uint8) for s in self._layout.spec.media}
+        media |= {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
         ages = selections.sample_age_ms
         return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)
 
@@ -239,7 +205,7 @@ class CpuBackend:
 
     def memory(self) -> list[MemoryRow]:
         """The memory in use; for images and clouds, the current amount."""
-        held: dict[str, VectorStore | MediaStore | UnusedStore] = {**self._vectors, **self._media}
+        held: dict[str, VectorStore | MediaStore] = {**self._vectors, **self._media}
         return [MemoryRow(name, "samples", "host", 1, store.nbytes) for name, store in held.items()]
 
     def counters(self) -> dict[str, int]:

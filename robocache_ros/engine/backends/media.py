@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,19 +78,15 @@ class _Queue:
             self.changed.notify()
 
 
+@dataclass(eq=False)
 class DecodeThread:
-    """Decodes the images of one stream; the thread ends when this object is released.
+    """Decodes the images of one stream; the thread ends when this object is released."""
 
-    Args:
-        name: name of the stream.
-        decode: converts an image payload to what a tick uses; raises ValueError if it is corrupt.
-        nbytes: returns the size of a result of `decode` in bytes.
-    """
+    name: str  # of the stream
+    decode: Callable[[ImagePayload], Any]  # to what a tick uses; raises ValueError if the image is corrupt
+    size_of: Callable[[Any], int]  # bytes of a result of `decode`
 
-    def __init__(self, name: str, decode: Callable[[ImagePayload], Any], nbytes: Callable[[Any], int]) -> None:
-        self._name = name
-        self._decode = decode
-        self._nbytes = nbytes
+    def __post_init__(self) -> None:
         self._queue = _Queue()
         self._clock: int | None = None  # clock of the thread's processor time; None until the first image
         self._waited_s = self._used_s = 0.0  # in this tick: wait of the tick, processor time of the thread meanwhile
@@ -99,7 +96,7 @@ class DecodeThread:
     @property
     def nbytes(self) -> int:
         """Size of the decoded images that no tick has used yet, in bytes."""
-        return sum(self._nbytes(job.result) for job in self._unused if job.done.is_set() and job.error is None)
+        return sum(self.size_of(job.result) for job in self._unused if job.done.is_set() and job.error is None)
 
     def submit(self, payload: ImagePayload) -> Job:
         """Start decoding an image, unless enough decoded images are not used yet."""
@@ -149,8 +146,8 @@ class DecodeThread:
 
     def _enqueue(self, job: Job, *, first: bool = False) -> None:
         if self._clock is None:
-            name = f"decode {self._name}"
-            thread = threading.Thread(target=_run, args=(self._queue, self._decode), name=name, daemon=True)
+            name = f"decode {self.name}"
+            thread = threading.Thread(target=_run, args=(self._queue, self.decode), name=name, daemon=True)
             thread.start()
             assert thread.ident is not None
             self._clock = time.pthread_getcpuclockid(thread.ident)

@@ -9,25 +9,17 @@ import torch
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.policies import RunnablePolicy
 from robocache_ros.training.policies.make_policy import Continued, tick_noise
 from robocache_ros.training.trained_policy import TrainedPolicy
 
 
-class CheckpointPolicy:
+class CheckpointPolicy(RunnablePolicy):
     """Plans the whole horizon of a `TrainedPolicy`."""
 
     def __init__(self, policy: TrainedPolicy) -> None:
         self._policy = policy
-
-    @property
-    def takes_prefix(self) -> bool:
-        """Whether it samples its actions, and so can continue others."""
-        return self._policy.policy.config.kind == "diffusion"
-
-    @classmethod
-    def load(cls, path: str, device: str = "cpu") -> CheckpointPolicy:
-        """Read a checkpoint; RoboCacheError if it is damaged."""
-        return cls(TrainedPolicy.load(path, device))
+        self.takes_prefix = policy.policy.config.kind == "diffusion"  # it samples actions, and so can continue others
 
     def plan(
         self, frame: FusedFrame, tick: int, prefix: Prefix | None = None, earlier: Sequence[FusedFrame] = ()
@@ -41,6 +33,3 @@ class CheckpointPolicy:
         noise = tick_noise(self._policy.policy.config, tick)  # so that a policy which samples gives the same plan again
         known = Continued(torch.from_numpy(prefix.rows), prefix.frozen) if prefix else None
         return Chunk(tick, self._policy.act(frame, noise=noise, prefix=known)[0].cpu().numpy())
-
-    def close(self) -> None:
-        """Do nothing: the process ends."""

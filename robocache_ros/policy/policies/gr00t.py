@@ -18,7 +18,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.lerobot.schema import ANNOTATION_COLUMN
 from robocache_ros.policy.plan import MAX_HORIZON, Chunk, Prefix
-from robocache_ros.policy.policies import server
+from robocache_ros.policy.policies import RunnablePolicy, server
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 
@@ -50,18 +50,12 @@ def _read_npy(data: bytes) -> NDArray[Any]:
     return server.array(dtype, shape, data[file.tell() :], is_fortran=is_fortran)
 
 
-class Gr00tPolicy:
+class Gr00tPolicy(RunnablePolicy):
     """Plans on a server; makes a new socket for the first plan, and after an error.
-
-    Args:
-        text: gr00t://host:port.
-        spec: of the frames, with the options of the run.
 
     Raises:
         RoboCacheError: a stream is neither a vector nor an image.
     """
-
-    takes_prefix = False
 
     def __init__(self, text: str, spec: FusionSpec) -> None:
         self._host, self._port = server.read_address(text, PORT)

@@ -24,6 +24,7 @@ from robocache_ros.policy.lerobot_config import (
     read_lerobot_config,
 )
 from robocache_ros.policy.plan import Chunk, Prefix
+from robocache_ros.policy.policies import RunnablePolicy
 from robocache_ros.policy.policies.server import options_of, task_of
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
@@ -91,33 +92,18 @@ def check_installed() -> None:
         raise RoboCacheError(f"policy: lerobot is not installed in {python}; there: pip install lerobot=={VERSION}")
 
 
-class LeRobotPolicy:
-    """Plans the chunk of a LeRobot policy from the rows of `FusedFrame.lerobot`.
-
-    Args:
-        policy, preprocessor, postprocessor: of LeRobot.
-        config: of the checkpoint.
-        task: the instruction.
-    """
+class LeRobotPolicy(RunnablePolicy):
+    """Plans the chunk of a LeRobot policy from the rows of `FusedFrame.lerobot`."""
 
     def __init__(self, policy: Any, preprocessor: Any, postprocessor: Any, config: LeRobotConfig, task: str) -> None:
         self._policy, self._preprocessor, self._postprocessor = policy, preprocessor, postprocessor
         self._config, self._task = config, task
-        self._rtc: Any = getattr(policy.config, "rtc_config", None)
-
-    @property
-    def takes_prefix(self) -> bool:
-        """Whether it has real-time chunking."""
-        return bool(self._rtc and self._rtc.enabled)
+        self._rtc: Any = getattr(policy.config, "rtc_config", None)  # real-time chunking
+        self.takes_prefix = bool(self._rtc and self._rtc.enabled)
 
     @classmethod
     def load(cls, folder: Path, spec: FusionSpec, device: str = "cpu") -> LeRobotPolicy:
         """Read a checkpoint.
-
-        Args:
-            folder: with config.json, model.safetensors and both processors.
-            spec: of the frames, with the options of the run.
-            device: of the policy.
 
         Raises:
             RoboCacheError: it does not go with the spec, a file is missing, or LeRobot is not installed.
@@ -166,9 +152,6 @@ class LeRobotPolicy:
             actions = self._policy.predict_action_chunk(prepared, **given)
             rows = self._postprocessor(actions[0])  # as a batch: one row is one action
         return Chunk(tick, rows.float().cpu().numpy())
-
-    def close(self) -> None:
-        """Do nothing: the process ends."""
 
     def _queued(self, batches: list[dict[str, Any]]) -> dict[str, Any]:
         """Make the observations those that the policy keeps; return the newest with its cameras in one tensor."""

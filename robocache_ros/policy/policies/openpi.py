@@ -18,7 +18,7 @@ from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.policy.plan import Chunk, Prefix
-from robocache_ros.policy.policies import server
+from robocache_ros.policy.policies import RunnablePolicy, server
 from robocache_ros.spec import FusionSpec
 
 PORT = 8000
@@ -41,18 +41,12 @@ def decode(value: dict[Any, Any]) -> Any:
     return value
 
 
-class OpenPiPolicy:
+class OpenPiPolicy(RunnablePolicy):
     """Plans on a server; connects for the first plan, and again after an error.
-
-    Args:
-        text: openpi://host:port.
-        spec: of the frames, with the options of the run.
 
     Attributes:
         metadata: what the server sent on connect.
     """
-
-    takes_prefix = False
 
     def __init__(self, text: str, spec: FusionSpec) -> None:
         self._address = server.read_address(text, PORT)

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import robocache_ros.engine.engine as engine_module
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.engine import FusionEngine
-from robocache_ros.engine.backends import cpu, factory, gpu
+from robocache_ros.engine.backends import cpu, gpu
 from robocache_ros.engine.backends.gpu import ALIGNMENT, Staging
 from robocache_ros.engine.backends.media import converter_on
 from robocache_ros.errors import RoboCacheError
@@ -157,7 +158,7 @@ def test_a_recording_converted_on_another_device_has_the_bits_of_the_cpu(mixture
     rng = np.random.default_rng(2)
     options = {"unbounded": True, "normalized": normalized, "channels_last": True}
     reference = FusionEngine(mixture.spec("mean", ("z",)), **options)
-    monkeypatch.setattr(factory, "resolve_device", lambda _name: torch.device("cuda", 0))
+    monkeypatch.setattr(engine_module, "resolve_device", lambda _name: torch.device("cuda", 0))
     monkeypatch.setattr(cpu, "converter_on", lambda _device, *given: converter_on(torch.device("cpu"), *given))
     engine = FusionEngine(mixture.spec("mean", ("z",)), "cuda", **options)
     assert engine.device.type == "cpu"

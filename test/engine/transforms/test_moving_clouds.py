@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robocache_ros.engine import FusionEngine, Ingest, Outcome
-from robocache_ros.engine.transform_ingest import WAIT_NS, WAITING
+from robocache_ros.engine.ingest import WAIT_NS, WAITING
 from robocache_ros.spec import load_spec
 from test.engine.conftest import same_live_as_recorded
 

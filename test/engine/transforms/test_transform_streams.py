@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.engine import FusionEngine, Ingest, Outcome, transform_ingest
+import robocache_ros.engine.ingest as ingest_module
+from robocache_ros.engine import FusionEngine, Ingest, Outcome
 from robocache_ros.engine.transforms import MAX_MOVING_FRAMES
 from robocache_ros.spec import load_spec
 from test.engine.conftest import same_live_as_recorded
@@ -56,8 +57,8 @@ def test_a_pose_is_seven_columns_at_the_tick(tf_message):
 
 
 def test_a_message_is_decoded_and_pushed_once_for_all_streams_of_its_topic(tf_message, monkeypatch):
-    decoded, read = [], transform_ingest.read_transforms
-    monkeypatch.setattr(transform_ingest, "read_transforms", lambda data: decoded.append(data) or read(data))
+    decoded, read = [], ingest_module.read_transforms
+    monkeypatch.setattr(ingest_module, "read_transforms", lambda data: decoded.append(data) or read(data))
     into = ingest(
         spec(more={"arm": {**TF, "frames": ["base", "arm"]}, "old": {**TF, "frames": ["base", "arm"], "latency_ms": 5}})
     )

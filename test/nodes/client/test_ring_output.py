@@ -16,7 +16,8 @@ from robocache_ros import ipc
 from robocache_ros.engine import Frames
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.ipc.frame_ring import FrameWriter
-from robocache_ros.nodes.shared_frames import RingFollower, RingOutput
+from robocache_ros.nodes.fused_subscriber import RingFollower
+from robocache_ros.nodes.publishers import RingOutput
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 from test.nodes.rig import until

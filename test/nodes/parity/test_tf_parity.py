@@ -81,7 +81,7 @@ def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(rig, rec
     node.autostart()
     publisher = rig.stranger().create_publisher(String, "/tf_static", latched(1))
     publisher.publish(static)
-    until(lambda: node.pipeline.ingest.transforms.lookup("arm", "lidar"), "the static transforms")
+    until(lambda: node.parts.ingest.transforms.lookup("arm", "lidar"), "the static transforms")
     found = replay(rig, SPEC, last_ns, recording, node=node, media=True, rate=2.0, topics=("/tf", "/scan"))
 
     live = found.rows
@@ -91,7 +91,7 @@ def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(rig, rec
         assert row.numpy().tobytes() == rows[tick].numpy().tobytes(), tick
     valid = torch.stack([*live.values()])[:, width : width + 4]
     assert ((valid > 0).float().mean(dim=0) > 0.5).all()  # of each stream
-    counters = node.pipeline.ingest.counters
+    counters = node.parts.ingest.counters
     assert counters["cube"]["reparented"] >= 1
     assert counters["scan"]["accepted"] + counters["scan"]["late"] > 20  # most wait longer than delay_ms
     seen = found.media["scan"]

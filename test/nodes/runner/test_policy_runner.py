@@ -145,7 +145,7 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
     [process] = multiprocessing.active_children()
     os.kill(process.pid, signal.SIGKILL)
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after the end of the policy")
-    assert "exit code -9" in runner.run.runner.reason
+    assert "exit code -9" in runner.parts.runner.reason
 
 
 def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkeypatch):
@@ -169,7 +169,9 @@ def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkey
     until(lambda: taken() == [False], "the state at the start")
 
     def press(pressed: int) -> None:  # a game pad repeats its state
-        repeated = repeating(lambda: joy.publish(Joy(buttons=[0, pressed])), lambda: node.run._pressed == pressed, 0.02)
+        repeated = repeating(
+            lambda: joy.publish(Joy(buttons=[0, pressed])), lambda: node.parts._pressed == pressed, 0.02
+        )
         until(repeated, "the button")
         joy.publish(Joy(buttons=[0, pressed]))
 
@@ -184,16 +186,16 @@ def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkey
     until(lambda: len(interventions) == 6, "the pedal again")
     plug.pull()
     until(lambda: len(interventions) == 7, "the end of the takeover")
-    assert node.run.runner.state.value == "stop"
-    assert node.run.runner.reason == "the pedal was unplugged during a takeover"
+    assert node.parts.runner.state.value == "stop"
+    assert node.parts.runner.reason == "the pedal was unplugged during a takeover"
 
     # A takeover ends with the activity of the node.
     plug.is_in = True
-    node.run.take_over(True)
+    node.parts.take_over(True)
     assert rig.change_state("deactivate", "/policy_runner")
-    assert not node.run.runner.in_takeover
+    assert not node.parts.runner.in_takeover
     assert rig.change_state("activate", "/policy_runner")
-    assert node.run.runner.state.value == "warmup"
+    assert node.parts.runner.state.value == "warmup"
 
 
 def test_the_limits_of_robot_description_hold(rig, spec):
@@ -211,7 +213,7 @@ def test_the_limits_of_robot_description_hold(rig, spec):
 
     node.trigger_configure()
 
-    assert node.run.runner.outputs.limits.upper.tolist() == [2, 2]  # the outputs are velocities
+    assert node.parts.runner.outputs.limits.upper.tolist() == [2, 2]  # the outputs are velocities
 
 
 def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_leaves_nothing(rig, spec, tmp_path):
@@ -248,8 +250,8 @@ def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, 
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner.run.runner, "messages", lambda *_: 1 / 0)
-        robot.wait_for(lambda: runner.run.runner.state.value == "stop", "the stop")
+        patch.setattr(runner.parts.runner, "messages", lambda *_: 1 / 0)
+        robot.wait_for(lambda: runner.parts.runner.state.value == "stop", "the stop")
         if stop == "hold":
             robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity")
             failing = len(robot.commands)

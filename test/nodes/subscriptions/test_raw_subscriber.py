@@ -34,15 +34,7 @@ class RawTopic:
 
     def __init__(self, rig: Any, topic: str = "/bytes") -> None:
         self.publisher = rig.publisher(UInt8MultiArray, topic)
-        self.subscription = rig.node.create_subscription(
-            UInt8MultiArray,
-            topic,
-            lambda _: None,
-            QoSProfile(depth=100),
-            raw=True,
-            callback_group=middleware.ManualCallbackGroup(),
-            event_callbacks=middleware.no_events(),
-        )
+        self.subscription = middleware.raw_subscription(rig.node, UInt8MultiArray, topic, QoSProfile(depth=100))
         until(self.publisher.get_subscription_count, "the subscription")
 
     def send(self, data: bytes) -> None:

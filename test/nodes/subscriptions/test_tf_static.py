@@ -57,7 +57,7 @@ def test_latched_transforms_give_the_bits_of_a_recording(rig, monkeypatch):
         publishers[-1].publish(one)
     node = rig.fusion(SPEC)
     node.autostart()
-    known = node.pipeline.ingest.transforms
+    known = node.parts.ingest.transforms
     live = until(lambda: known.lookup("base_link", "optical"), "the transforms")
     recorded = StaticTransforms()
     for one in reversed(data):
