@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import islice
 from threading import get_ident
@@ -232,7 +232,7 @@ def _checked(data: bytes) -> tuple[bytes, Size]:
 
 
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
-SKIP_S = 1.0  # of video that is decoded without need rather than sought over
+SKIP_S = 1.0  # of video that is decoded without need rather than sought over, at most
 RECENT_BYTES = 16 << 20  # of images that stay in memory, because overlapping windows ask for them again
 
 
@@ -260,6 +260,8 @@ class OpenVideo:
         self._frames: Any = None  # of the decoder, from the last seek on
         self._frame: Any = None  # the last that was decoded
         self._time_s = 0.0
+        self._key_s: float | None = None  # time of the last key frame since the last seek
+        self._skip_s = SKIP_S  # up to which decoding takes less time than to seek: that between two key frames
         self._damaged = False
         self._recent: OrderedDict[Hashable, NDArray[Any]] = OrderedDict()
 
@@ -292,23 +294,37 @@ class OpenVideo:
     def _decode(self, time_s: float, tolerance_s: float) -> bool:
         """Decode up to the frame at a time. Return whether there is one."""
         early, late = time_s - tolerance_s, time_s + tolerance_s
-        if self._frame is None or not self._time_s - tolerance_s <= late <= self._time_s + SKIP_S:
-            self._seek(early)
+        if self._frame is None or not early - self._skip_s <= self._time_s <= late + tolerance_s:
+            # From the frame itself if it is a key frame. Containers that seek by other times may lead beyond it.
+            self._seek(late)
+            if not self._next() or self._time_s > late:
+                self._seek(early)
         while self._frame is None or self._time_s < early:
-            frame = next(self._frames, None)
-            if frame is None:
-                self._frame = None
+            if not self._next():
                 return False
+        return self._time_s <= late
+
+    def _next(self) -> bool:
+        """Decode the next frame. Return whether there is one."""
+        for frame in self._frames:
             # The decoder conceals damage that it finds; frames up to the next key frame are computed from it.
             self._damaged = frame.is_corrupt or (self._damaged and not frame.key_frame)
-            if frame.pts is not None:
-                self._frame, self._time_s = frame, float(frame.pts * self._stream.time_base)
-        return self._time_s <= late
+            if frame.pts is None:
+                continue
+            self._frame, self._time_s = frame, float(frame.pts * self._stream.time_base)
+            if frame.key_frame:
+                if self._key_s is not None:
+                    self._skip_s = min(SKIP_S, self._time_s - self._key_s)
+                self._key_s = self._time_s
+            return True
+        self._frame = None
+        return False
 
     def _seek(self, time_s: float) -> None:
         """Continue at the key frame before a time."""
         self._container.seek(max(0, int(time_s / self._stream.time_base)), stream=self._stream, backward=True)
         self._frames, self._frame, self._damaged = self._container.decode(self._stream), None, False
+        self._key_s = None
 
 
 def open_video(path: DatasetFile) -> OpenVideo:
@@ -384,11 +400,13 @@ class VideoFrames:
         return np.empty((count, *size, 3), np.uint8)
 
     def _pixels(self, frame: Any) -> NDArray[Any]:
-        pixels: NDArray[np.uint8] = _reformatter(get_ident()).reformat(frame, format="rgb24").to_ndarray()
+        pixels: NDArray[np.uint8] = _reformatter(get_ident())(frame, format="rgb24").to_ndarray()
         return pixels
 
 
 @cached_until_fork(8)
 def _reformatter(thread: int) -> Any:
-    """Converts frames of a thread. It keeps its tables, which `frame.to_ndarray` would compute for each frame."""
-    return need("av.video.reformatter", "datasets").VideoReformatter()
+    """The method that converts frames, in a thread. It keeps its tables, which `to_ndarray` would compute each time."""
+    convert = need("av.video.reformatter", "datasets").VideoReformatter().reformat
+    # PyAV 17 and later convert in a thread per core, which takes several times as much CPU time.
+    return partial(convert, threads=1) if int(need("av", "datasets").__version__.split(".")[0]) >= 17 else convert

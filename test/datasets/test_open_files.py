@@ -70,6 +70,33 @@ def test_reads_of_neighbouring_frames_neither_open_nor_seek_again(video: Path, m
     assert images._opened.cache_info().misses == 1
 
 
+@pytest.mark.parametrize(
+    ("gop", "reads", "decoded"),
+    [
+        (30, [[30, 31, 32]], 3),  # from the key frame itself, not from the one before it
+        (30, [[45]], 16),
+        (30, [[10, 11], [20]], 21),  # a key frame is not nearer
+        (2, [[0, 1, 2, 3], [20, 21]], 6),  # nor are the key frames between decoded
+        (2, [[0, 1, 2], [4]], 5),
+    ],
+    ids=str,
+)
+def test_few_frames_are_decoded_that_nobody_wants(
+    gop: int, reads: list[list[int]], decoded: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "video.mp4", np.zeros((FRAMES, 32, 32, 3), np.uint8), FPS, gop=gop)
+    count, plain = [0], images.OpenVideo._next
+
+    def counted(self: images.OpenVideo) -> bool:
+        count[0] += 1
+        return plain(self)
+
+    monkeypatch.setattr(images.OpenVideo, "_next", counted)
+    for rows in reads:
+        VideoFrames(path.parent, path.name, 0.0, FPS, FRAMES).frames(np.array(rows))
+    assert count == [decoded]
+
+
 def test_a_file_that_was_replaced_is_opened_again(video: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.mp4"
     copy.write_bytes(video.read_bytes())
