@@ -540,8 +540,9 @@ def run_policy(
 ) -> int:
     """Run a policy until Ctrl-C or SIGTERM; returns the exit status.
 
-    Args are parameters of the node, `given` options of the run and the operator's devices, and `control` as of `run_nodes`. `fusion` is the name
-    of a running fusion node; None: one is made in this process. `record` is the file of a new run log; empty: none.
+    Args are parameters of the node, `given` options of the run and the operator's devices, and `control` as of
+    `run_nodes`. `fusion` is the name of a running fusion node; None: one is made in this process. `record` is the file
+    of a new run log; empty: none.
     """
     common = {"spec": spec, "use_sim_time": use_sim_time, "device": device}
     values = {**common, "policy": policy, "fusion": fusion or "fusion_node", **given}

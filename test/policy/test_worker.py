@@ -132,19 +132,27 @@ def test_what_is_not_a_policy_is_refused(text):
 
 def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot():
     from robocache_ros.policy.policies.checkpoint import CheckpointPolicy
+    from robocache_ros.training.policies.make_policy import Continued
     from robocache_ros.training.policies.policy_config import PolicyConfig
 
     class Trained:
         info = SimpleNamespace(rate_hz=50)
         policy = SimpleNamespace(config=PolicyConfig("diffusion", 1, 2, horizon=4))
 
-        def act(self, frame: FusedFrame, noise: torch.Tensor) -> torch.Tensor:
+        def act(self, frame: FusedFrame, noise: torch.Tensor, prefix: Continued | None) -> torch.Tensor:
             assert noise.shape == (1, 4, 2)
-            return frame["x"][None].expand(1, 4, 2)
+            actions = frame["x"][None].repeat(1, 4, 2)
+            if prefix is not None:
+                actions[0, : prefix.frozen] = prefix.actions[: prefix.frozen]
+            return actions
 
-    found = CheckpointPolicy(Trained()).plan(frame(3), 5)
+    policy = CheckpointPolicy(Trained())
+    found = policy.plan(frame(3), 5)
     assert isinstance(found, Chunk)
     assert (found.tick, found.actions.tolist()) == (5, [[3, 3]] * 4)
+    assert policy.takes_prefix
+    continued = policy.plan(frame(3), 5, Prefix(np.full((3, 2), 7, np.float32), 1))
+    assert continued.actions.tolist() == [[7, 7], *[[3, 3]] * 3]
     other = replace(frame(3), layout=Layout(replace(SPEC, rate_hz=30)))
     with pytest.raises(RoboCacheError, match="rate_hz: 30, but the training had 50"):
         CheckpointPolicy(Trained()).plan(other, 5)
