@@ -120,8 +120,8 @@ class Trace:
             frames = resolve(ticks_ns, deadlines_ns)
             if joints and len(ticks_ns):
                 stamps, arrivals, _ = joints.index.numbers
-                selected = select_one(stamps, int(ticks_ns[-1]), joints.rule, arrivals, int(deadlines_ns[-1]))
-                used = [row for row in (selected.lower, selected.upper) if row >= 0]
+                rows = select_one(stamps, int(ticks_ns[-1]), joints.rule, arrivals, int(deadlines_ns[-1]))[:2]
+                used = [row for row in rows if row >= 0]
                 self.newest_joint_ns = max([stamps[row] for row in used], default=0)
             return frames
 
@@ -192,7 +192,7 @@ def _traced_ingest(trace: Trace) -> type[Ingest]:
                 if self._cuda and stream in self._media:
                     backend: Any = self.engine._backend
                     trace.uploads.add(number, stamp_ns)
-                    trace.on_gpu.mark(backend._uploads.streams[1])
+                    trace.on_gpu.mark(backend._uploads.stream)
             return outcome
 
     return TracedIngest

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.backends.factory import make_backend
-from robocache_ros.engine.backends.interface import MemoryRow, Options, Selections
+from robocache_ros.engine.backends.interface import MemoryRow, Options, Selections, TickSelections
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.samples import slots_for
 from robocache_ros.engine.tick_grid import JUMP_BACK_NS
@@ -203,7 +203,8 @@ class FusionEngine:
 
     def deadlines(self, ticks_ns: Int64) -> Int64:
         """(T,) int64 deadlines of ticks, given all pushed samples; a tick uses samples that arrived by its deadline."""
-        fixed = ticks_ns + self._cut_ns
+        one = len(ticks_ns) == 1  # as in tick_grid.ticks_ns
+        fixed = np.array([ticks_ns.item() + self._cut_ns], np.int64) if one else ticks_ns + self._cut_ns
         if self.spec.emit == "fixed" or not len(ticks_ns):
             return fixed
         shown: Int64 = np.max([stream.shown_ns(ticks_ns) for stream in self._streams.values()], axis=0)
@@ -216,11 +217,20 @@ class FusionEngine:
             ticks_ns: (T,) int64.
             deadlines_ns: (T,) int64; a tick uses samples that arrived by its deadline. None: all pushed samples.
         """
+        if len(ticks_ns) == 1:  # on a robot
+            deadline_ns = None if deadlines_ns is None else deadlines_ns.item()
+            return self._backend.render_one(ticks_ns, self._select_one(ticks_ns.item(), deadline_ns))
         selections = Selections.empty(len(ticks_ns), len(self._streams), self.layout.ages)
         if len(ticks_ns):
             for number, samples in enumerate(self._streams.values()):
                 samples.select(self._backend, ticks_ns, deadlines_ns, selections, number)
         return self._backend.render(ticks_ns, selections)
+
+    def _select_one(self, tick_ns: int, deadline_ns: int | None) -> TickSelections:
+        selected = TickSelections([], {}, [-1.0] * self.layout.ages)
+        for samples in self._streams.values():
+            samples.select_one(self._backend, tick_ns, deadline_ns, selected)
+        return selected
 
     def prune(self, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""

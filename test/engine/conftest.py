@@ -233,6 +233,10 @@ def emulated(monkeypatch, host_tick):
         monkeypatch.setattr(module, "pinned", pinned)
     for module in (tick, gpu):
         monkeypatch.setattr(module, "copy_async", lambda to, source, size, _stream: ctypes.memmove(to, source, size))
+    for name in ("record_event", "wait_event"):
+        monkeypatch.setattr(gpu, name, nothing)
+    monkeypatch.setattr(gpu, "raw_stream", lambda _device: 0)
+    monkeypatch.setattr(gpu, "is_current", lambda _device: True)
     for name in ("_event", "_stream"):
         monkeypatch.setattr(memory, name, lambda *_: idle)
     monkeypatch.setattr(tick, "kernel", kernel)
