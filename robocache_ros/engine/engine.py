@@ -82,6 +82,7 @@ class FusionEngine:
         self.device = self._backend.device
         self.static_transforms = StaticTransforms()
         self._streams = samples_of(spec, capacities, self.static_transforms, unbounded)
+        self._pruned_by_ticks = [s for s in self._streams.values() if not s.pruned_when_full]
         self.device_clocks = {name: s.clock for name, s in self._streams.items() if s.clock}
         self._cut_ns = spec.cut_ns
         self._period_ns = -(-NS_PER_S // spec.rate_hz)
@@ -116,6 +117,8 @@ class FusionEngine:
             late = arrival_ns > tick_grid.tick_ns(tick, self.spec.rate_hz) + self._cut_ns
         if late and self._out_ns is not None and stamp_ns <= self._out_ns - entry.reach_ns - self._period_ns:
             return Outcome.LATE  # no later tick can use it
+        if entry.pruned_when_full and entry.index.full and self._next is not None:
+            entry.prune(self._backend, tick_grid.tick_ns(self._next, self.spec.rate_hz))
         if not entry.add(self._backend, stamp_ns, arrival_ns, value):
             return Outcome.DUPLICATE
         if self.watch:
@@ -171,8 +174,11 @@ class FusionEngine:
             self._start_at(tick_grid.first_at_or_after(now_ns, rate_hz))
             assert self._next is not None
         due = max(0, self._candidates(now_ns) - self._next)
-        if self.spec.emit == "fixed" and limit is not None:
-            due = min(due, limit)
+        if self.spec.emit == "fixed":
+            due = due if limit is None else min(due, limit)
+            if due == 1:  # on a robot
+                tick_ns = tick_grid.tick_ns(self._next, rate_hz)
+                return self._advanced(1, self._resolve_one(tick_ns, tick_ns + self._cut_ns))
         ticks = tick_grid.ticks_ns(self._next, due, rate_hz)
         deadlines = self.deadlines(ticks)
         if self.spec.emit == "eager":
@@ -181,9 +187,15 @@ class FusionEngine:
             due = due if limit is None else min(due, limit)
         if not due:
             return self.resolve(ticks[:0], deadlines[:0])
-        frames = self.resolve(ticks[:due], deadlines[:due])
-        self._start_at(self._next + due)
-        self.prune(tick_grid.tick_ns(self._next, rate_hz))
+        return self._advanced(due, self.resolve(ticks[:due], deadlines[:due]))
+
+    def _advanced(self, ticks: int, frames: Frames) -> Frames:
+        """Move on by these ticks, and drop what the next one cannot use."""
+        assert self._next is not None
+        self._start_at(self._next + ticks)
+        next_tick_ns = tick_grid.tick_ns(self._next, self.spec.rate_hz)
+        for stream in self._pruned_by_ticks:
+            stream.prune(self._backend, next_tick_ns)
         return frames
 
     @property
@@ -203,8 +215,7 @@ class FusionEngine:
 
     def deadlines(self, ticks_ns: Int64) -> Int64:
         """(T,) int64 deadlines of ticks, given all pushed samples; a tick uses samples that arrived by its deadline."""
-        one = len(ticks_ns) == 1  # as in tick_grid.ticks_ns
-        fixed = np.array([ticks_ns.item() + self._cut_ns], np.int64) if one else ticks_ns + self._cut_ns
+        fixed = ticks_ns + self._cut_ns
         if self.spec.emit == "fixed" or not len(ticks_ns):
             return fixed
         shown: Int64 = np.max([stream.shown_ns(ticks_ns) for stream in self._streams.values()], axis=0)
@@ -217,20 +228,20 @@ class FusionEngine:
             ticks_ns: (T,) int64.
             deadlines_ns: (T,) int64; a tick uses samples that arrived by its deadline. None: all pushed samples.
         """
-        if len(ticks_ns) == 1:  # on a robot
-            deadline_ns = None if deadlines_ns is None else deadlines_ns.item()
-            return self._backend.render_one(ticks_ns, self._select_one(ticks_ns.item(), deadline_ns))
+        if len(ticks_ns) == 1:
+            return self._resolve_one(ticks_ns.item(), None if deadlines_ns is None else deadlines_ns.item())
         selections = Selections.empty(len(ticks_ns), len(self._streams), self.layout.ages)
         if len(ticks_ns):
             for number, samples in enumerate(self._streams.values()):
                 samples.select(self._backend, ticks_ns, deadlines_ns, selections, number)
         return self._backend.render(ticks_ns, selections)
 
-    def _select_one(self, tick_ns: int, deadline_ns: int | None) -> TickSelections:
+    def _resolve_one(self, tick_ns: int, deadline_ns: int | None) -> Frames:
+        """`resolve` for a single tick, without arrays."""
         selected = TickSelections([], {}, [-1.0] * self.layout.ages)
-        for samples in self._streams.values():
-            samples.select_one(self._backend, tick_ns, deadline_ns, selected)
-        return selected
+        for stream in self._streams.values():
+            stream.select_one(self._backend, tick_ns, deadline_ns, selected)
+        return self._backend.render_one(tick_ns, selected)
 
     def prune(self, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""

@@ -94,11 +94,6 @@ class SampleIndex:
         return slots, stamps
 
     @property
-    def roomy(self) -> bool:
-        """Whether a fixed number of slots has more free ones than used ones: samples need not be dropped yet."""
-        return not self.growing and 2 * len(self._free) > self.capacity
-
-    @property
     def full(self) -> bool:
         """Whether the next `insert` drops the oldest sample."""
         return not self._free and not self.growing
@@ -223,6 +218,8 @@ class StreamSamples:
         self.skew_ns, self.latency_ns = spec.max_skew_ns, spec.latency_ns
         self.index = SampleIndex(slots, growing=unbounded)
         self.vector = spec.kind == "vector"
+        # Vectors of a robot: else, a tick drops what later ones cannot use, as images and clouds take memory.
+        self.pruned_when_full = self.vector and not unbounded
         self.overrun = 0
         self.corrupt = 0
         self.too_slow = 0
@@ -327,8 +324,6 @@ class StreamSamples:
 
     def prune(self, backend: Backend, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""
-        if self.vector and self.index.roomy:
-            return
         slots = prune(self.index, next_tick_ns - self.reach_ns, holds=self.rule.holds)
         if slots and not self.vector:
             backend.drop(self.spec.name, slots)

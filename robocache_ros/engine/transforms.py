@@ -556,6 +556,7 @@ class TransformSamples(StreamSamples):
         self, spec: StreamSpec, fusion: FusionSpec, tree: FrameTree, slots: int, leader: TransformSamples | None
     ) -> None:
         super().__init__(spec, 1, unbounded=False)
+        self.pruned_when_full = False
         self.spec = spec
         self.tree = tree
         self.reach_ns = tree.reach_ns

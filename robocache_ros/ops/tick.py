@@ -395,8 +395,8 @@ class TickPlan:
             else:
                 tasks += (place, 0, lower != upper, weight, *constants)
                 samples += (rows[lower], rows[upper])
-        for (rows, places, constants), slots in zip(self._windows, windows, strict=True):
-            tasks += (*places, len(slots), *constants)
+        for (rows, places, numbers), slots in zip(self._windows, windows, strict=True):
+            tasks += (*places, len(slots), *numbers)
             samples.append(b"".join([rows[slot] for slot in slots]))
         self._pack(self._draft, 0, *tasks, *samples)
 

@@ -235,9 +235,9 @@ class CpuBackend:
         ages = selections.sample_age_ms
         return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)
 
-    def render_one(self, ticks_ns: Int64, selected: TickSelections) -> Frames:
-        """Compute the frame of a single tick, (1,), as `render`."""
-        return self.render(ticks_ns, Selections.of(selected))
+    def render_one(self, tick_ns: int, selected: TickSelections) -> Frames:
+        """Compute the frame of a single tick, as `render`."""
+        return self.render(np.array([tick_ns], np.int64), Selections.of(selected))
 
     def restart(self) -> None:
         """Do nothing: the backend has no state besides the samples."""

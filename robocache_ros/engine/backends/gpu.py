@@ -654,18 +654,18 @@ class GpuBackend:
         with torch.cuda.device(self.device):
             fused = torch.empty((len(ticks_ns), self._layout.width), device=self.device)
             media = {r.name: r.tensors[0].new_empty((len(ticks_ns), *r.format.shape)) for r in self._media}
-            for k in range(len(ticks_ns)):
-                made = self.render_one(ticks_ns[k : k + 1], selections.one(k))
+            for k, tick_ns in enumerate(ticks_ns.tolist()):
+                made = self.render_one(tick_ns, selections.one(k))
                 fused[k] = made.fused[0]
                 for name, tensor in made.media.items():
                     media[name][k] = tensor[0]
         return Frames(ticks_ns, fused, valid, age_ns, media, sample_age_ms=ages)
 
-    def render_one(self, ticks_ns: Int64, selected: TickSelections) -> Frames:
-        """Compute the frame of a single tick, (1,), in the rings."""
+    def render_one(self, tick_ns: int, selected: TickSelections) -> Frames:
+        """Compute the frame of a single tick in the rings."""
         if not is_current(self.device.index):
             with torch.cuda.device(self.device):
-                return self.render_one(ticks_ns, selected)
+                return self.render_one(tick_ns, selected)
         streams, plan = selected.streams, self._plan
         turn = self._turn = (self._turn + 1) % self._ticks
         stream, done = raw_stream(self.device.index), self._done[turn]
@@ -690,7 +690,7 @@ class GpuBackend:
         media = {ring.name: part.tensor for ring, part in zip(self._media, parts, strict=True)}
         ages = np.array([selected.sample_age_ms], np.float32) if selected.sample_age_ms else self._no_ages
         return Frames(
-            ticks_ns,
+            np.array([tick_ns], np.int64),
             self._fused[turn],
             np.array([valid], np.uint8),
             np.array([ages_ns], np.int64),

@@ -161,8 +161,8 @@ class Backend(Protocol):
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
         """Compute the frames of T ticks; every selected slot has been checked."""
 
-    def render_one(self, ticks_ns: Int64, selected: TickSelections) -> Frames:
-        """Compute the frame of a single tick, (1,), as `render`."""
+    def render_one(self, tick_ns: int, selected: TickSelections) -> Frames:
+        """Compute the frame of a single tick, as `render`."""
 
     def restart(self) -> None:
         """Discard all samples and restart the timeline."""

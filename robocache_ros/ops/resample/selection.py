@@ -173,6 +173,8 @@ def _single(row: Tensor, weight: Tensor, found: Tensor, valid: Tensor, age: Tens
 # One tick of a `Selection`, as Python numbers: lower, upper, weight (to be rounded to float32), valid, age_ns.
 TickSelection: TypeAlias = tuple[int, int, float, int, int]
 
+NEAR = 64  # a tick is usually among so many of the newest samples: the search touches less memory
+
 NOTHING: TickSelection = (-1, -1, 0.0, NONE, 0)
 
 
@@ -189,7 +191,9 @@ def select_one(
     It repeats the rules of `_align` in Python numbers: this takes 1 us, and tensors of one element take much longer.
     """
     start, stop = rows or (0, len(stamps_ns))
-    lower = bisect_right(stamps_ns, tick_ns, start, stop) - 1
+    near = stop - NEAR
+    first = near if near > start and stamps_ns[near] <= tick_ns else start
+    lower = bisect_right(stamps_ns, tick_ns, first, stop) - 1
     upper = lower + 1
     if deadline_ns is not None:
         assert arrivals_ns is not None
