@@ -5,9 +5,9 @@
 Two 1920 x 1080 rgb8 cameras to 3 x 224 x 224, a 64^3 occupancy grid of 100,000 points, eight vector streams of 40
 columns together, horizon 16. Every tick has new samples, which rotate through rings larger than the L2 cache. Device
 time is between two events around the tick, put behind work that keeps the GPU busy until all of it is queued: from the
-upload of the plan to the last kernel, without the gaps of the host. The samples of a tick, 18 MB, are pushed just before
-it, so that its Python code and objects are not in the caches of the host. `CUDA calls` is the time in the calls of the
-driver, as measured by ticks of their own; the rest of a tick is Python.
+upload of the plan to the last kernel, without the gaps of the host. The samples of a tick, 14 MB, are pushed just
+before it, so that its Python code and objects are not in the caches of the host. `CUDA calls` is the time in the calls
+of the driver, as measured by ticks of their own; the rest of a tick is Python.
 """
 
 from __future__ import annotations
