@@ -1,5 +1,6 @@
 """Memory for messages: a block is used again when nothing refers to its contents, and never before."""
 
+import ctypes
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,17 +63,31 @@ def test_blocks_are_reserved_and_larger_ones_replace_those_that_are_too_small(po
     assert pool.nbytes == (100, 100)
 
 
-def test_a_block_that_a_copy_reads_is_in_use_until_the_copy_is_complete(pool, monkeypatch):
-    complete = False
-    event = SimpleNamespace(query=lambda: complete, synchronize=lambda: None)
-    copied = []
+@pytest.fixture
+def copies(monkeypatch):
+    """Upload queues of the host: the events of copies are complete once `complete` is set; `made` are the copies."""
+    state = SimpleNamespace(complete=False, made=[])
+    event = SimpleNamespace(query=lambda: state.complete, synchronize=lambda: None)
     monkeypatch.setattr(upload_queue_module, "pinned", lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
     monkeypatch.setattr(upload_queue_module, "new_event", lambda _: event)
     monkeypatch.setattr(upload_queue_module, "record_event", lambda *_: None)
     monkeypatch.setattr(upload_queue_module, "new_stream", lambda _: SimpleNamespace(cuda_stream=0))
-    monkeypatch.setattr(
-        upload_queue_module, "copy_async", lambda to, source, nbytes, _: copied.append((to, source, nbytes))
-    )
+    monkeypatch.setattr(upload_queue_module, "copy_async", lambda *arguments: state.made.append(arguments[:3]))
+    return state
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_a_large_payload_is_copied_completely_by_several_threads(copies, monkeypatch, cores):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    uploads = UploadQueue(torch.device("cpu"), 4096)
+    data = np.random.default_rng(0).integers(0, 255, upload_queue_module.HELPED_BYTES + 1001, dtype=np.uint8)
+    uploads.send(data, 1234)
+    (target, source, nbytes), *others = copies.made
+    assert (target, nbytes, others) == (1234, data.nbytes, [])
+    assert ctypes.string_at(source, nbytes) == data.tobytes()
+
+
+def test_a_block_that_a_copy_reads_is_in_use_until_the_copy_is_complete(pool, copies):
     uploads = UploadQueue(torch.device("cpu"), 4096)
     buffer = pool.acquire(100)
     at, payload = start(buffer), buffer[8:58]
@@ -80,11 +95,11 @@ def test_a_block_that_a_copy_reads_is_in_use_until_the_copy_is_complete(pool, mo
     del buffer, payload
     uploads.retire()
     assert ticket == 0
-    assert copied == [(1234, at + 8, 50)]
+    assert copies.made == [(1234, at + 8, 50)]
     other = pool.acquire(100)
     assert start(other) != at
 
-    complete = True
+    copies.complete = True
     uploads.retire()
 
     assert start(pool.acquire(100)) == at
