@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -113,10 +111,6 @@ class Staging:
         self._tail = head
 
 
-HELPERS = 3  # threads that copy a large payload together with the thread of the caller
-HELPED_BYTES = 2**21  # from this size on; below, waking the threads takes as long as they save
-
-
 class UploadQueue:
     """Copies images and clouds to the GPU; the host waits only if the ring is full, which `stalls` counts.
 
@@ -134,8 +128,6 @@ class UploadQueue:
         self._in_flight: deque[tuple[int, Any, Any]] = deque()
         self._retired = 0  # number of copies that are complete and removed from `_in_flight`
         self._events: list[Any] = []
-        self._helpers: ThreadPoolExecutor | None = None
-        self._parts = 1 + min(HELPERS, len(os.sched_getaffinity(0)) - 1)
         self._use(nbytes)
 
     @property
@@ -167,7 +159,7 @@ class UploadQueue:
         if len(self._in_flight) >= RETIRE_AT:
             self.retire()
         offset = self._claim(size)
-        self._fill(self._bytes[offset : offset + size], data)
+        self._bytes[offset : offset + size] = data
         return self._copy(target, self._base + offset, size, None)
 
     def send_from(self, source: int, data: NDArray[np.uint8], target: int) -> int:
@@ -191,20 +183,6 @@ class UploadQueue:
             self._retire_oldest()
         if not self._in_flight:
             self._staging = Staging(self._staging.nbytes)  # empty, so that all of it is contiguous again
-
-    def _fill(self, target: NDArray[np.uint8], data: NDArray[np.uint8]) -> None:
-        """Copy on the host. One core does not use all of the memory's bandwidth, so others help with large payloads."""
-        if data.nbytes < HELPED_BYTES or self._parts == 1:
-            target[:] = data
-            return
-        if self._helpers is None:
-            self._helpers = ThreadPoolExecutor(self._parts - 1, "upload")
-        part = -(-data.nbytes // (self._parts * ALIGNMENT)) * ALIGNMENT
-        starts = range(part, data.nbytes, part)
-        others = [self._helpers.submit(np.copyto, target[i : i + part], data[i : i + part]) for i in starts]
-        target[:part] = data[:part]
-        for other in others:
-            other.result()
 
     def _copy(self, target: int, source: int, nbytes: int, memory: Any) -> int:
         copy_async(target, source, nbytes, self._handle)

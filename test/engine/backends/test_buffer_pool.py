@@ -1,6 +1,5 @@
 """Memory for messages: a block is used again when nothing refers to its contents, and never before."""
 
-import ctypes
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,17 +73,6 @@ def copies(monkeypatch):
     monkeypatch.setattr(upload_queue_module, "new_stream", lambda _: SimpleNamespace(cuda_stream=0))
     monkeypatch.setattr(upload_queue_module, "copy_async", lambda *arguments: state.made.append(arguments[:3]))
     return state
-
-
-@pytest.mark.parametrize("cores", [1, 2, 16])
-def test_a_large_payload_is_copied_completely_by_several_threads(copies, monkeypatch, cores):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-    uploads = UploadQueue(torch.device("cpu"), 4096)
-    data = np.random.default_rng(0).integers(0, 255, upload_queue_module.HELPED_BYTES + 1001, dtype=np.uint8)
-    uploads.send(data, 1234)
-    (target, source, nbytes), *others = copies.made
-    assert (target, nbytes, others) == (1234, data.nbytes, [])
-    assert ctypes.string_at(source, nbytes) == data.tobytes()
 
 
 def test_a_block_that_a_copy_reads_is_in_use_until_the_copy_is_complete(pool, copies):
