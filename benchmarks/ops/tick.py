@@ -5,7 +5,9 @@
 Two 1920 x 1080 rgb8 cameras to 3 x 224 x 224, a 64^3 occupancy grid of 100,000 points, eight vector streams of 40
 columns together, horizon 16. Every tick has new samples, which rotate through rings larger than the L2 cache. Device
 time is between two events around the tick, put behind work that keeps the GPU busy until all of it is queued: from the
-upload of the plan to the last kernel, without the gaps of the host.
+upload of the plan to the last kernel, without the gaps of the host. The samples of a tick, 14 MB, are pushed just
+before it, so that its Python code and objects are not in the caches of the host. `CUDA calls` is the time in the calls
+of the driver, as measured by ticks of their own; the rest of a tick is Python.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from benchmarks.ops import device_time
 from benchmarks.report import argument_parser
 from robocache_ros.decode import CloudPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine
+from robocache_ros.engine.backends import gpu
+from robocache_ros.ops import tick as ops_tick
 from robocache_ros.spec import IMAGENET, FusionSpec, load_spec
 
 MS = 1_000_000
@@ -179,6 +183,56 @@ def measure_engine(robot: Robot, ticks: int, normalized: bool) -> tuple[list[dic
     ], engine
 
 
+class TimedCalls:
+    """Adds up the time of the CUDA calls of an engine's ticks."""
+
+    def __init__(self, engine: FusionEngine) -> None:
+        self.us = 0.0
+        self.count = 0
+        for name in ("copy_async", "record_event", "wait_event"):
+            for module in (gpu, ops_tick):
+                if hasattr(module, name):
+                    setattr(module, name, self._timed(getattr(module, name)))
+        backend: Any = engine._backend
+        backend._launch = self._timed(backend._launch)
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            result = call(*arguments)
+            self.us += (time.perf_counter() - start) * 1e6
+            self.count += 1
+            return result
+
+        return timed
+
+
+def measure_calls(robot: Robot, ticks: int) -> dict[str, Any]:
+    """The row of the CUDA calls of a tick with new samples; later ticks of this process are timed, too."""
+    engine = FusionEngine(make_spec(), "cuda")
+    engine.advance(T0 - 1)
+    calls, times = TimedCalls(engine), []
+    for k in range(ticks):
+        now = robot.feed(engine, 2 * k)
+        torch.cuda.synchronize()
+        calls.us, calls.count = 0.0, 0
+        engine.advance(now + 5 * MS, limit=1)
+        times.append(calls.us)
+        count = calls.count
+        engine.advance(now + 25 * MS, limit=1)
+    return row(f"{count} CUDA calls of a tick", [], times[ticks // 10 :])
+
+
+def copies(robot: Robot, ticks: int) -> list[dict[str, Any]]:
+    """Rows of plain copies of the images and clouds into pinned memory, by one thread."""
+    rows = []
+    for name, sources in (("image", robot.images), ("cloud", robot.points)):
+        targets = torch.empty((3, sources.shape[1]), dtype=torch.uint8, pin_memory=True).numpy()
+        times = [host_us(partial(np.copyto, targets[k % 3], sources[k % len(sources)])) for k in range(ticks)]
+        rows.append(row(f"copy of {name} into pinned memory", [], times[ticks // 10 :]))
+    return rows
+
+
 def main() -> None:
     """Measure and write tick.json and tick.md."""
     parser = argument_parser(__doc__)
@@ -206,6 +260,8 @@ def main() -> None:
         host = [host_us(partial(eager.tick_and_wait, k)) for k in range(arguments.ticks)]
         rows.append(row("torch operations, eager", device, host))
         rows += [row(f"push of {kind}", [], values) for kind, values in costs.items()]
+        rows += copies(robot, arguments.ticks)
+        rows.append(measure_calls(robot, arguments.ticks))
 
 
 if __name__ == "__main__":

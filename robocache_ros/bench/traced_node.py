@@ -111,21 +111,20 @@ class Trace:
 
     def follow_host(self, engine: FusionEngine) -> None:
         """Note when the engine is asked for ticks, and the newest joint sample that a tick is made of."""
-        resolve = engine.resolve
+        resolve = engine._resolve_one
         joints: Any = engine._streams.get(JOINTS)
 
-        def noted(ticks_ns: Any, deadlines_ns: Any) -> Frames:
+        def noted(tick_ns: int, deadline_ns: int | None) -> Frames:
             self.asked_ns = time.time_ns()
-            frames = resolve(ticks_ns, deadlines_ns)
-            if joints and len(ticks_ns):
+            frames = resolve(tick_ns, deadline_ns)
+            if joints:
                 stamps, arrivals, _ = joints.index.numbers
-                selected = select_one(stamps, int(ticks_ns[-1]), joints.rule, arrivals, int(deadlines_ns[-1]))
-                used = [row for row in (selected.lower, selected.upper) if row >= 0]
+                used = [row for row in select_one(stamps, tick_ns, joints.rule, arrivals, deadline_ns)[:2] if row >= 0]
                 self.newest_joint_ns = max([stamps[row] for row in used], default=0)
             return frames
 
         traced: Any = engine
-        traced.resolve = noted
+        traced._resolve_one = noted
 
     def follow(self, engine: FusionEngine) -> None:
         """Note the GPU's time for each tick."""
@@ -191,7 +190,7 @@ def _traced_ingest(trace: Trace) -> type[Ingest]:
                 if self._cuda and stream in self._media:
                     backend: Any = self.engine._backend
                     trace.uploads.add(number, stamp_ns)
-                    trace.on_gpu.mark(backend._uploads.streams[1])
+                    trace.on_gpu.mark(backend._uploads.stream)
             return outcome
 
     return TracedIngest

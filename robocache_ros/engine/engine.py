@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine import tick_grid
 from robocache_ros.engine.backends.cpu import CpuBackend
-from robocache_ros.engine.backends.interface import Backend, MemoryRow, Options, Selections
+from robocache_ros.engine.backends.interface import Backend, MemoryRow, Options, Selections, TickSelections
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.samples import slots_for
 from robocache_ros.engine.tick_grid import JUMP_BACK_NS
@@ -86,6 +86,7 @@ class FusionEngine:
         self.device = self._backend.device
         self.static_transforms = StaticTransforms()
         self._streams = samples_of(spec, capacities, self.static_transforms, unbounded)
+        self._pruned_by_ticks = [s for s in self._streams.values() if not s.pruned_when_full]
         self.device_clocks = {name: s.clock for name, s in self._streams.items() if s.clock}
         self._cut_ns = spec.cut_ns
         self._period_ns = -(-NS_PER_S // spec.rate_hz)
@@ -120,6 +121,8 @@ class FusionEngine:
             late = arrival_ns > tick_grid.tick_ns(tick, self.spec.rate_hz) + self._cut_ns
         if late and self._out_ns is not None and stamp_ns <= self._out_ns - entry.reach_ns - self._period_ns:
             return Outcome.LATE  # no later tick can use it
+        if entry.pruned_when_full and entry.index.full and self._next is not None:
+            entry.prune(self._backend, tick_grid.tick_ns(self._next, self.spec.rate_hz))
         if not entry.add(self._backend, stamp_ns, arrival_ns, value):
             return Outcome.DUPLICATE
         if self.watch:
@@ -175,8 +178,11 @@ class FusionEngine:
             self._start_at(tick_grid.first_at_or_after(now_ns, rate_hz))
             assert self._next is not None
         due = max(0, self._candidates(now_ns) - self._next)
-        if self.spec.emit == "fixed" and limit is not None:
-            due = min(due, limit)
+        if self.spec.emit == "fixed":
+            due = due if limit is None else min(due, limit)
+            if due == 1:  # on a robot
+                tick_ns = tick_grid.tick_ns(self._next, rate_hz)
+                return self._advanced(1, self._resolve_one(tick_ns, tick_ns + self._cut_ns))
         ticks = tick_grid.ticks_ns(self._next, due, rate_hz)
         deadlines = self.deadlines(ticks)
         if self.spec.emit == "eager":
@@ -185,9 +191,15 @@ class FusionEngine:
             due = due if limit is None else min(due, limit)
         if not due:
             return self.resolve(ticks[:0], deadlines[:0])
-        frames = self.resolve(ticks[:due], deadlines[:due])
-        self._start_at(self._next + due)
-        self.prune(tick_grid.tick_ns(self._next, rate_hz))
+        return self._advanced(due, self.resolve(ticks[:due], deadlines[:due]))
+
+    def _advanced(self, ticks: int, frames: Frames) -> Frames:
+        """Move on by these ticks, and drop what the next one cannot use."""
+        assert self._next is not None
+        self._start_at(self._next + ticks)
+        next_tick_ns = tick_grid.tick_ns(self._next, self.spec.rate_hz)
+        for stream in self._pruned_by_ticks:
+            stream.prune(self._backend, next_tick_ns)
         return frames
 
     @property
@@ -220,11 +232,20 @@ class FusionEngine:
             ticks_ns: (T,) int64.
             deadlines_ns: (T,) int64; a tick uses samples that arrived by its deadline. None: all pushed samples.
         """
+        if len(ticks_ns) == 1:
+            return self._resolve_one(ticks_ns.item(), None if deadlines_ns is None else deadlines_ns.item())
         selections = Selections.empty(len(ticks_ns), len(self._streams), self.layout.ages)
         if len(ticks_ns):
             for number, samples in enumerate(self._streams.values()):
                 samples.select(self._backend, ticks_ns, deadlines_ns, selections, number)
         return self._backend.render(ticks_ns, selections)
+
+    def _resolve_one(self, tick_ns: int, deadline_ns: int | None) -> Frames:
+        """`resolve` for a single tick, without arrays."""
+        selected = TickSelections([], {}, [-1.0] * self.layout.ages)
+        for stream in self._streams.values():
+            stream.select_one(self._backend, tick_ns, deadline_ns, selected)
+        return self._backend.render_one(tick_ns, selected)
 
     def prune(self, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.engine import tick_grid
-from robocache_ros.engine.backends.interface import Backend, Selections, TooSlowError
+from robocache_ros.engine.backends.interface import Backend, Selections, TickSelections, TooSlowError
 from robocache_ros.engine.device_clock import DeviceClock
 from robocache_ros.engine.tick_grid import JUMP_AHEAD_NS
-from robocache_ros.ops.resample.selection import Rule, select, select_one
+from robocache_ros.ops.resample.selection import ALIGNED, NOTHING, Rule, TickSelection, select, select_one
 from robocache_ros.ops.window import select_window
 from robocache_ros.spec import FusionSpec, StreamSpec
-from robocache_ros.units import NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 Int64 = NDArray[np.int64]
 
@@ -74,6 +74,24 @@ class SampleIndex:
     def slots(self) -> Int64:
         """(S,) int64."""
         return self._rows[2, self._start : self._stop]
+
+    def select(self, tick_ns: int, rule: Rule, deadline_ns: int | None) -> TickSelection:
+        """The samples of a tick by a rule, as slots; a tick uses samples that arrived by its deadline."""
+        rows = (self._start, self._stop)
+        lower, upper, weight, valid, age_ns = select_one(self._stamps, tick_ns, rule, self._arrivals, deadline_ns, rows)
+        return NOTHING if lower < 0 else (self._slots[lower], self._slots[upper], weight, valid, age_ns)
+
+    def between(self, start_ns: int, tick_ns: int, deadline_ns: int | None) -> tuple[list[int], list[int]]:
+        """The slots and the stamps of the samples in (start, tick] that arrived by a deadline, the oldest first."""
+        first = bisect_right(self._stamps, start_ns, self._start, self._stop)
+        rows = slice(first, bisect_right(self._stamps, tick_ns, first, self._stop))
+        slots, stamps = self._slots[rows].tolist(), self._stamps[rows].tolist()
+        if deadline_ns is not None:
+            arrivals = self._arrivals[rows].tolist()
+            if arrivals and max(arrivals) > deadline_ns:
+                seen = [i for i, arrival in enumerate(arrivals) if arrival <= deadline_ns]
+                slots, stamps = [slots[i] for i in seen], [stamps[i] for i in seen]
+        return slots, stamps
 
     @property
     def full(self) -> bool:
@@ -194,6 +212,8 @@ class StreamSamples:
         self.skew_ns, self.latency_ns = spec.max_skew_ns, spec.latency_ns
         self.index = SampleIndex(slots, growing=unbounded)
         self.vector = spec.kind == "vector"
+        # Vectors of a robot: else, a tick drops what later ones cannot use, as images and clouds take memory.
+        self.pruned_when_full = self.vector and not unbounded
         self.overrun = 0
         self.corrupt = 0
         self.too_slow = 0
@@ -284,17 +304,17 @@ class StreamSamples:
         """Fill column `number` of the selections; if a payload is unusable, drop it and select again."""
         index = self.index
         while True:
-            if len(ticks) == 1:
-                deadline = None if deadlines is None else int(deadlines[0])
-                stamps, arrivals, slots = index.numbers
-                one = select_one(stamps, int(ticks[0]), self.rule, arrivals, deadline)
-                if self.vector or one.lower < 0 or self._usable(backend, one.lower):
-                    return selections.set_one(number, one, slots)
-            else:
-                selected = select(index.stamps_ns, ticks, self.rule, index.arrivals_ns, deadlines)
-                rows = [] if self.vector else np.unique(selected.lower[selected.lower >= 0]).tolist()
-                if all(self._usable(backend, row) for row in rows):
-                    return selections.set(number, selected, index.slots)
+            selected = select(index.stamps_ns, ticks, self.rule, index.arrivals_ns, deadlines)
+            rows = np.unique(selected.lower[selected.lower >= 0])
+            if self.vector or all(self._usable(backend, slot) for slot in index.slots[rows].tolist()):
+                return selections.set(number, selected, index.slots)
+
+    def select_one(self, backend: Backend, tick_ns: int, deadline_ns: int | None, selected: TickSelections) -> None:
+        """Append the selection for a single tick, as `select`."""
+        while True:
+            found = self.index.select(tick_ns, self.rule, deadline_ns)
+            if self.vector or found[0] < 0 or self._usable(backend, found[0]):
+                return selected.streams.append(found)
 
     def prune(self, backend: Backend, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""
@@ -309,16 +329,17 @@ class StreamSamples:
         shown: Int64 = first_arrival[np.searchsorted(self.index.stamps_ns, ticks)]
         return shown
 
-    def _usable(self, backend: Backend, row: int) -> bool:
+    def _usable(self, backend: Backend, slot: int) -> bool:
         try:
-            backend.check(self.spec.name, int(self.index.slots[row]))
+            backend.check(self.spec.name, slot)
         except ValueError as error:
             slow = isinstance(error, TooSlowError)
             if not (self.too_slow if slow else self.corrupt):
                 log.warning("%s: a sample is dropped: %s", self.spec.name, error)
             self.too_slow += slow
             self.corrupt += not slow
-            backend.drop(self.spec.name, [self.index.drop(row)])
+            self.index.drop(self.index.slots.tolist().index(slot))
+            backend.drop(self.spec.name, [slot])
             return False
         return True
 
@@ -366,3 +387,18 @@ class WindowSamples(StreamSamples):
         window = select_window(self.index.stamps_ns, starts, ticks, *limits)
         self.window_overflow += window.dropped
         selections.set_window(number, window, self.index.slots, self._ages)
+
+    def select_one(self, backend: Backend, tick_ns: int, deadline_ns: int | None, selected: TickSelections) -> None:
+        """Append the selection for a single tick, as `select`, and its window."""
+        start_ns = tick_grid.tick_before(tick_ns, self._rate_hz)
+        slots, stamps = self.index.between(start_ns, tick_ns, deadline_ns)
+        most = self.spec.samples
+        if len(slots) > most:
+            self.window_overflow += len(slots) - most
+            slots, stamps = slots[-most:], stamps[-most:]
+        found = (slots[-1], slots[-1], 0.0, ALIGNED, tick_ns - stamps[-1]) if slots else NOTHING
+        selected.windows[len(selected.streams)] = slots
+        selected.streams.append(found)
+        if self._ages.stop > self._ages.start:
+            ages = [(tick_ns - stamp) / NS_PER_MS for stamp in stamps]
+            selected.sample_age_ms[self._ages] = ages + [-1.0] * (most - len(ages))

@@ -32,6 +32,11 @@ def period_ns(rate_hz: int) -> int:
     return -(-NS_PER_S // rate_hz)
 
 
+def tick_before(time_ns: int, rate_hz: int) -> int:
+    """Time of the tick before a time."""
+    return tick_ns(first_at_or_after(time_ns, rate_hz) - 1, rate_hz)
+
+
 def ticks_before(ticks_ns: NDArray[np.int64], rate_hz: int) -> NDArray[np.int64]:
     """(T,) int64 time of the tick before each tick."""
     seconds, rest = np.divmod(ticks_ns, NS_PER_S)  # within each second, because k * 1e9 overflows int64

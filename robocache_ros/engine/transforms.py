@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from robocache_ros.alignments import linear, slerp
 from robocache_ros.decode.payloads import DecodeError, Matrix
 from robocache_ros.decode.transforms import Transform
-from robocache_ros.engine.backends.interface import Backend, Selections
+from robocache_ros.engine.backends.interface import Backend, Selections, TickSelections
 from robocache_ros.engine.device_clock import DeviceClock
 from robocache_ros.engine.samples import Int64, SampleIndex, StreamSamples, WindowSamples, prune
 from robocache_ros.errors import RoboCacheError, printable
@@ -232,9 +232,9 @@ class EdgeSamples:
         if len(ticks) == 1:
             deadline = None if deadlines is None else int(deadlines[0])
             stamps, arrivals, _ = index.numbers
-            one = select_one(stamps, int(ticks[0]), rule, arrivals, deadline)
-            lower, upper, age = np.array([[one.lower], [one.upper], [one.age_ns]], np.int64)
-            found = Selection(lower, upper, np.zeros(1, np.float32), np.array([one.valid], np.uint8), age)
+            low, high, _, valid_one, age_one = select_one(stamps, int(ticks[0]), rule, arrivals, deadline)
+            lower, upper, age = np.array([[low], [high], [age_one]], np.int64)
+            found = Selection(lower, upper, np.zeros(1, np.float32), np.array([valid_one], np.uint8), age)
         else:
             found = select(index.stamps_ns, ticks, rule, index.arrivals_ns, deadlines)
         if not len(index):
@@ -535,6 +535,7 @@ class TransformSamples(StreamSamples):
         self, spec: StreamSpec, fusion: FusionSpec, tree: FrameTree, slots: int, leader: TransformSamples | None
     ) -> None:
         super().__init__(spec, 1, unbounded=False)
+        self.pruned_when_full = False
         self.spec = spec
         self.tree = tree
         self.reach_ns = tree.reach_ns
@@ -579,17 +580,30 @@ class TransformSamples(StreamSamples):
         self, backend: Backend, ticks: Int64, deadlines: Int64 | None, selections: Selections, number: int
     ) -> None:
         """Compose the poses of the ticks, pass them to the backend, and fill column `number` of the selections."""
+        found, slots = self._compose(backend, ticks, deadlines)
+        rows = np.where(found.valid > 0, np.arange(len(ticks)), -1)
+        share: NDArray[np.float32] = np.zeros(len(ticks), np.float32)
+        selections.set(number, Selection(rows, rows, share, found.valid, found.age_ns), slots)
+
+    def select_one(self, backend: Backend, tick_ns: int, deadline_ns: int | None, selected: TickSelections) -> None:
+        """Append the selection for a single tick, as `select`."""
+        deadlines = None if deadline_ns is None else np.array([deadline_ns])
+        found, slots = self._compose(backend, np.array([tick_ns]), deadlines)
+        valid = int(found.valid[0])
+        slot = int(slots[0]) if valid else -1
+        selected.streams.append((slot, slot, 0.0, valid, int(found.age_ns[0])))
+
+    def _compose(self, backend: Backend, ticks: Int64, deadlines: Int64 | None) -> tuple[Poses, Int64]:
+        """The poses of the ticks, and the slots in which the backend has them."""
         found = self.tree.poses(self._target, self._source, ticks, self.rule, deadlines)
         slots = (self._turn + np.arange(len(ticks))) % max(self._slots, len(ticks))
         self._turn = int(slots[-1]) + 1
         for slot, value, valid in zip(slots.tolist(), found.values.astype(np.float32), found.valid, strict=True):
             if valid:
                 backend.put(self.spec.name, slot, value)
-        rows = np.where(found.valid > 0, np.arange(len(ticks)), -1)
-        share: NDArray[np.float32] = np.zeros(len(ticks), np.float32)
-        selections.set(number, Selection(rows, rows, share, found.valid, found.age_ns), slots)
         for reason, count in found.missing.items():
             self._explain(reason, count, int(ticks[-1]))
+        return found, slots
 
     def shown_ns(self, ticks: Int64) -> Int64:
         """When every transform of the chain first has a sample at or after each tick; NO_TIME_NS if not in time."""

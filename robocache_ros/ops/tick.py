@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.alignments import NAMES
-from robocache_ros.ops.cuda.kernels import copy_async, kernel, new_event, packer, pinned
+from robocache_ros.ops.cuda.kernels import copy_async, kernel, packer, pinned
 from robocache_ros.ops.image.conversion import ImageOptions, checked_conversion
 from robocache_ros.ops.image.cuda import ConvertArguments, convert_arguments
 from robocache_ros.ops.image.formats import RESIZE, ImageLayout
+from robocache_ros.ops.resample.selection import TickSelection
 from robocache_ros.ops.voxel.cuda import Clouds, CloudSource, cloud_of_bytes, cloud_of_depth, reduction_define
 from robocache_ros.ops.voxel.grid import Voxelization, checked_transform
 from robocache_ros.ops.voxel.layouts import CloudLayout, DepthImageLayout, check_cloud, check_depth, column_sources
@@ -269,20 +269,23 @@ def launch_cloud(device: int, task: int, variant: CloudVariant) -> None:
         launchable.launch((blocks, 1, 1), CLOUD_THREADS, 0, task)
 
 
-# One tick of a fusion engine on the GPU: its plan is uploaded, and its launches read the plan.
+# One tick of a fusion engine on the GPU: its plan is uploaded, and its launches read the plan. The samples of vectors
+# are part of the plan: they are few bytes, and a copy of each as it arrives would take more time than all else.
 #
 # The only arguments of the launches are addresses inside the plan, so one CUDA graph of them serves every tick.
 
 UPLOADS = 4  # plans in flight before the host must wait to write another
 
-_ROW_TARGET, _ROW_TASK, _WINDOW_TASK, _TASK_HEAD = map(packer, (RowTarget, RowTask, WindowTask, TaskHead))
+_TASK_HEAD = packer(TaskHead)
 _IMAGE_BYTES, _CLOUD_BYTES = ctypes.sizeof(ImageTask), ctypes.sizeof(CloudTask)
+_ALIGNED = 16
 
 
 class VectorSource(NamedTuple):
     """One vector stream of a tick."""
 
-    rows: Tensor  # (slots, D) float32
+    rows: Sequence[bytes]  # by slot: the (D,) float32 values of a sample
+    dim: int  # D
     align: str  # the name of an alignment; of a window any
     samples: int = 0  # n, samples of a window; 0 for a stream that is no window
     reduce: str = ""  # reduction of a window to one row
@@ -290,13 +293,27 @@ class VectorSource(NamedTuple):
     @property
     def width(self) -> int:
         """Columns in the row."""
-        return self.rows.shape[1] * (self.samples if self.samples and not self.reduce else 1)
+        return self.dim * (self.samples if self.samples and not self.reduce else 1)
+
+
+class _Layout:
+    """Places parts of a plan one after the other."""
+
+    def __init__(self) -> None:
+        self.letters, self.nbytes = "@", 0
+
+    def add(self, letters: str) -> int:
+        """Place what `struct` packs by `letters`; returns where."""
+        at = -(-self.nbytes // _ALIGNED) * _ALIGNED
+        self.letters += f"{at - self.nbytes}x{letters}"
+        self.nbytes = at + struct.calcsize(letters)
+        return at
 
 
 class TickPlan:
-    """The tasks of a tick, in pinned memory and in GPU memory.
+    """The tasks of a tick and the samples of its vector streams, in pinned memory and in GPU memory.
 
-    Between `begin` and `upload`, write the task of every stream, each tick.
+    Between `begin` and `upload`, write `row` and the task of every image and cloud stream, each tick.
 
     Args:
         vectors: every vector stream, in the order of its columns.
@@ -308,66 +325,80 @@ class TickPlan:
     def __init__(self, vectors: Sequence[VectorSource], images: int, clouds: int, device: torch.device) -> None:
         columns = np.cumsum([0, *(source.width for source in vectors)]).tolist()
         placed = list(zip(vectors, columns, strict=False))
-        self._vectors = [
-            (source.rows.data_ptr(), source.width, column, NAMES.index(source.align))
-            for source, column in placed
-            if not source.samples
-        ]
+        blended = [(source, column) for source, column in placed if not source.samples]
         windows = [(source, column) for source, column in placed if source.samples]
         ages = sum(source.samples for source, _ in windows if not source.reduce)
-        self._values, self._statuses = columns[-1], 2 * (len(vectors) + images + clouds) + ages
-        slots = sum(source.samples for source, _ in windows)
-        sizes = [_ROW_TARGET.size, 4 * self._statuses, len(self._vectors) * _ROW_TASK.size]
-        sizes += [len(windows) * _WINDOW_TASK.size, 4 * slots, images * _IMAGE_BYTES]
-        starts = np.cumsum([-(-size // 16) * 16 for size in sizes]).tolist()
-        self._status_at, self._vectors_at, self._windows_at, slots_at, self._images_at, self._clouds_at = starts
-        self._windows = []
-        for source, column in windows:
-            self._windows.append((source, column, slots_at))
-            slots_at += 4 * source.samples
-        self.nbytes = -(-(self._clouds_at + clouds * _CLOUD_BYTES) // 256) * 256
-        self.waits = 0  # times that the host waited until an earlier tick's plan was read
+        values, statuses = columns[-1], 2 * (len(vectors) + images + clouds) + ages
+        most = max([source.samples for source, _ in windows], default=0)
+        layout = _Layout()
+        layout.add(packer(RowTarget).format[1:])
+        status_at = layout.add(f"{statuses}f")
+        self._vectors_at = layout.add(len(blended) * packer(RowTask).format[1:])
+        self._windows_at = layout.add(len(windows) * packer(WindowTask).format[1:])
+        slots_at = layout.add(f"{4 * most}s")  # 0, 1, ...: the samples of a window follow each other
+        places = [layout.add(2 * f"{4 * source.dim}s") for source, _ in blended]
+        window_places = [layout.add(f"{4 * source.dim * source.samples}s") for source, _ in windows]
+        self._pack = struct.Struct(layout.letters).pack_into
+        self._images_at = layout.add(f"{images * _IMAGE_BYTES}x")
+        self._clouds_at = layout.add(f"{clouds * _CLOUD_BYTES}x")
+        self.nbytes = -(-layout.nbytes // 256) * 256
+        self.waits = 0  # times that the host waited until an earlier tick had read its plan
         self._pinned = pinned(UPLOADS * self.nbytes)
+        self._sources = [self._pinned.data_ptr() + turn * self.nbytes for turn in range(UPLOADS)]
         drafts = self._pinned.numpy().reshape(UPLOADS, self.nbytes)
         self._drafts = [memoryview(draft.data) for draft in drafts]
-        self._uploaded = [new_event() for _ in range(UPLOADS)]
         self._device = torch.zeros(self.nbytes, dtype=torch.uint8, device=device)
-        self._at = self._device.data_ptr()
+        self._at = start = self._device.data_ptr()
         self._index: int = device.index
         self._turn = 0
+        self._target = (start + status_at, values, statuses)
+        # The rows of a stream, and the numbers of its RowTask or WindowTask that are the same in every tick.
+        self._blended = [
+            (source.rows, start + place, (source.dim, column, NAMES.index(source.align)))
+            for (source, column), place in zip(blended, places, strict=True)
+        ]
+        self._windows = [
+            (source.rows, (start + place, start + slots_at), (source.dim, source.width, column, _reduction(source), 0))
+            for (source, column), place in zip(windows, window_places, strict=True)
+        ]
+        self._slots = np.arange(most, dtype=np.int32).tobytes()
 
-    def begin(self) -> None:
-        """Select the next draft in pinned memory; waits where its upload is not complete."""
+    def begin(self, read: Any) -> None:
+        """Select the next draft in pinned memory; waits for `read`, the event after the tick that used it before."""
         self._turn = (self._turn + 1) % UPLOADS
-        if not self._uploaded[self._turn].query():
+        if not read.query():
             self.waits += 1
-            self._uploaded[self._turn].synchronize()
+            read.synchronize()
         self._draft = self._drafts[self._turn]
 
-    def row(self, row: int, again: int, host: int, status: NDArray[np.float32]) -> None:
-        """Set the addresses that the fused row is written to, and its float32 status columns."""
-        _ROW_TARGET.pack_into(
-            self._draft, 0, row, again, host, self._at + self._status_at, self._values, self._statuses
-        )
-        self._draft[self._status_at : self._status_at + 4 * self._statuses] = status.tobytes()
+    def row(
+        self,
+        addresses: tuple[int, int, int],
+        status: Sequence[float],
+        blended: Sequence[TickSelection],
+        windows: Sequence[Sequence[int]],
+    ) -> None:
+        """Set the row of the tick.
 
-    def vector(self, number: int, lower: int, upper: int, weight: float) -> None:
-        """Set the slots that a vector stream is blended from, and the weight of the upper one; lower -1 for none.
-
-        `number` counts the vector streams that are no windows.
+        Args:
+            addresses: that the fused row is written to: row, again and host of RowTarget.
+            status: the status columns.
+            blended: of each vector stream that is no window, the slots that it is blended from.
+            windows: of each window, the slots of its samples, the oldest first.
         """
-        samples, width, column, method = self._vectors[number]
-        at = self._vectors_at + number * _ROW_TASK.size
-        _ROW_TASK.pack_into(self._draft, at, samples, lower, upper, weight, width, column, method)
-
-    def window(self, number: int, slots: Sequence[int]) -> None:
-        """Set the slots of a window's samples, the oldest first; `number` counts only windows."""
-        source, column, slots_at = self._windows[number]
-        reduction = 1 + REDUCTIONS.index(source.reduce) if source.reduce else 0
-        numbers = (len(slots), source.rows.shape[1], source.width, column, reduction, 0)
-        at = self._windows_at + number * _WINDOW_TASK.size
-        _WINDOW_TASK.pack_into(self._draft, at, source.rows.data_ptr(), self._at + slots_at, *numbers)
-        struct.pack_into(f"{len(slots)}i", self._draft, slots_at, *slots)
+        tasks: list[Any] = [*addresses, *self._target, *status]
+        samples: list[bytes] = [self._slots]
+        for (rows, place, constants), (lower, upper, weight, _, _) in zip(self._blended, blended, strict=True):
+            if lower < 0:
+                tasks += (place, -1, -1, 0.0, *constants)
+                samples += (b"", b"")
+            else:
+                tasks += (place, 0, lower != upper, weight, *constants)
+                samples += (rows[lower], rows[upper])
+        for (rows, places, numbers), slots in zip(self._windows, windows, strict=True):
+            tasks += (*places, len(slots), *numbers)
+            samples.append(b"".join([rows[slot] for slot in slots]))
+        self._pack(self._draft, 0, *tasks, *samples)
 
     def image(self, number: int, target: tuple[int, int, int, int], data: int, prepared: Prepared) -> None:
         """Set an image stream's task.
@@ -388,16 +419,14 @@ class TickPlan:
         self._draft[at : at + len(prepared.task)] = prepared.task
         _TASK_HEAD.pack_into(self._draft, at, *target, 0, data)
 
-    def upload(self, stream: Any) -> None:
-        """Copy the draft to the GPU on a torch.cuda.Stream, which must be the current one."""
-        source = self._pinned.data_ptr() + self._turn * self.nbytes
-        copy_async(self._at, source, self.nbytes, stream.cuda_stream)
-        self._uploaded[self._turn].record(stream)
+    def upload(self, stream: int) -> None:
+        """Copy the draft to the GPU on a CUDA stream, by its handle."""
+        copy_async(self._at, self._sources[self._turn], self.nbytes, stream)
 
     def launch_row(self) -> None:
         """Fuse the vector streams."""
         tasks, windows = self._at + self._vectors_at, self._at + self._windows_at
-        launch_row(self._index, self._at, tasks, windows, len(self._vectors), len(self._windows))
+        launch_row(self._index, self._at, tasks, windows, len(self._blended), len(self._windows))
 
     def launch_image(self, number: int, variant: ImageVariant) -> None:
         """Compute an image stream's image."""
@@ -406,3 +435,7 @@ class TickPlan:
     def launch_cloud(self, number: int, variant: CloudVariant) -> None:
         """Compute a cloud stream's grid."""
         launch_cloud(self._index, self._at + self._clouds_at + number * _CLOUD_BYTES, variant)
+
+
+def _reduction(source: VectorSource) -> int:
+    return 1 + REDUCTIONS.index(source.reduce) if source.reduce else 0

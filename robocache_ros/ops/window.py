@@ -23,11 +23,6 @@ class WindowSelection:
     counts: Int64  # (T,) number of samples
     dropped: int  # samples in the windows that are not among the newest n
 
-    def rows_at(self, tick: int) -> list[int]:
-        """The rows of one tick's samples."""
-        rows: list[int] = self.rows[tick, : self.counts[tick]].tolist()
-        return rows
-
 
 def select_window(
     stamps_ns: Int64,

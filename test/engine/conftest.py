@@ -233,6 +233,10 @@ def emulated(monkeypatch, host_tick):
         monkeypatch.setattr(module, "pinned", pinned)
     for module in (tick, gpu):
         monkeypatch.setattr(module, "copy_async", lambda to, source, size, _stream: ctypes.memmove(to, source, size))
+    for name in ("record_event", "wait_event"):
+        monkeypatch.setattr(gpu, name, nothing)
+    monkeypatch.setattr(gpu, "raw_stream", lambda _device: 0)
+    monkeypatch.setattr(gpu, "is_current", lambda _device: True)
     for name in ("_event", "_stream"):
         monkeypatch.setattr(memory, name, lambda *_: idle)
     monkeypatch.setattr(tick, "kernel", kernel)
@@ -266,9 +270,8 @@ def delay_uploads(monkeypatch):
         return streams[-1]
 
     def delay():
-        for stream in streams[-2:]:
-            with torch.cuda.stream(stream):
-                torch.cuda._sleep(100_000_000)
+        with torch.cuda.stream(streams[-1]):
+            torch.cuda._sleep(1_000_000_000)  # half a second: a busy host fills the ring in it
 
     monkeypatch.setattr(gpu, "new_stream", new_stream)
     return delay

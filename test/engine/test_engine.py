@@ -191,6 +191,20 @@ def test_a_full_index_drops_its_oldest_sample_and_counts_it():
     assert engine.lost("v")["overrun"] == 100 - slots_for(engine.spec.stream("v"), engine.spec)
 
 
+def test_a_full_index_drops_first_what_no_tick_can_use():
+    timeline = spec(20.0, v={**STAMPED, "rate_hz": 100, "align": "linear"})
+    robot, recording = FusionEngine(timeline), FusionEngine(timeline, unbounded=True)
+    samples, valid = 3 * slots_for(timeline.streams[0], timeline), []
+    for i in range(samples):
+        for engine in (robot, recording):
+            push(engine, "v", 10 * i + 3, 10 * i + 5, float(i * i))
+        frames, expected = advance(robot, 10 * i + 6), advance(recording, 10 * i + 6)
+        assert torch.equal(frames.rows(), expected.rows())
+        valid += frames.valid.flatten().tolist()
+    assert valid.count(1) > samples // 2 - 5
+    assert robot.lost("v")["overrun"] == 0
+
+
 def test_a_full_index_ignores_a_sample_older_than_all_and_counts_it():
     engine = FusionEngine(spec(0.0, v={**STAMPED, "rate_hz": 1, "max_skew_ms": 1e6}))
     slots = slots_for(engine.spec.stream("v"), engine.spec)

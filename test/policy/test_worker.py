@@ -141,7 +141,7 @@ def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot():
 
         def act(self, frame: FusedFrame, noise: torch.Tensor, prefix: Continued | None) -> torch.Tensor:
             assert noise.shape == (1, 4, 2)
-            actions = frame["x"][None].repeat(1, 4, 2)
+            actions = frame["x"][None].expand(1, 4, 2).clone()
             if prefix is not None:
                 actions[0, : prefix.frozen] = prefix.actions[: prefix.frozen]
             return actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,13 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.training.policies.make_policy import (
     ActionDiffusion,
+    Continued,
     _positions,
     _quarters,
     kept_shares,
     make_policy,
     parameters,
+    prefix_weights,
     tick_noise,
 )
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
@@ -124,6 +127,28 @@ def test_a_denoiser_of_normal_actions_samples_their_distribution() -> None:
     found = policy.predict(observed, noise)
 
     torch.testing.assert_close(found, mean + std * noise, atol=0.005, rtol=0)  # of 1000 steps of the ODE
+
+
+@pytest.mark.parametrize(("rows", "frozen"), [(6, 2), (4, 4), (3, 0), (9, 1)])
+def test_what_a_plan_continues_replaces_its_frozen_actions_and_weighs_less_after_them(rows: int, frozen: int) -> None:
+    config = replace(SMALL, kind="diffusion", horizon=6)
+    policy = ActionDiffusion(config)
+    wanted = torch.ones(2, 6, SMALL.actions)
+    policy._clean = lambda _observed, _noisy, _step: wanted.clone()  # type: ignore[method-assign]
+    before = Continued(torch.full((rows, SMALL.actions), 2.0), frozen)
+
+    found = policy.predict(batch(config, 2), tick_noise(config, 7).expand(2, -1, -1), before)
+
+    shares = found[0, :, 0] - 1  # of the actions before
+    assert torch.equal(found, (1 + shares)[None, :, None].expand_as(found))
+    assert shares[:frozen].tolist() == [1] * frozen
+    # https://arxiv.org/abs/2506.07339, equation 5
+    rows = min(rows, 6)
+    left = [(rows - i) / (rows - frozen + 1) for i in range(frozen, rows)]
+    expected = torch.tensor([each * math.expm1(each) / math.expm1(1) for each in left])
+    torch.testing.assert_close(shares[frozen:rows], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(shares[rows:], torch.zeros(6 - rows), atol=1e-4, rtol=0)
+    assert prefix_weights(rows, frozen).shape == (rows,)
 
 
 @pytest.mark.parametrize("tick", [0, 63, 64, 90_000_000_001])

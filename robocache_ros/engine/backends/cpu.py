@@ -15,10 +15,10 @@ from torch import Tensor
 
 from robocache_ros import ops
 from robocache_ros.buffer_pool import BufferPool, host_pool
-from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections, TensorFormat
+from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections, TensorFormat, TickSelections
 from robocache_ros.engine.backends.media import DecodeThread, Job, converter, converter_on, tensor_format, warm_up
 from robocache_ros.engine.frames import Frames
-from robocache_ros.ops.window import WindowSelection, window_values
+from robocache_ros.ops.window import window_values
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
@@ -59,13 +59,14 @@ class VectorStore:
         """Write the (T, D) values between slots; see Selections."""
         out.copy_(ops.blend(self._rows, lower, upper, weight, method=self._stream.method))
 
-    def take_windows(self, windows: WindowSelection, out: Tensor) -> None:
-        """Write the (T, D) or (T, n * D) values of windows, for a limited number of ticks at a time."""
-        ticks = max(1, WINDOW_VALUES // (windows.rows.shape[1] * self._rows.shape[1]))
+    def take_windows(self, slots: Int64, out: Tensor) -> None:
+        """Write the (T, D) or (T, n * D) values of windows of (T, n) slots, for a limited number of ticks at a time."""
+        ticks = max(1, WINDOW_VALUES // (slots.shape[1] * self._rows.shape[1]))
         for first in range(0, len(out), ticks):
-            some = slice(first, first + ticks)
-            values = window_values(self._rows, windows.rows[some], windows.counts[some], self._stream.reduce)
-            out[some] = values.flatten(1)
+            some = slots[first : first + ticks]
+            counts = np.count_nonzero(some >= 0, axis=1)
+            values = window_values(self._rows, some, counts, self._stream.reduce).flatten(1)
+            out[first : first + ticks, : values.shape[1]] = values
 
 
 @dataclass(eq=False)
@@ -199,6 +200,10 @@ class CpuBackend:
         media |= {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
         ages = selections.sample_age_ms
         return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)
+
+    def render_one(self, tick_ns: int, selected: TickSelections) -> Frames:
+        """Compute the frame of a single tick, as `render`."""
+        return self.render(np.array([tick_ns], np.int64), Selections.of(selected))
 
     def restart(self) -> None:
         """Do nothing: the backend has no state besides the samples."""

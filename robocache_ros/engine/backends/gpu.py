@@ -16,7 +16,7 @@ from torch import Tensor
 from robocache_ros.buffer_pool import BufferPool, buffer_for, host_pool
 from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.payloads import ImagePayload, PlacedLayout
-from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections
+from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections, TickSelections
 from robocache_ros.engine.backends.media import (
     DecodeThread,
     Job,
@@ -28,9 +28,18 @@ from robocache_ros.engine.backends.media import (
     voxelization_of,
     warm_up,
 )
-from robocache_ros.engine.frames import Frames, status_columns
+from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.cuda.kernels import copy_async, new_event, new_stream, pinned
+from robocache_ros.ops.cuda.kernels import (
+    copy_async,
+    is_current,
+    new_event,
+    new_stream,
+    pinned,
+    raw_stream,
+    record_event,
+    wait_event,
+)
 from robocache_ros.ops.image.formats import PACKED, RESIZE, ImageLayout
 from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.ops.tick import (
@@ -51,6 +60,7 @@ from robocache_ros.ops.tick import (
 from robocache_ros.ops.voxel.layouts import DepthImageLayout
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
+from robocache_ros.units import NS_PER_MS
 
 
 def allocate(stream: str, purpose: str, slots: int, slot_bytes: int, device: torch.device) -> Tensor:
@@ -75,7 +85,6 @@ def allocate(stream: str, purpose: str, slots: int, slot_bytes: int, device: tor
 log = logging.getLogger(__name__)
 
 ALIGNMENT = 256
-SMALL, LARGE = 0, 1  # CUDA streams: a row of joints does not wait behind a camera image
 RETIRE_AT = 8  # number of in-flight copies before the queue checks for completed ones
 
 
@@ -103,7 +112,7 @@ class Staging:
 
 
 class UploadQueue:
-    """Copies payloads to the GPU; the host waits only if the ring is full, which `stalls` counts.
+    """Copies images and clouds to the GPU; the host waits only if the ring is full, which `stalls` counts.
 
     Args:
         device: CUDA device.
@@ -112,8 +121,9 @@ class UploadQueue:
 
     def __init__(self, device: torch.device, nbytes: int) -> None:
         self.stalls = 0
-        self.streams: tuple[Any, Any] = (new_stream(device), new_stream(device))
-        self._handles = tuple(int(stream.cuda_stream) for stream in self.streams)
+        self.stream = new_stream(device)  # of its own: a row of joints does not wait behind a camera image
+        self._device = device
+        self._handle = int(self.stream.cuda_stream)
         # In-flight copies: the head of the ring after each copy, the event after it, and the memory that it reads.
         self._in_flight: deque[tuple[int, Any, Any]] = deque()
         self._retired = 0  # number of copies that are complete and removed from `_in_flight`
@@ -138,8 +148,8 @@ class UploadQueue:
                 self._await_oldest()
             self._use(nbytes)
 
-    def send(self, data: NDArray[np.uint8], target: int, lane: int) -> int:
-        """Copy (nbytes,) uint8 to an address on the GPU, on the SMALL or LARGE stream; returns a ticket for the copy.
+    def send(self, data: NDArray[np.uint8], target: int) -> int:
+        """Copy (nbytes,) uint8 to an address on the GPU; returns a ticket for the copy.
 
         The caller may reuse `data` immediately.
 
@@ -150,24 +160,22 @@ class UploadQueue:
             self.retire()
         offset = self._claim(size)
         self._bytes[offset : offset + size] = data
-        return self._copy(target, self._base + offset, size, lane, None)
+        return self._copy(target, self._base + offset, size, None)
 
-    def send_from(self, source: int, data: NDArray[np.uint8], target: int, lane: int) -> int:
+    def send_from(self, source: int, data: NDArray[np.uint8], target: int) -> int:
         """Like `send`, for `data` at address `source` in pinned memory; it is kept until the copy is complete."""
         if len(self._in_flight) >= RETIRE_AT:
             self.retire()
-        return self._copy(target, source, data.nbytes, lane, data)
+        return self._copy(target, source, data.nbytes, data)
 
-    def wait(self, tickets: Sequence[int], stream: Any) -> None:
-        """Make a CUDA stream wait for these copies; the host does not wait."""
-        for ticket in tickets:
-            if ticket >= self._retired:
-                stream.wait_event(self._in_flight[ticket - self._retired][1])
+    def wait(self, ticket: int, stream: int) -> None:
+        """Make a CUDA stream wait for a copy and all before it; the host does not wait. -1: no copy."""
+        if ticket >= self._retired:
+            wait_event(stream, self._in_flight[ticket - self._retired][1])
 
     def after(self, event: Any) -> None:
         """Make later copies wait for an event that comes after the kernels that read the memory to overwrite."""
-        for stream in self.streams:
-            stream.wait_event(event)
+        wait_event(self._handle, event)
 
     def retire(self) -> None:
         """Release the memory of completed copies."""
@@ -176,10 +184,10 @@ class UploadQueue:
         if not self._in_flight:
             self._staging = Staging(self._staging.nbytes)  # empty, so that all of it is contiguous again
 
-    def _copy(self, target: int, source: int, nbytes: int, lane: int, memory: Any) -> int:
-        copy_async(target, source, nbytes, self._handles[lane])
-        event = self._events.pop() if self._events else new_event()
-        event.record(self.streams[lane])
+    def _copy(self, target: int, source: int, nbytes: int, memory: Any) -> int:
+        copy_async(target, source, nbytes, self._handle)
+        event = self._events.pop() if self._events else new_event(self._device)
+        record_event(event, self._handle)
         self._in_flight.append((self._staging.head, event, memory))
         return self._retired + len(self._in_flight) - 1
 
@@ -272,32 +280,25 @@ class PreparedLayouts:
         return prepare_cloud(nbytes, layout.layout, pose, voxelization, self._sums)
 
 
-class VectorRing:
-    """Rows of float32 values on the GPU.
+class VectorRows:
+    """The values of a vector stream's samples on the host; the plan of a tick has those that the tick needs.
 
     Args:
         stream: a vector stream.
         slots: number of samples to keep.
-        device: CUDA device.
-        uploads: copies the samples to the GPU.
     """
 
-    def __init__(self, stream: StreamSpec, slots: int, device: torch.device, uploads: UploadQueue) -> None:
+    def __init__(self, stream: StreamSpec, slots: int) -> None:
         self.name = stream.name
-        self._uploads = uploads
-        self._bytes = 4 * stream.dim
-        self.rows = allocate(self.name, "samples", slots, self._bytes, device).view(torch.float32)
-        self._base = self.rows.data_ptr()
-        self.tickets = [-1] * slots
+        self.rows = [bytes(4 * stream.dim)] * slots
 
     def put(self, slot: int, value: NDArray[np.float32]) -> None:
-        """Send (D,) float32 values to their slot."""
-        data = np.ascontiguousarray(value, np.float32).view(np.uint8)
-        self.tickets[slot] = self._uploads.send(data, self._base + slot * self._bytes, SMALL)
+        """Keep (D,) float32 values."""
+        self.rows[slot] = np.asarray(value, np.float32).tobytes()
 
     def memory(self) -> list[MemoryRow]:
         """The memory in use."""
-        return [MemoryRow(self.name, "samples", "gpu", len(self.rows), self._bytes)]
+        return [MemoryRow(self.name, "samples", "host", len(self.rows), len(self.rows[0]))]
 
 
 PINNED_BLOCKS = 5  # for messages: two to receive next, one being decoded, two being copied
@@ -365,7 +366,7 @@ class MediaRing:
             warm_up(decode_compressed)
         self._places = DECODED_SLOTS if self._compressed else slots
         self._serials = [0] * self._places  # serial of the sample whose raw bytes are in each place
-        self._raw = torch.empty((self._places, 0), dtype=torch.uint8, device=device)
+        self._use(torch.empty((self._places, 0), dtype=torch.uint8, device=device))
         self._samples: dict[int, _Sample] = {}
         self._serial = 0
         self._layouts = PreparedLayouts(stream, options.normalized, device)
@@ -422,7 +423,8 @@ class MediaRing:
 
     def part(self, slot: int) -> Part:
         """The next tick's part, computed from a checked slot, or from no sample (-1)."""
-        self._thread.end_tick()
+        if self._compressed:
+            self._thread.end_tick()
         before = self._addresses[self._turn]
         self._turn = (self._turn + 1) % self._frames
         action, data, ticket = ZERO, 0, -1
@@ -445,23 +447,25 @@ class MediaRing:
     def memory(self) -> list[MemoryRow]:
         """The memory in use."""
         sums = [MemoryRow(self.name, "sums", "gpu", 1, self._layouts.sums_bytes)] if self._layouts.sums_bytes else []
-        raw = MemoryRow(self.name, "samples", "gpu", self._places, self._raw.shape[1])
+        raw = MemoryRow(self.name, "samples", "gpu", self._places, self._place_bytes)
         blocks = self._pool.nbytes
         messages = [MemoryRow(self.name, "messages", "pinned", len(blocks), max(blocks))] if blocks else []
         return [raw, *messages, *sums, MemoryRow(self.name, "frames", "gpu", self._frames, self._nbytes)]
 
     def _send(self, sample: _Sample, place: int, payload: Payload) -> None:
-        if payload.data.nbytes > self._raw.shape[1]:
-            self._grow(payload.data.nbytes)
-        sample.key = payload.data.nbytes, payload.layout
+        data = payload.data
+        nbytes = data.nbytes
+        if nbytes > self._place_bytes:
+            self._grow(nbytes)
+        sample.key = nbytes, payload.layout
         sample.place = place
         self._serials[place] = sample.serial
-        target = self._raw.data_ptr() + place * self._raw.shape[1]
-        source = self._pool.address(payload.data)
+        target = self._base + place * self._place_bytes
+        source = self._pool.address(data)
         if source is None:
-            sample.ticket = self._uploads.send(payload.data, target, LARGE)
+            sample.ticket = self._uploads.send(data, target)
         else:
-            sample.ticket = self._uploads.send_from(source, payload.data, target, LARGE)
+            sample.ticket = self._uploads.send_from(source, data, target)
 
     def _by_nvjpeg(self, image: ImagePayload) -> bool:
         return self._nvjpeg and image.encoding == "jpeg"
@@ -484,7 +488,7 @@ class MediaRing:
             if self._pixels and self._pixels[0] == sample.serial:
                 return self._pixels[1].data_ptr()
             if sample.place >= 0 and self._serials[sample.place] == sample.serial:
-                return self._raw.data_ptr() + sample.place * self._raw.shape[1]
+                return self._base + sample.place * self._place_bytes
             self._decode(sample)  # again: a call for several ticks has decoded other images since
         raise AssertionError("a decoded image was moved")
 
@@ -498,11 +502,14 @@ class MediaRing:
             text = "%s: a sample has %d bytes, where the buffer has %d; its GPU memory is reallocated"
             log.warning(text, self.name, nbytes, before.shape[1])
             torch.cuda.synchronize(self._device)
-        self._raw = allocate(self.name, "samples", self._places, slot_bytes, self._device)
+        self._use(allocate(self.name, "samples", self._places, slot_bytes, self._device))
         self._raw[:, : before.shape[1]] = before
         torch.cuda.current_stream(self._device).synchronize()
         self._uploads.reserve(3 * slot_bytes)
         self._pool.reserve(buffer_for(slot_bytes))
+
+    def _use(self, raw: Tensor) -> None:
+        self._raw, self._base, self._place_bytes = raw, raw.data_ptr(), raw.shape[1]
 
     def _make_tensors(self) -> None:
         shape, dtype = self.format.shape, self.format.dtype
@@ -554,15 +561,15 @@ class GpuBackend:
         self._graphs: dict[Signature, Any] = {}
         self._uploads = UploadQueue(device, STAGING_BYTES)
         self._host_pools: defaultdict[str, BufferPool] = defaultdict(host_pool)
-        self._vectors = [VectorRing(s, capacities[s.name], device, self._uploads) for s in spec.vectors]
+        self._vectors = [VectorRows(s, capacities[s.name]) for s in spec.vectors]
         if options.jpeg == "gpu":
             require_jpeg()
         self._media = [MediaRing(s, capacities[s.name], device, self._uploads, options, MAX_FRAMES) for s in spec.media]
-        rings: list[VectorRing | MediaRing] = [*self._vectors, *self._media]
+        rings: list[VectorRows | MediaRing] = [*self._vectors, *self._media]
         self._rings = {ring.name: ring for ring in rings}
         images = sum(s.kind == "image" for s in spec.media)
         streams = list(zip(spec.vectors, self._vectors, strict=True))
-        sources = [VectorSource(ring.rows, s.method, s.samples, s.reduce) for s, ring in streams]
+        sources = [VectorSource(kept.rows, s.dim, s.method, s.samples, s.reduce) for s, kept in streams]
         self._plan = TickPlan(sources, images, len(spec.media) - images, device)
         # Images and clouds are numbered separately from 0, whatever the order of the streams in the spec.
         kinds = [s.kind for s in spec.media]
@@ -571,17 +578,20 @@ class GpuBackend:
         # Every row is written twice, `_ticks` rows apart, so that the last `horizon` rows are always contiguous.
         self._rows = allocate("*", "rows", 2 * self._ticks, 4 * layout.row_width, device).view(torch.float32)
         self._host = pinned(self._ticks * 4 * max(layout.width, 1)).view(torch.float32).view(self._ticks, -1)
-        self._done = [new_event() for _ in range(self._ticks)]
+        self._done = [new_event(device) for _ in range(self._ticks)]
         width, ends = layout.width, range(self._ticks + 1, 2 * self._ticks + 1)
         self._fused = [self._rows[turn : turn + 1, :width] for turn in range(self._ticks)]
         self._windows = [self._rows[end - spec.horizon : end] for end in ends]
         self._fetched = [row[None, :width] for row in self._host]
-        self._addresses = [row.data_ptr() for row in self._rows]
+        addresses = [row.data_ptr() for row in self._rows]
+        hosts = [row.data_ptr() for row in self._host]
+        self._addresses = list(zip(addresses, addresses[self._ticks :], hosts, strict=False))
+        self._no_ages = np.empty((1, 0), np.float32)
         self._turn = 0
         order = {s.name: i for i, s in enumerate(spec.streams)}
-        self._blended = [(ring, order[s.name]) for s, ring in streams if not s.samples]
-        self._windowed = [(ring, order[s.name]) for s, ring in streams if s.samples]
-        self._media_columns = [order[ring.name] for ring in self._media]
+        self._blended = [order[s.name] for s in spec.vectors if not s.samples]
+        self._windowed = [order[s.name] for s in spec.vectors if s.samples]
+        self._media_columns = [(ring, order[ring.name]) for ring in self._media]
         self._side = new_stream(device)  # graphs cannot be captured on the default stream
         self._warm_up()
 
@@ -593,11 +603,11 @@ class GpuBackend:
         return self._host_pools[feed].acquire(nbytes)
 
     def put(self, stream: str, slot: int, value: Any) -> None:
-        """Send the payload of a sample to the GPU."""
+        """Keep the payload of a sample: of an image or a cloud, on the GPU."""
         self._rings[stream].put(slot, value)
 
     def put_rows(self, stream: str, slots: Int64, values: NDArray[np.float32]) -> None:
-        """Send the values of samples of a vector stream to the GPU."""
+        """Keep the values of samples of a vector stream."""
         for slot, value in zip(slots.tolist(), values, strict=True):
             self.put(stream, slot, value)
 
@@ -614,19 +624,60 @@ class GpuBackend:
         ring.check(slot)
 
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
-        """Compute the frames of T ticks: a single tick in the rings, several ticks in new tensors."""
-        valid, age_ns = selections.valid, selections.age_ns
+        """Compute the frames of T ticks in new tensors."""
+        valid, age_ns, ages = selections.valid, selections.age_ns, selections.sample_age_ms
         if not len(ticks_ns):
             media = {ring.name: ring.tensors[0][:0] for ring in self._media}
-            return Frames(ticks_ns, self._fused[0][:0], valid, age_ns, media, sample_age_ms=selections.sample_age_ms)
-        rows = status_columns(valid, age_ns, selections.sample_age_ms)
+            return Frames(ticks_ns, self._fused[0][:0], valid, age_ns, media, sample_age_ms=ages)
         with torch.cuda.device(self.device):
-            if len(ticks_ns) > 1:
-                return self._several(ticks_ns, selections, rows)
-            media = self._tick(selections, 0, rows[0])
-        turn = self._turn
-        in_rings = (self._windows[turn], self._fetched[turn], self._done[turn])
-        return Frames(ticks_ns, self._fused[turn], valid, age_ns, media, *in_rings, selections.sample_age_ms)
+            fused = torch.empty((len(ticks_ns), self._layout.width), device=self.device)
+            media = {r.name: r.tensors[0].new_empty((len(ticks_ns), *r.format.shape)) for r in self._media}
+            for k, tick_ns in enumerate(ticks_ns.tolist()):
+                made = self.render_one(tick_ns, selections.one(k))
+                fused[k] = made.fused[0]
+                for name, tensor in made.media.items():
+                    media[name][k] = tensor[0]
+        return Frames(ticks_ns, fused, valid, age_ns, media, sample_age_ms=ages)
+
+    def render_one(self, tick_ns: int, selected: TickSelections) -> Frames:
+        """Compute the frame of a single tick in the rings."""
+        if not is_current(self.device.index):
+            with torch.cuda.device(self.device):
+                return self.render_one(tick_ns, selected)
+        streams, plan = selected.streams, self._plan
+        turn = self._turn = (self._turn + 1) % self._ticks
+        stream, done = raw_stream(self.device.index), self._done[turn]
+        valid, ages_ns = [found[3] for found in streams], [found[4] for found in streams]
+        parts = [ring.part(streams[i][0]) for ring, i in self._media_columns]
+        plan.begin(self._done[turn - UPLOADS])
+        # As `status_columns`: divided in float64, and rounded to float32 where it is stored.
+        status = [*valid, *[float(age) / NS_PER_MS for age in ages_ns], *selected.sample_age_ms]
+        blended, windows = [streams[i] for i in self._blended], [selected.windows[i] for i in self._windowed]
+        plan.row(self._addresses[turn], status, blended, windows)
+        for (kind, number), part in zip(self._numbers, parts, strict=True):
+            if part.prepared:
+                fill = plan.image if kind == "image" else plan.cloud
+                fill(number, (part.out, part.before, part.nbytes, part.action), part.data, part.prepared)
+        plan.upload(stream)
+        if parts:
+            self._uploads.wait(max([part.ticket for part in parts]), stream)
+        self._launch(tuple([part.prepared.variant if part.prepared else None for part in parts]))
+        record_event(done, stream)
+        if parts:
+            self._uploads.after(done)
+        media = {ring.name: part.tensor for ring, part in zip(self._media, parts, strict=True)}
+        ages = np.array([selected.sample_age_ms], np.float32) if selected.sample_age_ms else self._no_ages
+        return Frames(
+            np.array([tick_ns], np.int64),
+            self._fused[turn],
+            np.array([valid], np.uint8),
+            np.array([ages_ns], np.int64),
+            media,
+            self._windows[turn],
+            self._fetched[turn],
+            done,
+            ages,
+        )
 
     def restart(self) -> None:
         """Discard every sample and the rows of all ticks."""
@@ -661,35 +712,6 @@ class GpuBackend:
             self._launch_each(tuple([likely_variant(stream) for stream in self._layout.spec.media]))
             torch.cuda.synchronize(self.device)
 
-    def _tick(self, selections: Selections, k: int, status: Any) -> dict[str, Tensor]:
-        """Launch tick k with `status` (its valid and age); returns its images and grids. Its row is at `_turn`."""
-        plan = self._plan
-        turn = self._turn = (self._turn + 1) % self._ticks
-        lower, upper, weight = selections.lower[k].tolist(), selections.upper[k].tolist(), selections.weight[k].tolist()
-        parts = [ring.part(lower[i]) for ring, i in zip(self._media, self._media_columns, strict=True)]
-        plan.begin()
-        plan.row(self._addresses[turn], self._addresses[turn + self._ticks], self._fetched[turn].data_ptr(), status)
-        small = -1  # ticket of the latest copy that the tick needs
-        for number, (vectors, i) in enumerate(self._blended):
-            plan.vector(number, lower[i], upper[i], weight[i])
-            if lower[i] >= 0:
-                small = max(small, vectors.tickets[lower[i]], vectors.tickets[upper[i]])
-        for number, (vectors, i) in enumerate(self._windowed):
-            slots = selections.windows[i].rows_at(k)
-            plan.window(number, slots)
-            small = max([small, *(vectors.tickets[slot] for slot in slots)])
-        for (kind, number), part in zip(self._numbers, parts, strict=True):
-            if part.prepared:
-                fill = plan.image if kind == "image" else plan.cloud
-                fill(number, (part.out, part.before, part.nbytes, part.action), part.data, part.prepared)
-        stream: Any = torch.cuda.current_stream()  # once per tick: the call costs as much as a launch
-        self._uploads.wait((small, max([part.ticket for part in parts], default=-1)), stream)
-        plan.upload(stream)
-        self._launch(tuple([part.prepared.variant if part.prepared else None for part in parts]))
-        self._done[turn].record(stream)
-        self._uploads.after(self._done[turn])
-        return {ring.name: part.tensor for ring, part in zip(self._media, parts, strict=True)}
-
     def _launch(self, variants: tuple[Variant | None, ...]) -> None:
         """Launch all kernels of a tick: one by one the first time, then as one graph."""
         graph = self._graphs.get(variants)
@@ -721,14 +743,3 @@ class GpuBackend:
                 self._plan.launch_image(number, variant)
             elif variant:
                 self._plan.launch_cloud(number, variant)
-
-    def _several(self, ticks_ns: Int64, selections: Selections, rows: Any) -> Frames:
-        fused = torch.empty((len(ticks_ns), self._layout.width), device=self.device)
-        media = {r.name: r.tensors[0].new_empty((len(ticks_ns), *r.format.shape)) for r in self._media}
-        for k in range(len(ticks_ns)):
-            made = self._tick(selections, k, rows[k])
-            fused[k] = self._fused[self._turn][0]
-            for name, tensor in made.items():
-                media[name][k] = tensor[0]
-        ages = selections.sample_age_ms
-        return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)

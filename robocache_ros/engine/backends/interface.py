@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +28,7 @@ class Selections:
     valid: NDArray[np.uint8]  # (T, N) 0 invalid, 1 aligned, 2 held
     age_ns: Int64  # (T, N)
     sample_age_ms: NDArray[np.float32]  # (T, W) ages of the samples of windows, -1 if there is none
-    windows: dict[int, WindowSelection] = field(default_factory=dict)  # by the number of the stream
+    windows: dict[int, Int64] = field(default_factory=dict)  # by the number of the stream: (T, n) slots, -1 after them
 
     @classmethod
     def empty(cls, ticks: int, streams: int, sample_ages: int) -> Selections:
@@ -57,15 +57,32 @@ class Selections:
         self.age_ns[:, stream] = np.where(found, selected.age_ns[ticks, newest], 0)
         if ages.stop > ages.start:
             self.sample_age_ms[:, ages] = np.where(selected.rows >= 0, selected.age_ns / NS_PER_MS, -1)
-        self.windows[stream] = replace(selected, rows=rows)
+        self.windows[stream] = rows
 
-    def set_one(self, stream: int, selected: TickSelection, slots: Sequence[int]) -> None:
-        """Like `set`, for a single tick."""
-        self.lower[0, stream] = slots[selected.lower] if selected.lower >= 0 else -1
-        self.upper[0, stream] = slots[selected.upper] if selected.upper >= 0 else -1
-        self.weight[0, stream] = selected.weight
-        self.valid[0, stream] = selected.valid
-        self.age_ns[0, stream] = selected.age_ns
+    @classmethod
+    def of(cls, one: TickSelections) -> Selections:
+        """The selections for a single tick."""
+        lower, upper, weight, valid, age_ns = ([numbers] for numbers in zip(*one.streams, strict=True))
+        slots, ages = np.array([lower, upper, age_ns], np.int64), np.array([one.sample_age_ms], np.float32)
+        windows = {stream: np.array([found or [-1]], np.int64) for stream, found in one.windows.items()}
+        marks = (np.array(weight, np.float32), np.array(valid, np.uint8))
+        return cls(slots[0], slots[1], *marks, slots[2], ages, windows)
+
+    def one(self, tick: int) -> TickSelections:
+        """The selections for one of the ticks."""
+        columns = (self.lower[tick], self.upper[tick], self.weight[tick], self.valid[tick], self.age_ns[tick])
+        streams = list(zip(*(column.tolist() for column in columns), strict=True))
+        windows = {stream: [slot for slot in rows[tick].tolist() if slot >= 0] for stream, rows in self.windows.items()}
+        return TickSelections(streams, windows, self.sample_age_ms[tick].tolist())
+
+
+@dataclass
+class TickSelections:
+    """The samples selected for one tick, as Python numbers: what `Selections` has for several ticks."""
+
+    streams: list[TickSelection]  # slots in place of rows; in the order of the spec
+    windows: dict[int, list[int]]  # by the number of the stream: the slots of its samples, the oldest first
+    sample_age_ms: list[float]  # (W,)
 
 
 CPU = torch.device("cpu")
@@ -143,6 +160,9 @@ class Backend(Protocol):
 
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
         """Compute the frames of T ticks; every selected slot has been checked."""
+
+    def render_one(self, tick_ns: int, selected: TickSelections) -> Frames:
+        """Compute the frame of a single tick, as `render`."""
 
     def restart(self) -> None:
         """Discard all samples and restart the timeline."""

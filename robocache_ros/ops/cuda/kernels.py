@@ -400,6 +400,11 @@ def import_cupy_cuda() -> Any:
         ) from error
 
 
+def is_current(device: int) -> bool:
+    """Whether a device is torch's current one."""
+    return bool(_current_device() == device)
+
+
 def raw_stream(device: int) -> int:
     """The handle of torch's current stream, without the wrapper that `torch.cuda.current_stream` creates."""
     pointer: int = _raw_stream(device)
@@ -503,14 +508,30 @@ def pinned(nbytes: int) -> Tensor:
     return torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
 
 
+# Streams by their handles: torch.cuda.current_stream makes an object for each call.
+
+
 def copy_async(target: int, source: int, nbytes: int, stream: int) -> None:
     """Copy bytes between addresses, in the order of a stream; asynchronous between pinned and GPU memory only."""
-    _memcpy_async()(target, source, nbytes, _ANY_DIRECTION, stream)
+    _runtime().memcpyAsync(target, source, nbytes, _ANY_DIRECTION, stream)
 
 
-def new_event() -> Any:
-    """A torch.cuda.Event without timing."""
-    return _event()
+def record_event(event: Any, stream: int) -> None:
+    """Record an event of `new_event` on a stream of its device."""
+    _runtime().eventRecord(event.cuda_event, stream)
+
+
+def wait_event(stream: int, event: Any) -> None:
+    """Make later work on a stream wait for an event of `new_event`; the host does not wait."""
+    _runtime().streamWaitEvent(stream, event.cuda_event)
+
+
+def new_event(device: torch.device) -> Any:
+    """A torch.cuda.Event without timing, recorded once: torch creates it at that moment."""
+    event = _event()
+    with torch.cuda.device(device):
+        event.record()
+    return event
 
 
 def new_stream(device: torch.device) -> Any:
@@ -523,9 +544,9 @@ _stream: Any = torch.cuda.Stream
 
 
 @cache
-def _memcpy_async() -> Any:
+def _runtime() -> Any:
     import_cupy_cuda()
-    return import_module("cupy.cuda.runtime").memcpyAsync
+    return import_module("cupy.cuda.runtime")
 
 
 # The C++ guards by which torch.compile decides whether to reuse compiled code. For ten tensors they take half a

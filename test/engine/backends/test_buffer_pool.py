@@ -9,7 +9,7 @@ import torch
 from robocache_ros.buffer_pool import BufferPool
 from robocache_ros.engine import FusionEngine
 from robocache_ros.engine.backends import gpu as upload_queue_module
-from robocache_ros.engine.backends.gpu import LARGE, UploadQueue
+from robocache_ros.engine.backends.gpu import UploadQueue
 
 
 @pytest.fixture
@@ -62,28 +62,32 @@ def test_blocks_are_reserved_and_larger_ones_replace_those_that_are_too_small(po
     assert pool.nbytes == (100, 100)
 
 
-def test_a_block_that_a_copy_reads_is_in_use_until_the_copy_is_complete(pool, monkeypatch):
-    complete = False
-    event = SimpleNamespace(record=lambda _: None, query=lambda: complete, synchronize=lambda: None)
-    copied = []
+@pytest.fixture
+def copies(monkeypatch):
+    """Upload queues of the host: the events of copies are complete once `complete` is set; `made` are the copies."""
+    state = SimpleNamespace(complete=False, made=[])
+    event = SimpleNamespace(query=lambda: state.complete, synchronize=lambda: None)
     monkeypatch.setattr(upload_queue_module, "pinned", lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
-    monkeypatch.setattr(upload_queue_module, "new_event", lambda: event)
+    monkeypatch.setattr(upload_queue_module, "new_event", lambda _: event)
+    monkeypatch.setattr(upload_queue_module, "record_event", lambda *_: None)
     monkeypatch.setattr(upload_queue_module, "new_stream", lambda _: SimpleNamespace(cuda_stream=0))
-    monkeypatch.setattr(
-        upload_queue_module, "copy_async", lambda to, source, nbytes, _: copied.append((to, source, nbytes))
-    )
+    monkeypatch.setattr(upload_queue_module, "copy_async", lambda *arguments: state.made.append(arguments[:3]))
+    return state
+
+
+def test_a_block_that_a_copy_reads_is_in_use_until_the_copy_is_complete(pool, copies):
     uploads = UploadQueue(torch.device("cpu"), 4096)
     buffer = pool.acquire(100)
     at, payload = start(buffer), buffer[8:58]
-    ticket = uploads.send_from(pool.address(payload), payload, 1234, LARGE)
+    ticket = uploads.send_from(pool.address(payload), payload, 1234)
     del buffer, payload
     uploads.retire()
     assert ticket == 0
-    assert copied == [(1234, at + 8, 50)]
+    assert copies.made == [(1234, at + 8, 50)]
     other = pool.acquire(100)
     assert start(other) != at
 
-    complete = True
+    copies.complete = True
     uploads.retire()
 
     assert start(pool.acquire(100)) == at

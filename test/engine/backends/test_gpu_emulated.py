@@ -116,7 +116,7 @@ def test_memory_is_listed_by_stream_and_purpose(mixture, emulated):
     table = {(r.stream, r.purpose, r.place): r for r in rows}
     assert table["front", "samples", "gpu"].slot_bytes == 64 * 48 * 3
     assert table["front", "frames", "gpu"].total_bytes == 4 * 3 * 24 * 32
-    assert table["joints", "samples", "gpu"].slot_bytes == 28
+    assert table["joints", "samples", "host"].slot_bytes == 28
     assert table["cloud", "sums", "gpu"].total_bytes == 2 * 8 * 20**3
     assert table["unsized", "samples", "gpu"].slot_bytes == 0  # unknown until its first image
     assert table["", "staging", "pinned"].total_bytes == 4 * 2**20
