@@ -160,7 +160,7 @@ def machine() -> dict[str, Any]:
     """The machine of the measurement, and its load before."""
     return {
         "cpu": _processor(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),

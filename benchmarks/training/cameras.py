@@ -86,7 +86,7 @@ HALF = "half of it cached"
 def make_recordings(folder: Path, count: int, seconds: float, size: int | None) -> list[Path]:
     """Write recordings of different scenes, one per process."""
     paths = [folder / f"recording_{number:02d}" for number in range(count)]
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         list(pool.map(partial(_record, seconds=seconds, size=size), paths, range(count)))
     return paths
 
@@ -350,7 +350,7 @@ def main() -> None:
     parser.add_argument("--dataset", action="append", choices=DATASETS, help="This one only; may be repeated.")
     parser.add_argument("--lerobot", default=os.environ.get("ROBOCACHE_LEROBOT_PYTHON"), help="Python with lerobot.")
     given = parser.parse_args()
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     count, record_s, seconds, workers = cores, given.record_s, given.seconds, default_workers()
     if given.quick:
         count, record_s, seconds, workers = 2, 3.0, 0.1, 1

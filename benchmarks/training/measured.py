@@ -151,7 +151,7 @@ def machine() -> dict[str, Any]:
     """What is measured on."""
     return {
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "load": [round(each, 1) for each in os.getloadavg()],
         "torch": torch.__version__,
         "python": platform.python_version(),
