@@ -258,23 +258,10 @@ def emulated(monkeypatch, host_tick):
     return build
 
 
-@pytest.fixture
-def delay_uploads(monkeypatch):
-    """Keeps the copies of the newest engine, on a real GPU, waiting for a while, from when it is called."""
-    from robocache_ros.engine.backends import gpu
-
-    streams = []
-
-    def new_stream(device):
-        streams.append(torch.cuda.Stream(device))
-        return streams[-1]
-
-    def delay():
-        with torch.cuda.stream(streams[-1]):
-            torch.cuda._sleep(1_000_000_000)  # half a second: a busy host fills the ring in it
-
-    monkeypatch.setattr(gpu, "new_stream", new_stream)
-    return delay
+def delay_uploads(engine):
+    """Keep the copies of an engine on a real GPU waiting for half a second, in which a busy host fills the ring."""
+    with torch.cuda.stream(engine._backend._uploads.stream):
+        torch.cuda._sleep(1_000_000_000)
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])

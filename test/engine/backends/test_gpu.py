@@ -13,6 +13,7 @@ from robocache_ros.decode import CloudPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine, Ingest, offline
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
+from test.engine.conftest import delay_uploads
 
 pytestmark = pytest.mark.gpu
 
@@ -132,22 +133,22 @@ def test_nothing_is_allocated_in_ten_thousand_ticks(mixture):
     assert counters() == counted
 
 
-def test_a_tick_waits_for_the_copies_that_it_needs(mixture, delay_uploads):
+def test_a_tick_waits_for_the_copies_that_it_needs(mixture):
     _, step = steady(mixture)
-    _, after = steady(mixture)
+    engine, after = steady(mixture)
     for k in range(4):  # graphs are captured
         assert torch.equal(after(k).media["front"], step(k).media["front"])
     expected = step(4).media["front"].cpu()
-    delay_uploads()
+    delay_uploads(engine)
     frames = after(4)
     assert not frames.done.query()  # the host has not waited, the tick does
     assert torch.equal(frames.media["front"].cpu(), expected)
 
 
-def test_a_host_that_is_faster_than_the_copies_waits_and_counts_it(mixture, delay_uploads):
+def test_a_host_that_is_faster_than_the_copies_waits_and_counts_it(mixture):
     engine, step = steady(mixture)
     step(0)
-    delay_uploads()
+    delay_uploads(engine)
     data = np.zeros(192 * 48, np.uint8)
     for i in range(1000):  # 9 MB where the pinned ring has 4
         engine.push("front", mixture.t0 + i * 1000, mixture.t0, ImagePayload(data, "rgb8", 64, 48, 192))
