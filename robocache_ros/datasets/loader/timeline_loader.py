@@ -46,7 +46,7 @@ MAX_WORKERS = 1024
 MAX_PREFETCH = 4096
 MAX_NAMED = 1000  # skipped samples whose reason is kept
 MAX_COUNT = 2**53  # of epochs and samples in a state
-UNCACHED = 32  # batches before a cache is filled automatically: the training allocates its memory of the GPU first
+UNCACHED = 16  # batches before a cache is filled automatically: the training allocates its memory of the GPU first
 _LOG = logging.getLogger("robocache_ros.datasets.loader")
 
 
@@ -312,7 +312,7 @@ class TimelineLoader:
     def _found(self, epoch: int, first: int) -> Iterator[tuple[Batch | None, Skipped]]:
         """Yield batches of an epoch, None for one without a sample that can be read, and the samples that it lacks."""
         if self.cache == "auto" and not self._filled:
-            for found in islice(self._served(epoch, first), self._uncached):
+            for found in islice(self._served(epoch, first, self._uncached), self._uncached):
                 self._uncached, first = self._uncached - 1, first + 1
                 yield found
             if self._uncached:
@@ -323,8 +323,8 @@ class TimelineLoader:
             self._filled = True
         yield from self._served(epoch, first)
 
-    def _served(self, epoch: int, first: int) -> Iterator[tuple[Batch | None, Skipped]]:
-        """Yield what `_found` yields, from memory as far as it is there."""
+    def _served(self, epoch: int, first: int, most: int | None = None) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield what `_found` yields, from memory as far as it is there. `most` batches are asked for, None: all."""
         rest = self._epochs.rest(epoch, first)
         memory = [
             part.batches.batches([n[(n >= part.begin) & (n < part.stop)] for n in rest.batches], self._samples)
@@ -336,7 +336,7 @@ class TimelineLoader:
             sources = [self._read(epoch, first, rest, _as_it_is), *memory]
         else:
             plain = not isinstance(self._order, RunOrder)
-            for batch, skipped in self._read(epoch, first, rest, self._finish if plain else _as_it_is):
+            for batch, skipped in self._read(epoch, first, rest, self._finish if plain else _as_it_is, most):
                 yield batch if plain else batch and self._finish(batch), skipped
             return
         for numbers, *found in zip(rest.batches, *sources, strict=True):
@@ -344,12 +344,13 @@ class TimelineLoader:
             yield self._finish(joined(parts, numbers)) if parts else None, sum((each for _, each in found), ())
 
     def _read(
-        self, epoch: int, first: int, rest: Rest, finish: Callable[[Batch], Batch]
+        self, epoch: int, first: int, rest: Rest, finish: Callable[[Batch], Batch], most: int | None = None
     ) -> Iterator[tuple[Batch | None, Skipped]]:
         """Yield the samples of each batch that are not in memory, as workers read them."""
-        requests = self._epochs.requests(epoch, first)
+        runs = isinstance(self._order, RunOrder)
+        requests = islice(self._epochs.requests(epoch, first), None if runs else most)  # a batch needs several runs
         found = self._prefetcher.batches(requests, len(rest.reads), self._widths, finish)
-        if isinstance(self._order, RunOrder):
+        if runs:
             yield from mixed(rest.left, found)
             return
         for numbers in rest.left:

@@ -456,6 +456,18 @@ def test_a_cache_that_is_filled_later_changes_no_batch(shuffle: Any, before: int
     assert same(found, list(chain(*[TimelineLoader(dataset, 4, shuffle=shuffle)] * 2)))
 
 
+def test_batches_after_which_a_cache_is_filled_are_not_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = TimelineDataset(MovingStreams(), window=WINDOWS[1])
+    with TimelineLoader(dataset, 4, shuffle=True, cache="auto", workers=2) as loader:
+        loader._uncached, pool, asked = 3, loader._prefetcher.pool, []
+        submit = pool.submit
+        monkeypatch.setattr(pool, "submit", lambda *request: (asked.append(request), submit(*request)))
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        assert len(asked) == 3
+
+
 def test_a_place_that_has_less_than_it_reports_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
