@@ -27,6 +27,7 @@ DATA_FILE_MB = 100  # from this size on, the next episode begins another file
 # Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
 ROW_GROUP_BYTES = 32 << 20
 OPEN_FILES, OPEN_GROUPS = 64, 4  # whose row groups are known, and which are in memory
+GROUPS_TOGETHER = 4
 WAITING_TABLES = 64  # pending tables before they are joined: a table of one row takes far more memory than its values
 
 
@@ -127,6 +128,18 @@ def row_group(path: DatasetFile, row: int, columns: tuple[str, ...]) -> tuple[An
         raise DatasetError(f"{printable(path)}: no row {row}; get the file again")
     group = int(np.searchsorted(starts, row, "right")) - 1
     return _group(path, (int(starts[group]), int(starts[group + 1])), columns, os.getpid()), row - int(starts[group])
+
+
+def groups_around(path: DatasetFile, first: int, stop: int) -> tuple[int, int]:
+    """Return the first row, and the one after the last, of the row groups that are read together for some rows.
+
+    They are a few more than those of the rows: who reads on does not open the file for each row group, and who reads at
+    random does not read all of it.
+    """
+    starts = _group_starts(path, os.getpid())
+    begin, last = np.searchsorted(starts, (first, stop - 1), "right") - 1
+    end = min((last // GROUPS_TOGETHER + 1) * GROUPS_TOGETHER, len(starts) - 1)
+    return int(starts[begin // GROUPS_TOGETHER * GROUPS_TOGETHER]), int(starts[end])
 
 
 @lru_cache(maxsize=OPEN_FILES)

@@ -19,7 +19,14 @@ from robocache_ros.formats.columns import ExportColumns, export_columns, read_ma
 from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import StoredArrays, stored_arrays
-from robocache_ros.formats.parquet import column_array, column_names, parquet_errors, read_parquet
+from robocache_ros.formats.parquet import (
+    OPEN_FILES,
+    column_array,
+    column_names,
+    groups_around,
+    parquet_errors,
+    read_parquet,
+)
 from robocache_ros.formats.read import (
     ACTION,
     AGE,
@@ -413,19 +420,26 @@ def _camera(name: str) -> str:
     return name.removeprefix(IMAGES).removeprefix("observation.")
 
 
+@lru_cache(maxsize=OPEN_FILES)
+def _episode_numbers(path: DatasetFile, process: int) -> NDArray[np.int64]:
+    """Return the episode of each row."""
+    column = read_parquet(path, ["episode_index"]).column("episode_index")
+    return column_array(column, f"{printable(path)}: episode_index").reshape(-1)
+
+
 @lru_cache(maxsize=OPEN_TABLES)
-def _table(path: DatasetFile, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
-    table = read_parquet(path, list(columns))
-    return table, column_array(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
+def _table(path: DatasetFile, columns: tuple[str, ...], rows: tuple[int, int], process: int) -> Any:
+    return read_parquet(path, list(columns), rows=rows)
 
 
 def _rows(path: DatasetFile, columns: tuple[str, ...], episode: int, process: int) -> tuple[Any, int]:
     """Return the rows of an episode, and the place of the first in the file."""
-    table, episodes = _table(path, columns, process)
-    rows = np.flatnonzero(episodes == episode)
+    rows = np.flatnonzero(_episode_numbers(path, process) == episode)
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         raise DatasetError(f"{printable(path)}: episode {episode} is not in adjacent rows; get the file again")
-    return table.slice(int(rows[0]), len(rows)), int(rows[0])
+    first = int(rows[0])
+    begin, end = groups_around(path, first, first + len(rows))
+    return _table(path, columns, (begin, end), process).slice(first - begin, len(rows)), first
 
 
 def _image_files(path: DatasetFile, name: str, first: int, count: int, where: str) -> list[bytes]:
