@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ def _column(raw: Any) -> int | str:
     return found
 
 
-_numbers = keys.one_or_many(keys.number(-1e38, 1e38))
+_numbers = keys.one_or_many(keys.number(-sys.float_info.max, sys.float_info.max))
 _columns_type = keys.one_or_many(keys.KeyType("an index or a name", _column, {"type": ["integer", "string"]}))
 
 
