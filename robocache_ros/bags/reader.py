@@ -140,6 +140,7 @@ def find_release(name: str, messages: Iterable[Buffer]) -> str | None:
 
 
 SUFFIXES = (".mcap", ".db3", ".bag")
+STORAGES: dict[type, str] = {McapFile: "mcap", Ros1Bag: "ros1", SqliteFile: "sqlite3"}
 # `rosbag record --split` writes name_2024-05-01-12-00-00_0.bag, name_2024-05-01-12-10-00_1.bag
 _SPLIT_OF_ROS1 = re.compile(r"([0-9]{4}(-[0-9]{2}){5})?_?[0-9]+(?=\.bag)")
 
@@ -168,12 +169,6 @@ def open_storage(file: AnyPath, *, sampled: bool = False) -> Source:
     if head.startswith(ROS1_MAGIC) or _is_named_ros1(file):
         return Ros1Bag(file)
     return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
-
-
-def _storage_of(source: Source) -> str:
-    if isinstance(source, McapFile):
-        return "mcap"
-    return "ros1" if isinstance(source, Ros1Bag) else "sqlite3"
 
 
 def check_files(path: AnyPath) -> None:
@@ -398,7 +393,7 @@ class Bag:
                 self.share = min(self.share, source.share)
                 self.sampled_spans = joined_spans(self.sampled_spans, source.spans)
             self._stack.callback(source.close)
-            self.storage = self.storage or _storage_of(source)
+            self.storage = self.storage or STORAGES[type(source)]
             if metadata.compression == "message":
                 source = CompressedMessages(source)
             if any(topic.encoding == "ros1" for topic in source.topics):

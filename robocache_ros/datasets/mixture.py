@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,22 @@ from torch.utils.data import Dataset
 
 from robocache_ros.alignments import NAMES
 from robocache_ros.datasets.alignment import Unaligned
-from robocache_ros.datasets.timeline_dataset import RESIZES, TimelineDataset, checked_size, resized
+from robocache_ros.datasets.timeline_dataset import MAX_SIDE, RESIZES, TimelineDataset, resized
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.read import ROLES, DatasetError, EpisodeSource, SourceEpisode, Stream, known_names
-from robocache_ros.spec import strict_yaml
+from robocache_ros.formats.read import ROLES, DatasetError, EpisodeSource, SourceEpisode, Stream
+from robocache_ros.spec import keys, strict_yaml
 
 MAX_STREAMS, MAX_DIM, MAX_DATASETS = 1024, 4096, 10_000
-_STREAM_KEYS = ("dim", "role", "align", "image_size", "resize")
-_ORIGIN_KEYS = ("from", "columns", "scale", "offset")
+_stream_name = keys.text("the name of a stream")
+
+
+def _column(raw: Any) -> int | str:
+    found: int | str = (keys.text("a name") if isinstance(raw, str) else keys.integer(0, MAX_DIM - 1)).read(raw)
+    return found
+
+
+_numbers = keys.one_or_many(keys.number(-sys.float_info.max, sys.float_info.max))
+_columns_type = keys.one_or_many(keys.KeyType("an index or a name", _column, {"type": ["integer", "string"]}))
 
 
 @dataclass(frozen=True)
@@ -29,35 +38,90 @@ class CommonStream:
     """A stream of the layout: `dim` columns, or images of `image_size`."""
 
     name: str
-    dim: int = 0
-    role: str = "observation"
-    align: str = ""
-    image_size: tuple[int, int] | None = None
-    resize: str = RESIZES[0]
+    dim: int = keys.key(keys.integer(1, MAX_DIM), "number of columns", default=0)
+    role: str = keys.key(keys.choice(*ROLES), "what it is for", default=ROLES[0])
+    align: str = keys.key(keys.choice(*NAMES), "how it is aligned, else as in the dataset", default="")
+    image_size: tuple[int, int] | None = keys.key(
+        keys.many(keys.integer(1, MAX_SIDE), length=2), "height and width of images", default=None
+    )
+    resize: str = keys.key(keys.choice(*RESIZES), "how images are resized", default=RESIZES[0])
+
+    def __post_init__(self) -> None:
+        if (self.image_size is None) == (self.dim == 0):
+            raise keys.refuse(f"give either dim, from 1 to {MAX_DIM}, or image_size")
+        if self.role == "reward" and self.dim != 1:
+            raise keys.refusal("role", "a reward is one number; give dim 1, or another role")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a stream of the layout comes from in a dataset: value = column * scale + offset, in float32.
+    """Where a stream of the layout comes from in a dataset: value = column * scale + offset, in float32."""
 
-    Attributes:
-        stream: name of the dataset's stream.
-        columns: their indices, or their names where the dataset has names; None: all.
-        scale, offset: of each column.
-    """
+    stream: str  # name of the dataset's stream: the key `from`
+    columns: tuple[int | str, ...] | None = keys.key(
+        _columns_type, "indices of columns, or their names where the dataset has names; by default all", default=None
+    )
+    scale: tuple[float, ...] = keys.key(_numbers, "of all columns, or of each", default=(1.0,))
+    offset: tuple[float, ...] = keys.key(_numbers, "of all columns, or of each", default=(0.0,))
 
-    stream: str
-    columns: tuple[int | str, ...] | None = None
-    scale: tuple[float, ...] = (1.0,)
-    offset: tuple[float, ...] = (0.0,)
+
+def _origin(dataset_stream: Any) -> Origin:
+    given = {"from": dataset_stream} if isinstance(dataset_stream, str) else dataset_stream
+    if not isinstance(given, Mapping) or "from" not in given:
+        raise keys.refuse("missing; give the name of a stream of the dataset", ("from",))
+    others = {name: value for name, value in given.items() if name != "from"}
+    return keys.read(Origin, others, stream=_stream_name.read(given["from"]))
+
+
+_streams_by_name = keys.by_name(
+    "streams by name",
+    "name: {dim: 7}",
+    lambda name, given: keys.read(CommonStream, given, name=_stream_name.read(name)),
+    keys.object_schema(CommonStream),
+    most=MAX_STREAMS,
+)
+_origins = keys.converted(
+    keys.by_name("origins by stream", "name: stream", lambda name, given: (name, _origin(given)), {}, least=0), dict
+)
+_origins_by_dataset = keys.converted(
+    keys.by_name(
+        "datasets by name",
+        "name: {stream: stream}",
+        lambda name, given: (name, _origins.read(given)),
+        {},
+        least=0,
+        most=MAX_DATASETS,
+    ),
+    dict,
+)
 
 
 @dataclass(frozen=True)
 class CommonLayout:
     """The streams of every sample, and the origin of each of them by dataset. A stream without one is never valid."""
 
-    streams: tuple[CommonStream, ...]
-    origins: dict[str, dict[str, Origin]]
+    streams: tuple[CommonStream, ...] = keys.key(_streams_by_name, "the streams of every sample")
+    datasets: dict[str, dict[str, Origin]] = keys.key(_origins_by_dataset, "where they are in each dataset")
+
+    def __post_init__(self) -> None:
+        streams, problems = {stream.name: stream for stream in self.streams}, keys.Problems()
+        for dataset, origins in self.datasets.items():
+            for name, origin in origins.items():
+                with problems.below("datasets", dataset, name):
+                    _check_origin(streams.get(name), origin)
+        problems.raise_any()
+
+
+def _check_origin(stream: CommonStream | None, origin: Origin) -> None:
+    if stream is None:
+        raise keys.refuse("not a stream of the layout; add it to streams, or leave it out")
+    if stream.image_size is not None and origin != Origin(origin.stream):
+        raise keys.refuse("an image has no columns; give only the name of a camera")
+    if origin.columns is not None and len(origin.columns) != stream.dim:
+        raise keys.refusal("columns", f"give {stream.dim} indices from 0 on, or names of columns")
+    for name in ("scale", "offset"):
+        if (count := len(getattr(origin, name))) not in (1, max(stream.dim, 1)):
+            raise keys.refusal(name, f"{count} numbers for {stream.dim} columns; give one, or one for each")
 
 
 def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
@@ -69,78 +133,15 @@ def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
             `datasets`: by dataset and stream the name of the dataset's stream, or `{from, columns, scale, offset}`.
 
     Errors:
-        RoboCacheError: the file cannot be read, or something in it is wrong; the message names it.
+        RoboCacheError: the file cannot be read, or something in it is wrong; the message has a line for each error.
     """
-    if not isinstance(given, Mapping):
-        given, _ = strict_yaml.read_file(Path(given), "give the file of a layout")
-    given_keys = _mapping("layout", given)
-    known_names("layout", given_keys, ("streams", "datasets"))
-    streams = {
-        str(name): _stream(str(name), about) for name, about in _mapping("streams", given_keys.get("streams")).items()
-    }
-    datasets = _mapping("datasets", given_keys.get("datasets"))
-    if not 0 < len(streams) <= MAX_STREAMS or len(datasets) > MAX_DATASETS:
-        raise RoboCacheError(f"layout: {len(streams):,} streams of {len(datasets):,} datasets; check the layout")
-    origins = {}
-    for dataset, mapped in datasets.items():
-        where = f"datasets.{printable(dataset, 40)}"
-        origins[str(dataset)] = {
-            str(name): _origin(f"{where}.{printable(name, 40)}", streams.get(str(name)), about)
-            for name, about in _mapping(where, mapped).items()
-        }
-    return CommonLayout(tuple(streams.values()), origins)
-
-
-def _stream(name: str, about: Any) -> CommonStream:
-    where = f"streams.{printable(name, 40)}"
-    given_keys = _mapping(where, about)
-    known_names(where, given_keys, _STREAM_KEYS)
-    dim, role, align = given_keys.get("dim", 0), given_keys.get("role", ROLES[0]), given_keys.get("align", "")
-    size, resize = given_keys.get("image_size"), str(given_keys.get("resize", RESIZES[0]))
-    if (size is None) == (dim == 0) or not (isinstance(dim, int) and 0 <= dim <= MAX_DIM):
-        raise RoboCacheError(f"{where}: give either dim, from 1 to {MAX_DIM}, or image_size")
-    if role not in ROLES or (role == "reward" and dim != 1):
-        raise RoboCacheError(f"{where}.role: {printable(role, 20)!r} is not one of {', '.join(ROLES)} (of dim 1)")
-    if align and align not in NAMES:
-        raise RoboCacheError(f"{where}.align: {printable(align, 20)!r} is not one of {', '.join(NAMES)}")
-    return CommonStream(name, dim, role, align, size and checked_size(f"{where}.image_size", size, resize), resize)
-
-
-def _origin(where: str, stream: CommonStream | None, about: Any) -> Origin:
-    if stream is None:
-        raise RoboCacheError(f"{where}: not a stream of the layout; add it to streams, or leave it out")
-    given_keys = {"from": about} if isinstance(about, str) else _mapping(where, about)
-    known_names(where, given_keys, _ORIGIN_KEYS)
-    if not isinstance(given_keys.get("from"), str):
-        raise RoboCacheError(f"{where}.from: give the name of a stream of the dataset")
-    if stream.image_size is not None:
-        if len(given_keys) > 1:
-            raise RoboCacheError(f"{where}: an image has no columns; give only the name of a camera")
-        return Origin(given_keys["from"])
-    columns = given_keys.get("columns")
-    if columns is not None:
-        columns = tuple(columns) if isinstance(columns, Sequence) and not isinstance(columns, str) else (columns,)
-        known = all(isinstance(c, str) or (type(c) is int and 0 <= c < MAX_DIM) for c in columns)
-        if not known or len(columns) != stream.dim:
-            raise RoboCacheError(f"{where}.columns: give {stream.dim} indices from 0 on, or names of columns")
-    scale, offset = (_numbers(f"{where}.{key}", given_keys.get(key, default), stream.dim) for key, default in _AFFINE)
-    return Origin(given_keys["from"], columns, scale, offset)
-
-
-_AFFINE = (("scale", 1.0), ("offset", 0.0))
-
-
-def _numbers(where: str, value: Any, dim: int) -> tuple[float, ...]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value] * dim
-    if len(values) != dim or not all(type(each) in (int, float) and math.isfinite(each) for each in values):
-        raise RoboCacheError(f"{where}: {printable(value, 40)} is neither a number nor {dim} numbers")
-    return tuple(float(each) for each in values)
-
-
-def _mapping(where: str, value: Any) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise RoboCacheError(f"{where}: {printable(value, 40)} is not a mapping; see the example in the guide")
-    return value
+    if isinstance(given, Mapping):
+        return keys.read(CommonLayout, given)
+    contents, place = strict_yaml.read_file(Path(given), "give the file of a layout")
+    try:
+        return keys.read(CommonLayout, contents)
+    except keys.SpecError as error:
+        raise keys.SpecError(error.problems, place) from None
 
 
 class MappedEpisodes:
@@ -345,9 +346,9 @@ class WeightedMixture(Dataset[dict[str, Any]]):
 
 
 def _in_layout(dataset: TimelineDataset, name: str, layout: CommonLayout) -> TimelineDataset:
-    if name not in layout.origins:
-        known = printable(", ".join(layout.origins), 80)
+    if name not in layout.datasets:
+        known = printable(", ".join(layout.datasets), 80)
         raise RoboCacheError(f"datasets.{printable(name, 40)}: not in the layout, which has {known}; add it")
-    made = dataset.of_source(MappedEpisodes(dataset.source, layout.streams, layout.origins[name]))
+    made = dataset.of_source(MappedEpisodes(dataset.source, layout.streams, layout.datasets[name]))
     made.image_size = None  # that of each camera of the layout, which resizes the stored images once
     return made

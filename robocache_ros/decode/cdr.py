@@ -659,7 +659,8 @@ class CdrWriter:
 
     def raw(self, data: bytes) -> CdrWriter:
         """Add a sequence of bytes."""
-        self._data += bytes(-len(self._data) % 4) + len(data).to_bytes(4, "little") + data
+        self._data += bytes(-len(self._data) % 4) + len(data).to_bytes(4, "little")
+        self._data += data
         return self
 
     def done(self) -> bytes:

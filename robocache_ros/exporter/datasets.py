@@ -277,16 +277,9 @@ def _provenance(
         ],
         "failed": [{"bag": printable(loss.bag, 4096), "reason": printable(loss.reason, 400)} for loss in failed],
         "episodes": [
-            {
-                "recording": index,
-                "first_tick_ns": int(recording.ticks_ns[episode.start]),
-                "last_tick_ns": int(recording.ticks_ns[episode.stop - 1]),
-                "frames": episode.stop - episode.start,
-                "task": episode.task,
-                "success": episode.success,
-            }
+            {"recording": index, **episode}
             for index, recording in enumerate(recordings)
-            for episode in recording.episodes
+            for episode in recording.stated_episodes
         ],
     }
 

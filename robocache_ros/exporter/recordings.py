@@ -19,7 +19,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording, planned
 from robocache_ros.recorder.episodes import TRASH, is_episode_name, read_episode
 from robocache_ros.spec import strict_yaml
-from robocache_ros.spec.dataset import check_line
+from robocache_ros.spec.dataset import line
 from robocache_ros.spec.keys import KeyPath, KeyType, Problem, Problems, SpecError, refuse, show_value, suggestion
 from robocache_ros.storage.paths import AnyPath, RemotePath, any_path, is_url
 from robocache_ros.untrusted_files import read_text
@@ -184,16 +184,6 @@ def _unknown(key: str, kind: RowKind) -> str:
     return f"no such key; {suggestion(key, kind.keys) or 'the keys are ' + ', '.join(kind.keys)}"
 
 
-def _task(raw: Any) -> str:
-    if not isinstance(raw, str) or not raw.strip():
-        raise refuse(f"{show_value(raw)} is not text; say in words what the robot does")
-    try:
-        check_line("", raw)
-    except RoboCacheError as error:
-        raise refuse(str(error).removeprefix(": ")) from None
-    return raw
-
-
 def _success(raw: Any) -> bool:
     found = raw if isinstance(raw, bool) else {"true": True, "false": False}.get(str(raw).lower())
     if found is None:
@@ -202,7 +192,7 @@ def _success(raw: Any) -> bool:
 
 
 EPISODE_KEYS = {
-    "task": KeyType("a line of text", _task, {"type": "string"}),
+    "task": line("say in words what the robot does"),
     "from": MOMENT,
     "to": MOMENT,
     "success": KeyType("true or false", _success, {"type": "boolean"}),

@@ -21,7 +21,15 @@ from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.exporter.boundaries import QualityLimit, limits_of
 from robocache_ros.extras import need
 from robocache_ros.formats.pieces import runs
-from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, FailedRecording, drop_causes, side_by_side
+from robocache_ros.formats.read import STATES
+from robocache_ros.formats.recording import (
+    VISIBILITIES,
+    ExportedRecording,
+    FailedRecording,
+    drop_causes,
+    quality,
+    side_by_side,
+)
 from robocache_ros.json_values import plain
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.storage.errors import file_errors
@@ -79,7 +87,6 @@ def _cause(stats: TopicStats | None, stream: StreamSpec, start_ns: int, stop_ns:
     return "lost or late samples"
 
 
-STATES = {"aligned": 1, "held": 2, "invalid": 0}
 KEPT = 50  # longest interruptions kept of a recording, and of a dataset
 
 
@@ -126,8 +133,8 @@ def worst_moments(found: Sequence[Summary]) -> list[tuple[Summary, Break]]:
 def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Summary:
     inputs = np.flatnonzero(recording.spec.inputs)
     kept = recording.valid[recording.kept][:, inputs]
-    shares = [(kept == state).mean(axis=0) if len(kept) else np.zeros(len(inputs)) for state in STATES.values()]
-    worst = int(np.argmin(shares[0]))
+    aligned = (kept == 1).mean(axis=0) if len(kept) else np.zeros(len(inputs))
+    worst = int(np.argmin(aligned))
     breaks: list[Break] = []
     count = 0
     for interruption in breaks_of(recording):
@@ -135,16 +142,17 @@ def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Su
         breaks.append(interruption)
         if len(breaks) == 2 * KEPT:
             breaks = _longest(breaks)
+    found = quality(kept)
     return Summary(
         index=index,
         recording=recording,
         first_episode=first_episode,
-        shares={name: float(of_streams.mean()) for name, of_streams in zip(STATES, shares, strict=True)},
-        complete=float((kept > 0).all(axis=1).mean()) if len(kept) else 0.0,
-        all_aligned=float((kept == 1).all(axis=1).mean()) if len(kept) else 0.0,
+        shares={name: found[name] for name in STATES},
+        complete=found["complete"],
+        all_aligned=found["all_aligned"],
         usable=float((recording.valid[:, inputs] > 0).all(axis=1).mean()) if len(recording.valid) else 0.0,
-        worst_stream=recording.spec.streams[inputs[worst]].name if shares[0][worst] < 1 else "",
-        worst_aligned=float(shares[0][worst]),
+        worst_stream=recording.spec.streams[inputs[worst]].name if aligned[worst] < 1 else "",
+        worst_aligned=float(aligned[worst]),
         breaks=tuple(_longest(breaks)),
         interruptions=count,
         limits=tuple(limits_of(recording)),
@@ -235,16 +243,7 @@ def recording_facts(recording: ExportedRecording) -> dict[str, Any]:
             "end": recording.trailing,
             "reasons": recording.reasons,
         },
-        "episodes": [
-            {
-                "first_tick_ns": recording.ticks_ns[episode.start],
-                "last_tick_ns": recording.ticks_ns[episode.stop - 1],
-                "frames": episode.stop - episode.start,
-                "task": episode.task,
-                "success": episode.success,
-            }
-            for episode in recording.episodes
-        ],
+        "episodes": recording.stated_episodes,
         "streams": {name: {**states, "messages": dict(recording.counters[name])} for name, states in validity.items()},
         "notes": recording.notes,
         "integrity": recording.integrity,

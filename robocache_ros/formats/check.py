@@ -11,10 +11,10 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -295,38 +295,32 @@ class ColumnFiles:
     """The values of each column in a temporary file, so that their statistics do not need all rows in memory."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="robocache-validate-")
-        self._files: dict[str, BinaryIO] = {}
-        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}  # dtype, and shape of a row
+        self._stack = ExitStack()
+        self._files: dict[str, tuple[Any, np.dtype[Any], tuple[int, ...]]] = {}  # with dtype and shape of a row
 
     def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Add (T, ...) values of columns."""
         for name, values in columns.items():
             if name not in self._files:
-                self._files[name] = self._path(len(self._files)).open("wb")
-                self._kinds[name] = (values.dtype, values.shape[1:])
-            self._files[name].write(np.ascontiguousarray(values).data)
+                opened = tempfile.TemporaryFile(prefix="robocache-validate-")  # noqa: SIM115 - the stack closes it
+                file = self._stack.enter_context(opened)
+                self._files[name] = (file, values.dtype, values.shape[1:])
+            self._files[name][0].write(np.ascontiguousarray(values).data)
 
     def stats(self, name: str, first: int = 0) -> Stats:
         """Return the statistics of a column from row `first` on."""
         table = self.table(name)[first:]
-        return by_column(lambda k: table[:, k], self._kinds[name][1], len(table))
+        return by_column(lambda k: table[:, k], self._files[name][2], len(table))
 
     def table(self, name: str) -> NDArray[Any]:
         """Return the (T, K) values of a column, which are in a file."""
-        self._files[name].flush()
-        dtype, shape = self._kinds[name]
-        flat = np.memmap(self._path(list(self._files).index(name)), dtype, "r")
-        return flat.reshape(-1, int(np.prod(shape, dtype=int)))
+        file, dtype, shape = self._files[name]
+        file.flush()
+        return np.memmap(file, dtype, "r").reshape(-1, int(np.prod(shape, dtype=int)))
 
     def close(self) -> None:
         """Remove the files."""
-        for file in self._files.values():
-            file.close()
-        self._folder.cleanup()
-
-    def _path(self, number: int) -> Path:
-        return Path(self._folder.name, str(number))
+        self._stack.close()
 
 
 class ExportedEpisode(NamedTuple):

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -35,7 +34,7 @@ from robocache_ros.bags.source import Data
 from robocache_ros.bags.storage.mcap import McapFile, add_checksums
 from robocache_ros.bags.storage.metadata import read_metadata
 from robocache_ros.bags.write import write_bag
-from robocache_ros.decode.cdr import read_message
+from robocache_ros.decode.cdr import CdrWriter, read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.engine.backends.media import tensor_format
 from robocache_ros.engine.frames import status_columns
@@ -185,66 +184,37 @@ def stream_rows(messages: Sequence[bytes | memoryview], values: int) -> StreamRo
 
 def text_message(text: str) -> bytes:
     """Return a std_msgs/String."""
-    return _Cdr().text(text).done()
+    return CdrWriter().text(text).done()
 
 
 def number_message(number: float) -> bytes:
     """Return a std_msgs/Float32."""
-    return _Cdr().numbers("f", number).done()
+    return CdrWriter().put("f", number).done()
 
 
 def compressed_message(stamp_ns: int, frame_id: str, encoding: str, data: bytes) -> bytes:
     """Return a sensor_msgs/CompressedImage; the encoding is jpeg or png."""
-    return _Cdr().header(stamp_ns, frame_id).text(encoding).data(data).done()
+    return CdrWriter().header(stamp_ns, frame_id).text(encoding).raw(data).done()
 
 
 def image_message(stamp_ns: int, frame_id: str, image: NDArray[Any]) -> bytes:
     """Return a sensor_msgs/Image of a (C, H, W) array."""
     channels, height, width = image.shape
     pixels = np.ascontiguousarray(image.transpose(1, 2, 0), image.dtype.newbyteorder("<"))
-    cdr = _Cdr().header(stamp_ns, frame_id).numbers("II", height, width)
-    cdr = cdr.text(f"{ENCODINGS[image.dtype.name]}{channels}").numbers("B", 0)
-    return cdr.numbers("I", width * channels * image.itemsize).data(pixels.tobytes()).done()
+    cdr = CdrWriter().header(stamp_ns, frame_id).put("I", height, width)
+    cdr = cdr.text(f"{ENCODINGS[image.dtype.name]}{channels}").put("B", 0)
+    return cdr.put("I", width * channels * image.itemsize).raw(pixels.tobytes()).done()
 
 
 def voxel_message(stamp_ns: int, frame_id: str, voxels: NDArray[Any], grid: VoxelSpec) -> bytes:
     """Return a sensor_msgs/PointCloud2 of the occupied voxels, with the points that the live node publishes."""
     names, points = voxel_points(voxels, grid)
-    cdr = _Cdr().header(stamp_ns, frame_id).numbers("III", 1, len(points), len(names))
+    cdr = CdrWriter().header(stamp_ns, frame_id).put("I", 1, len(points), len(names))
     for index, name in enumerate(names):
-        cdr.text(name).numbers("I", 4 * index).numbers("B", _FLOAT32).numbers("I", 1)
+        cdr.text(name).put("I", 4 * index).put("B", _FLOAT32).put("I", 1)
     step = 4 * len(names)
-    cdr.numbers("B", 0).numbers("II", step, step * len(points))
-    return cdr.data(points.astype("<f4", copy=False).tobytes()).numbers("B", 0).done()
-
-
-class _Cdr:
-    """A message in the making. Numbers are aligned to their size, which is at most 4 bytes."""
-
-    def __init__(self) -> None:
-        self._message = bytearray(LITTLE_ENDIAN)
-
-    def numbers(self, kinds: str, *values: float) -> _Cdr:
-        """Add numbers of one size, by their codes in `struct`."""
-        self._message += bytes(-len(self._message) % struct.calcsize(kinds[0]))
-        self._message += struct.pack(f"<{kinds}", *values)
-        return self
-
-    def text(self, text: str) -> _Cdr:
-        return self.data(text.encode() + b"\0")
-
-    def data(self, data: bytes) -> _Cdr:
-        """Add a sequence of bytes."""
-        self.numbers("I", len(data))
-        self._message += data
-        return self
-
-    def header(self, stamp_ns: int, frame_id: str) -> _Cdr:
-        """Add a std_msgs/Header."""
-        return self.numbers("iI", *divmod(stamp_ns, NS_PER_S)).text(frame_id)
-
-    def done(self) -> bytes:
-        return bytes(self._message)
+    cdr.put("B", 0).put("I", step, step * len(points))
+    return cdr.raw(points.astype("<f4", copy=False).tobytes()).put("B", 0).done()
 
 
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one

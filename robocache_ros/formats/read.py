@@ -33,6 +33,7 @@ TICK_COLUMNS = ("tick_ns", "stamp_ns", "valid", "age_ns")
 BY_STREAM = TICK_COLUMNS[1:]
 TICK, STAMP, VALID, AGE = (f"robocache.{name}" for name in TICK_COLUMNS)
 PROVENANCE = "robocache.json"
+STATES = {"aligned": 1, "held": 2, "invalid": 0}  # of a value at a tick: its `valid`
 
 
 MAX_EPISODES = 10_000_000

@@ -20,12 +20,27 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import number_of
 from robocache_ros.extras import need
 from robocache_ros.formats.pieces import EpisodeInfo
+from robocache_ros.formats.read import STATES
 from robocache_ros.spec import FusionSpec
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.units import NS_PER_MS
 
 VISIBILITIES = ("ideal", "deployed")
 Totals = dict[str, Any]  # ticks, and by stream the ticks aligned and held, and the sum and the number of ages
+
+
+def quality(valid: NDArray[np.uint8]) -> dict[str, float]:
+    """Return shares of the (T, N) states of inputs, each the mean of those of its streams.
+
+    complete, all_aligned: of the ticks at which every stream has a value, or is aligned.
+    """
+    if not len(valid):
+        return dict.fromkeys((*STATES, "complete", "all_aligned"), 0.0)
+    return {
+        **{name: float((valid == state).mean(axis=0).mean()) for name, state in STATES.items()},
+        "complete": float((valid > 0).all(axis=1).mean()),
+        "all_aligned": float((valid == 1).all(axis=1).mean()),
+    }
 
 
 def grey_levels(image: NDArray[Any]) -> NDArray[np.uint8]:
@@ -172,6 +187,20 @@ class ExportedRecording:
         for episode in self.episodes:
             kept[episode.start : episode.stop] = True
         return kept
+
+    @property
+    def stated_episodes(self) -> list[dict[str, Any]]:
+        """What the provenance and the report state of each episode."""
+        return [
+            {
+                "first_tick_ns": int(self.ticks_ns[episode.start]),
+                "last_tick_ns": int(self.ticks_ns[episode.stop - 1]),
+                "frames": episode.stop - episode.start,
+                "task": episode.task,
+                "success": episode.success,
+            }
+            for episode in self.episodes
+        ]
 
     @property
     def frames(self) -> int:

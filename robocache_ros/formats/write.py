@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +90,8 @@ def group_tasks(
     `of` is at the beginning of the names.
     """
     return [
-        FileTask(
-            f"{of}episodes {group.start} to {group.stop - 1}",
-            sum(dataset.episodes.lengths[group.start : group.stop]) * bytes_of_row,
-            partial(write, group=group),
-        )
-        for group in _groups(dataset, bytes_of_row, GROUP_BYTES)
+        FileTask(f"{of}episodes {group.start} to {group.stop - 1}", nbytes, partial(write, group=group))
+        for group, nbytes in _groups(dataset, bytes_of_row, GROUP_BYTES)
     ]
 
 
@@ -110,23 +105,20 @@ def shard_tasks(
     groups = _groups(dataset, bytes_of_row, shard_bytes)
     return [
         FileTask(
-            f"shard {shard} of {len(groups)}",
-            sum(dataset.episodes.lengths[group.start : group.stop]) * bytes_of_row,
-            partial(write, group=group, shard=shard, shards=len(groups)),
+            f"shard {shard} of {len(groups)}", nbytes, partial(write, group=group, shard=shard, shards=len(groups))
         )
-        for shard, group in enumerate(groups)
+        for shard, (group, nbytes) in enumerate(groups)
     ]
 
 
-def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[range]:
-    """Divide the episodes into groups of consecutive ones, which have about these bytes, or are a longer episode."""
-    ends = list(accumulate(length * bytes_of_row for length in dataset.episodes.lengths))
-    found, start = [], 0
-    for index, end in enumerate(ends):
-        before = ends[start - 1] if start else 0
-        if end - before >= nbytes or index == len(ends) - 1:
-            found.append(range(start, index + 1))
-            start = index + 1
+def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[tuple[range, int]]:
+    """Divide the episodes into consecutive ones of about these bytes, or a longer episode; return the bytes too."""
+    found, start, size = [], 0, 0
+    for index, length in enumerate(dataset.episodes.lengths):
+        size += length * bytes_of_row
+        if size >= nbytes or index == len(dataset.episodes) - 1:
+            found.append((range(start, index + 1), size))
+            start, size = index + 1, 0
     return found
 
 

@@ -13,6 +13,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import (
     Problem,
     SpecError,
+    by_name,
     choice,
     integer,
     key,
@@ -31,27 +32,12 @@ _NAME = r"^[a-z][a-z0-9_]*$"
 _stream_name = pattern("a stream name of lower-case letters, digits and _", _NAME)
 
 
-def _streams(raw: Any) -> tuple[StreamSpec, ...]:
-    if not isinstance(raw, Mapping) or not raw:
-        raise keys.refuse(f"expected streams by name, got {show_value(raw)}; write `name: {{topic: ..., type: ...}}`")
-    streams: list[StreamSpec] = []
-    problems = keys.Problems()
-    for name, given in raw.items():
-        with problems.below(name):
-            streams.append(keys.read(StreamSpec, given, name=_stream_name.read(name)))
-    problems.raise_any()
-    return tuple(streams)
-
-
-_streams_by_name = keys.KeyType(
+_streams_by_name = by_name(
     "streams by name",
-    _streams,
-    {
-        "type": "object",
-        "minProperties": 1,
-        "propertyNames": {"pattern": _NAME},
-        "additionalProperties": keys.object_schema(StreamSpec),
-    },
+    "name: {topic: ..., type: ...}",
+    lambda name, given: keys.read(StreamSpec, given, name=_stream_name.read(name)),
+    keys.object_schema(StreamSpec),
+    names={"pattern": _NAME},
 )
 
 

@@ -416,6 +416,43 @@ def converted(type_: KeyType, convert: Callable[[Any], Any]) -> KeyType:
     return KeyType(type_.label, lambda raw: convert(type_.read(raw)), type_.schema, type_.from_text)
 
 
+def one_or_many(item: KeyType, *, unique: bool = False) -> KeyType:
+    """One value, or a list of them; read as a tuple."""
+    given = either(item, many(item, unique=unique))
+    return converted(given, lambda value: value if isinstance(value, tuple) else (value,))
+
+
+def by_name(
+    label: str,
+    example: str,
+    read_one: Callable[[Any, Any], Any],
+    schema: Schema,
+    *,
+    names: Schema | None = None,
+    least: int = 1,
+    most: int | None = None,
+) -> KeyType:
+    """A mapping of `least` to `most` names, read as a tuple of what `read_one` returns of each name and its value.
+
+    `label` and `example` describe it in errors; `schema` is that of the values, `names` that of the names.
+    """
+
+    def parse(raw: Any) -> tuple[Any, ...]:
+        if not isinstance(raw, Mapping) or not least <= len(raw) <= (len(raw) if most is None else most):
+            up_to = f"up to {most:,} " if most else ""
+            raise refuse(f"expected {up_to}{label}, got {show_value(raw)}; write `{example}`")
+        found, problems = [], Problems()
+        for name, given in raw.items():
+            with problems.below(name):
+                found.append(read_one(name, given))
+        problems.raise_any()
+        return tuple(found)
+
+    sizes = {"minProperties": least, **({"maxProperties": most} if most else {})}
+    of_names = {"propertyNames": names} if names else {}
+    return KeyType(label, parse, {"type": "object", **sizes, **of_names, "additionalProperties": schema})
+
+
 def _place(raw: Any) -> Any:
     if not isinstance(raw, (str, PathLike)) and not hasattr(raw, "url"):
         raise _wrong(raw, "a path or a URL", "write text")

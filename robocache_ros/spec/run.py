@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,16 +12,15 @@ from robocache_ros.spec.keys import (
     Flag,
     KeyType,
     boolean,
+    by_name,
     check,
     choice,
-    converted,
-    either,
     integer,
     key,
     many,
     number,
+    one_or_many,
     pattern,
-    show_value,
     text,
 )
 from robocache_ros.units import NS_PER_MS
@@ -32,10 +30,7 @@ BLENDS = ("none", "crossfade", "ensemble")
 PLAN, STOPPING = "Plan", "Stop"
 MAX_SERVER_KEYS = 64  # of an observation
 
-_limits = converted(
-    either(number(-1e9, 1e9), many(number(-1e9, 1e9))),
-    lambda given: given if isinstance(given, tuple) else (given,),
-)
+_limits = one_or_many(number(-1e9, 1e9))
 _topic = pattern("a topic such as /arm/commands, or commands in the namespace", TOPIC.replace("^/", "^/?"))
 _urdf = pattern("a file such as robot.urdf, or a topic such as /robot_description", rf"^[^\x00]+\.(urdf|xml)$|{TOPIC}")
 
@@ -92,50 +87,35 @@ class OutputSpec:
     takeover: str = key(_topic, "topic of the operator's commands, of the type of the stream", default="")
 
 
-def _outputs(raw: Any) -> tuple[OutputSpec, ...]:
-    if isinstance(raw, tuple) and all(isinstance(each, OutputSpec) for each in raw):
-        return raw
-    if not isinstance(raw, Mapping) or not raw:
-        raise keys.refuse(f"expected outputs by stream, got {show_value(raw)}; write `action: {{topic: ...}}`")
-    found: list[OutputSpec] = []
-    problems = keys.Problems()
-    for name, given in raw.items():
-        with problems.below(name):
-            found.append(keys.read(OutputSpec, given, name=str(name)))
-    problems.raise_any()
-    return tuple(found)
-
-
-_outputs_by_stream = KeyType(
-    "outputs by action stream",
-    _outputs,
-    {"type": "object", "minProperties": 1, "additionalProperties": keys.object_schema(OutputSpec)},
+_given_outputs = by_name(
+    "outputs by stream",
+    "action: {topic: ...}",
+    lambda name, given: keys.read(OutputSpec, given, name=str(name)),
+    keys.object_schema(OutputSpec),
 )
 
 
+def _outputs(raw: Any) -> Any:
+    is_read = isinstance(raw, tuple) and all(isinstance(each, OutputSpec) for each in raw)
+    return raw if is_read else _given_outputs.read(raw)
+
+
+_outputs_by_stream = KeyType("outputs by action stream", _outputs, _given_outputs.schema)
+
+
 _server_key = text("a key of the server, such as observation/joint_position")
-_streams = either(text("a stream"), many(text("a stream"), unique=True))
-
-
-def _observation(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    if isinstance(raw, tuple):
-        raw = dict(raw)
-    if not isinstance(raw, Mapping) or not 1 <= len(raw) <= MAX_SERVER_KEYS:
-        raise keys.refuse(f"expected up to {MAX_SERVER_KEYS} keys, got {show_value(raw)}; write `KEY: STREAM` lines")
-    found: list[tuple[str, tuple[str, ...]]] = []
-    problems = keys.Problems()
-    for name, given in raw.items():
-        with problems.below(name):
-            streams = _streams.read(given)
-            found.append((_server_key.read(name), (streams,) if isinstance(streams, str) else streams))
-    problems.raise_any()
-    return tuple(found)
-
-
+_streams = one_or_many(text("a stream"), unique=True)
+_given_keys = by_name(
+    "keys",
+    "KEY: STREAM",
+    lambda name, given: (_server_key.read(name), _streams.read(given)),
+    _streams.schema,
+    most=MAX_SERVER_KEYS,
+)
 _streams_by_key = KeyType(
     "a stream, or a list of streams, by key",
-    _observation,
-    {"type": "object", "minProperties": 1, "maxProperties": MAX_SERVER_KEYS, "additionalProperties": _streams.schema},
+    lambda raw: _given_keys.read(dict(raw) if isinstance(raw, tuple) else raw),
+    _given_keys.schema,
 )
 
 

@@ -22,6 +22,7 @@ from robocache_ros.spec.keys import (
     many,
     nested,
     number,
+    one_or_many,
     pattern,
     refusal,
     show_value,
@@ -442,10 +443,7 @@ class StreamSpec:
         default=(),
     )
     fill: tuple[float, ...] = key(
-        converted(
-            either(number(-1e15, 1e15), many(number(-1e15, 1e15))),
-            lambda given: given if isinstance(given, tuple) else (given,),
-        ),
+        one_or_many(number(-1e15, 1e15)),
         "replaces a NaN or an infinity, after `offset`: one number, or one for each value. Without it, a sample that "
         "contains one is dropped",
         default=(),

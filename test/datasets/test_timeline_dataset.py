@@ -397,12 +397,12 @@ def test_columns_that_a_dataset_lacks_are_named(origin: dict[str, Any], problem:
 @pytest.mark.parametrize(
     ("layout", "problem"),
     [
-        ({"streams": {}}, "datasets: None is not a mapping"),
-        ({"streams": {}, "datasets": {}}, "layout: 0 streams"),
+        ({"streams": {}}, "datasets: missing; give it"),
+        ({"streams": {}, "datasets": {}}, "streams: expected up to 1,024 streams by name, got a mapping"),
         ({"streams": {"a": {}}, "datasets": {}}, r"streams\.a: give either dim, from 1 to 4096, or image_size"),
         (
             {"streams": {"a": {"dims": 1}}, "datasets": {}},
-            r"streams\.a: 'dims' is not one of dim.*; did you mean 'dim'",
+            r"streams\.a\.dims: no such key; did you mean 'dim'",
         ),
         (
             {"streams": {"a": {"dim": 1, "role": "x"}}, "datasets": {}},
@@ -410,14 +410,14 @@ def test_columns_that_a_dataset_lacks_are_named(origin: dict[str, Any], problem:
         ),
         ({"streams": {"a": {"dim": 1, "align": "x"}}, "datasets": {}}, r"streams\.a\.align: 'x' is not one of angle"),
         ({"streams": {"a": {"dim": 1}}, "datasets": {"d": {"b": "c"}}}, r"datasets\.d\.b: not a stream of the layout"),
-        ({"streams": {"a": {"dim": 1}}, "datasets": {"d": {"a": {}}}}, r"datasets\.d\.a\.from: give the name"),
+        ({"streams": {"a": {"dim": 1}}, "datasets": {"d": {"a": {}}}}, r"datasets\.d\.a\.from: missing; give the name"),
         (
             {"streams": {"a": {"dim": 1}}, "datasets": {"d": {"a": {"from": "c", "columns": [0, 1]}}}},
             r"datasets\.d\.a\.columns: give 1 indices from 0 on, or names",
         ),
         (
-            {"streams": {"a": {"dim": 2}}, "datasets": {"d": {"a": {"from": "c", "scale": [1]}}}},
-            r"datasets\.d\.a\.scale: \[1\] is neither a number nor 2 numbers",
+            {"streams": {"a": {"dim": 2}}, "datasets": {"d": {"a": {"from": "c", "scale": [1, 2, 3]}}}},
+            r"datasets\.d\.a\.scale: 3 numbers for 2 columns",
         ),
     ],
 )
@@ -426,9 +426,19 @@ def test_what_is_wrong_in_a_layout_is_named(layout: dict[str, Any], problem: str
         load_layout(layout)
 
 
-def test_a_file_that_is_not_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "layout.yaml").write_text("streams:\n  a: [")
-    with pytest.raises(RoboCacheError, match=r"layout\.yaml:2:7: not valid YAML"):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("streams:\n  a: [", r"layout\.yaml:2:7: not valid YAML"),
+        (
+            "streams:\n  a: {dim: 1}\ndatasets:\n  d: {a: {from: b, scale: x}}",
+            r"layout\.yaml:4:20: .*scale: 'x' is not",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "layout.yaml").write_text(text)
+    with pytest.raises(RoboCacheError, match=problem):
         load_layout(tmp_path / "layout.yaml")
 
 

@@ -37,16 +37,14 @@ from robocache_ros.formats.delta.log import (
     LOG,
     RANGE,
     RANGE_EPISODES,
-    SHARES,
     TICKS,
     check_log,
     indexed_columns,
     reached,
     recording_key,
 )
+from robocache_ros.formats.read import STATES
 from robocache_ros.untrusted_files import DatasetFile, open_container, path_below
-
-STATES = 3  # 0 none, 1 aligned, 2 held
 
 
 class TickRowChecks:
@@ -110,7 +108,7 @@ class TickRowChecks:
             ages_ms[name] = np.array(padded)
         rows = TickRows(ticks, stamps, valid, ages, values, ages_ms=ages_ms)
         exported.check_rows(where, rows)
-        counts = np.stack([(valid == state).sum(axis=0) for state in range(STATES)])
+        counts = np.stack([(valid == state).sum(axis=0) for state in range(len(STATES))])
         self.states[episode] = self.states.get(episode, 0) + counts
         for name, kind in self._kinds.items():
             if kind != "vector" and name in table.column_names:
@@ -192,7 +190,9 @@ class TickRowChecks:
         """Check the values of a stream, and what is stated of them."""
         column = table[stream].combine_chunks()
         valid = table["valid"].combine_chunks().field(stream).to_numpy()
-        self._findings.check(bool(((valid >= 0) & (valid < STATES)).all()), where, f"valid.{stream}: not 0, 1 or 2")
+        self._findings.check(
+            bool(((valid >= 0) & (valid < len(STATES))).all()), where, f"valid.{stream}: not 0, 1 or 2"
+        )
         for name in ("age_ns", "stamp_ns"):
             nulls = table[name].combine_chunks().field(stream).is_null()
             agrees = np.array_equal(np.asarray(nulls), valid == 0)
@@ -241,7 +241,7 @@ def _leaves(column: Any) -> list[NDArray[Any]]:
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
 _EPISODE = (
     *("episode", "length", "start_ns", "stop_ns", "append", "recording", "recording_key", "task", "robot"),
-    *("success", "start", "stop", "rate_hz", *SHARES),
+    *("success", "start", "stop", "rate_hz", *STATES),
 )
 
 
@@ -423,7 +423,7 @@ def _check_episode(
         findings.check(micros == row[f"{end}_ns"] // 1000, where, text)
     if states is None or not states.sum(axis=0).all():  # other states are reported
         return
-    for share, state in SHARES.items():
+    for share, state in STATES.items():
         for n, stream in enumerate(exported.layout.names):
             wanted = float(states[state, n] / states[:, n].sum())
             found = row[share].get(stream)

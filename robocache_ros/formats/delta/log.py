@@ -22,7 +22,7 @@ from robocache_ros.extras import need
 from robocache_ros.formats.dataset_folder import LISTING, files_of, locked, sha256, sync, sync_files
 from robocache_ros.formats.parquet import Table
 from robocache_ros.formats.pieces import ArrayInfo
-from robocache_ros.formats.read import BY_STREAM
+from robocache_ros.formats.read import BY_STREAM, STATES
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.storage.object_store import ObjectStore
@@ -118,8 +118,7 @@ def done(append: str) -> str:
     return f"{append}/{EPISODES}"
 
 
-SHARES = {"aligned": 1, "held": 2, "invalid": 0}  # column -> state of ticks
-QUALITY = (*SHARES, "complete", "all_aligned")
+QUALITY = (*STATES, "complete", "all_aligned")
 DELAYS = ("median", "p95", "max")
 
 
@@ -146,7 +145,7 @@ def episode_schema(names: Sequence[str]) -> Any:
             ("stop", time),
             ("rate_hz", arrow.int64()),
             ("quality", arrow.struct([(name, arrow.float64()) for name in QUALITY])),
-            *((name, by_stream) for name in SHARES),
+            *((name, by_stream) for name in STATES),
             ("delay_ms", arrow.struct([(name, delays) for name in names])),
             ("counters", arrow.list_(count)),
             ("append", arrow.string()),

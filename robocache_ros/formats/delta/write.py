@@ -23,7 +23,6 @@ from robocache_ros.formats.delta.log import (
     DELAYS,
     EPISODES,
     EPISODES_NUMBERED,
-    SHARES,
     TICKS,
     TransactionLog,
     check_names,
@@ -41,7 +40,7 @@ from robocache_ros.formats.delta.log import (
 from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, Table, column
 from robocache_ros.formats.pictures import VIDEO, video_or_png
 from robocache_ros.formats.pieces import runs
-from robocache_ros.formats.read import IMAGES
+from robocache_ros.formats.read import IMAGES, STATES
 from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo
 from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -219,10 +218,7 @@ def episode_row(dataset: ExportedDataset, episode: Episode, of_recording: Mappin
     """Return the row of an episode, given what is the same in all rows of its recording."""
     names, inputs = dataset.layout.names, np.flatnonzero(dataset.spec.inputs)
     ticks, valid = episode.ticks_ns, np.array(episode.valid)
-    shares = {name: (valid == state).mean(axis=0) for name, state in SHARES.items()}
-    quality = {name: float(share[inputs].mean()) for name, share in shares.items()}
-    quality["complete"] = float((valid[:, inputs] > 0).all(axis=1).mean())
-    quality["all_aligned"] = float((valid[:, inputs] == 1).all(axis=1).mean())
+    shares = {name: (valid == state).mean(axis=0) for name, state in STATES.items()}
     start_ns, stop_ns = int(ticks[0]), int(ticks[-1])
     return {
         "episode": episode.index,
@@ -237,7 +233,7 @@ def episode_row(dataset: ExportedDataset, episode: Episode, of_recording: Mappin
         "start": start_ns // 1000,
         "stop": stop_ns // 1000,
         "rate_hz": dataset.rate_hz,
-        "quality": quality,
+        "quality": recording_file.quality(valid[:, inputs]),
         **{name: dict(zip(names, share.tolist(), strict=True)) for name, share in shares.items()},
         **of_recording,
     }
