@@ -165,6 +165,15 @@ def test_a_device_that_is_not_there_is_found(doctor, checkpoint, spec_file):
     assert any(line.startswith(expected) for line in found.lines)
 
 
+@pytest.mark.parametrize("policy", ["mine.py:policy", "openpi://robot:8000", "missing.pt"])
+def test_what_states_no_training_is_refused_with_what_to_give(policy, doctor, spec_file):
+    found = doctor(policy, "--spec", spec_file())
+
+    expected = f"robocache: checkpoint: {policy} is not a file or folder; give a checkpoint.pt or a folder of LeRobot"
+    assert (found.code, len(found.lines)) == (2, 1)
+    assert found.lines[0].startswith(expected)
+
+
 def columns(*order: int) -> Callable[[Any], Any]:
     return lambda values: values[list(order)]
 
