@@ -251,7 +251,7 @@ def drive(out: Path, spec: Path, starts: int, latency_ms: int, observer: Observe
     """Run the policy on the robot; returns its attempts."""
     found = []
     environment = {"CHECKPOINT": str(CHECKPOINT), "LATENCY_MS": str(latency_ms)}
-    observer.now_ns = 0
+    observer.now_ns, observer.attempt = 0, Attempt()  # not of the run before, whose policy commanded already
     with ExitStack() as stack:
         simulation = ("sim", "--no-camera", "--lockstep", "--seed", FIRST_START)
         stack.enter_context(process(out / f"sim_{latency_ms}.log", *simulation))
@@ -378,7 +378,7 @@ def main() -> None:
     drawn = next((n for n in range(given.starts) if all(found[n].success for found in attempts.values())), 0)
     draw(out / "plans.png", {latency: found[drawn] for latency, found in attempts.items()}, plans)
     replays = {run.name: replay(run) for run in runs.values()}
-    film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
+    is_filmed = film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
     rows = [
         f"| {latency} ms | {sum(each.success for each in found)} of {len(found)} | {largest_seam(found, columns):.3f} |"
         for latency, found in attempts.items()
@@ -397,7 +397,8 @@ def main() -> None:
         *(f"- {name}: {found}" for name, found in replays.items()),
         *(f"- {name}: {found.first}" for name, found in replays.items() if found.first),
         "",
-        f"{time.monotonic() - began:.0f} s. [Planned and executed](plans.png), [video](robot.mp4).",
+        f"{time.monotonic() - began:.0f} s. [Planned and executed](plans.png)"
+        + (", [video](robot.mp4)." if is_filmed else "; no video, as no image can be rendered here."),
     ]
     (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     (out / "report.json").write_text(

@@ -93,6 +93,10 @@ IN_SPEC: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         streams(joints={"unit": "deg"}),
         "error: streams.joints.unit: rad in training, deg in the spec; set unit: rad",
     ),
+    "another field": (
+        streams(joints={"field": "velocity"}),
+        "error: streams.joints.field: position in training, velocity in the spec; set field: position",
+    ),
     "an offset in the spec": (
         streams(joints={"offset": [0.1, 0, 0, 0]}),
         "error: streams.joints.offset: [] in training, [0.1, 0.0, 0.0, 0.0] in the spec; leave offset out",
