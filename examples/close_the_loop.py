@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +285,10 @@ def replay(run: Path) -> Verification:
 
 
 def largest_seam(attempts: list[Attempt], columns: int) -> float:
-    """The largest step of a command where one chunk follows another, in rad."""
-    steps = [row[1 + columns + 2] for attempt in attempts for row in attempt.executed]
-    return float(np.nanmax([step for step in steps if np.isfinite(step)] or [0.0]))
+    """The largest step of a joint where one chunk follows another, in rad; not of the gripper, which is not blended."""
+    pairs = [pair for attempt in attempts for pair in pairwise(attempt.executed) if pair[1][1 + columns + 2] > 0]
+    steps = [float(np.abs(row[1:columns] - last[1:columns]).max()) for last, row in pairs]
+    return max([step for step in steps if np.isfinite(step)], default=0.0)
 
 
 def draw(path: Path, attempts: dict[int, Attempt], plans: dict[int, list[tuple[int, NDArray[np.float32]]]]) -> None:
@@ -388,7 +390,7 @@ def main() -> None:
         "",
         f"{sum(recorded)} of {len(recorded)} demonstrations of the expert were a success; dataset/ has them.",
         "",
-        "| from an observation to its plan | successes | largest step at a seam, rad |",
+        "| from an observation to its plan | successes | largest step of a joint at a seam, rad |",
         "|---|---|---|",
         *rows,
         "",

@@ -70,3 +70,13 @@ def test_each_latency_of_the_loop_waits_for_the_first_command_of_its_own_policy(
         loop["drive"](tmp_path, tmp_path / "spec.yaml", 1, 150, observer)
 
     assert waited == [("the simulation", False), ("the first command", False)]
+
+
+def test_the_step_at_a_seam_is_that_of_the_joints_and_not_of_the_gripper():
+    loop = runpy.run_path(str(ROOT / "examples" / "close_the_loop.py"))
+    nothing = [0.0, np.nan, np.nan, np.nan, 0, 0, 0.0]  # tick, two joints, gripper, state, origin, step at a seam
+    rows = [nothing, [1, 0, 0, 0, 1, 1, 0.5], [2, 0.1, 0, 0, 1, 1, 0.0], [3, 0.1, 0.25, 1, 1, 1, 1.0]]
+
+    found = loop["largest_seam"]([loop["Attempt"](executed=[np.array(row, float) for row in rows])], 3)
+
+    assert found == 0.25
