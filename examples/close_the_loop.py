@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,7 @@ def drive(out: Path, spec: Path, starts: int, latency_ms: int, observer: Observe
     """Run the policy on the robot; returns its attempts."""
     found = []
     environment = {"CHECKPOINT": str(CHECKPOINT), "LATENCY_MS": str(latency_ms)}
-    observer.now_ns = 0
+    observer.now_ns, observer.attempt = 0, Attempt()  # not of the run before, whose policy commanded already
     with ExitStack() as stack:
         simulation = ("sim", "--no-camera", "--lockstep", "--seed", FIRST_START)
         stack.enter_context(process(out / f"sim_{latency_ms}.log", *simulation))
@@ -284,9 +285,10 @@ def replay(run: Path) -> Verification:
 
 
 def largest_seam(attempts: list[Attempt], columns: int) -> float:
-    """The largest step of a command where one chunk follows another, in rad."""
-    steps = [row[1 + columns + 2] for attempt in attempts for row in attempt.executed]
-    return float(np.nanmax([step for step in steps if np.isfinite(step)] or [0.0]))
+    """The largest step of a joint where one chunk follows another, in rad; not of the gripper, which is not blended."""
+    pairs = [pair for attempt in attempts for pair in pairwise(attempt.executed) if pair[1][1 + columns + 2] > 0]
+    steps = [float(np.abs(row[1:columns] - last[1:columns]).max()) for last, row in pairs]
+    return max([step for step in steps if np.isfinite(step)], default=0.0)
 
 
 def draw(path: Path, attempts: dict[int, Attempt], plans: dict[int, list[tuple[int, NDArray[np.float32]]]]) -> None:
@@ -378,7 +380,7 @@ def main() -> None:
     drawn = next((n for n in range(given.starts) if all(found[n].success for found in attempts.values())), 0)
     draw(out / "plans.png", {latency: found[drawn] for latency, found in attempts.items()}, plans)
     replays = {run.name: replay(run) for run in runs.values()}
-    film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
+    is_filmed = film(out / "robot.mp4", [attempt for found in attempts.values() for attempt in found[:2]])
     rows = [
         f"| {latency} ms | {sum(each.success for each in found)} of {len(found)} | {largest_seam(found, columns):.3f} |"
         for latency, found in attempts.items()
@@ -388,7 +390,7 @@ def main() -> None:
         "",
         f"{sum(recorded)} of {len(recorded)} demonstrations of the expert were a success; dataset/ has them.",
         "",
-        "| from an observation to its plan | successes | largest step at a seam, rad |",
+        "| from an observation to its plan | successes | largest step of a joint at a seam, rad |",
         "|---|---|---|",
         *rows,
         "",
@@ -397,7 +399,8 @@ def main() -> None:
         *(f"- {name}: {found}" for name, found in replays.items()),
         *(f"- {name}: {found.first}" for name, found in replays.items() if found.first),
         "",
-        f"{time.monotonic() - began:.0f} s. [Planned and executed](plans.png), [video](robot.mp4).",
+        f"{time.monotonic() - began:.0f} s. [Planned and executed](plans.png)"
+        + (", [video](robot.mp4)." if is_filmed else "; no video, as no image can be rendered here."),
     ]
     (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     (out / "report.json").write_text(

@@ -123,18 +123,21 @@ class ManagedNode(LifecycleNode):
     Those in `changeable` are read whenever they are used. `kwargs` are arguments of rclpy's LifecycleNode.
 
     Attributes:
+        logs: the modules whose lines it logs where another node of the process logs those of the package.
         parts: all that exists between configure and cleanup, with `active` and `destroy()`; None: unconfigured.
         log: what the package logs, to the node's logger.
         failure: the error of a thread that stops the node; None if there is none.
         exit_code: of the program.
     """
 
+    logs: Collection[str] = ()
+
     def __init__(
         self, name: str, declared: Iterable[Declared], changeable: Collection[str] = (), **kwargs: Any
     ) -> None:
         self.parts: Any = None
         super().__init__(name, **kwargs)
-        self.log = process.attach(self.get_logger())
+        self.log = process.attach(self.get_logger(), self.logs)
         self.failure: Exception | None = None
         self.exit_code = 0
         declared = tuple(declared)

@@ -118,6 +118,7 @@ class PolicyRunner(ManagedNode):
         shared_log: of the fusion node in this process, for the next run; it is not closed here.
     """
 
+    logs = (__name__, FusedSubscriber.__module__, Pedal.__module__)
     parts: Run | None
 
     def __init__(self, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -210,12 +210,15 @@ def _is_default(action: Any) -> bool:
     return action is None or action.raw[: ctypes.sizeof(ctypes.c_void_p)].strip(b"\0") == b""
 
 
+PACKAGE = "robocache_ros"  # the parent of its loggers
 LONGEST = 500  # characters of a line, which may contain text from messages
 WAITING = 1000  # lines that are not logged yet; others are dropped and counted
 
 
 class RosHandler(logging.Handler):
     """Passes Python's log records to a ROS logger, with control characters escaped.
+
+    Of several handlers, a record goes to the one that has the module of the record in `modules`, else to the first.
 
     A separate thread logs them: a ROS logger looks up the line of code that logs and publishes on /rosout, which
     takes 10 to 100 ms, and the thread that computes the ticks logs too.
@@ -224,14 +227,21 @@ class RosHandler(logging.Handler):
         dropped: lines that arrived while `WAITING` others were not logged yet; a warning states their number.
     """
 
-    def __init__(self, logger: Any) -> None:
+    def __init__(self, logger: Any, modules: Collection[str] = ()) -> None:
         super().__init__()
+        self.modules = modules
         self.dropped = 0
         self._reported = 0  # the number of these that warnings have stated
         self._logger = logger
         self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._run, name="robocache-log", daemon=True)
         self._thread.start()
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        """Whether the record is logged here."""
+        attached = [each for each in logging.getLogger(PACKAGE).handlers if isinstance(each, RosHandler)]
+        chosen = [each for each in attached if record.name in each.modules] or attached
+        return chosen[:1] in ([], [self]) and super().filter(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record, to be logged at its level."""
@@ -274,10 +284,10 @@ class RosHandler(logging.Handler):
             self._logger.debug(text)
 
 
-def attach(logger: Any) -> RosHandler:
-    """Route the package's log to a ROS logger, until `detach`."""
-    handler = RosHandler(logger)
-    package = logging.getLogger("robocache_ros")
+def attach(logger: Any, modules: Collection[str] = ()) -> RosHandler:
+    """Route the package's log to a ROS logger, until `detach`; where others are attached, that of some modules."""
+    handler = RosHandler(logger, modules)
+    package = logging.getLogger(PACKAGE)
     package.addHandler(handler)
     package.setLevel(min(package.level or logging.INFO, logging.INFO))
     package.propagate = False
@@ -286,7 +296,7 @@ def attach(logger: Any) -> RosHandler:
 
 def detach(handler: RosHandler) -> None:
     """Stop routing to a handler, and return when all earlier records have been written."""
-    package = logging.getLogger("robocache_ros")
+    package = logging.getLogger(PACKAGE)
     package.removeHandler(handler)
     package.propagate = not package.handlers
     handler.close()

@@ -22,7 +22,7 @@ ERROR, WARNING, OK, UNCHECKED = "error", "warning", "ok", "not checked"
 LEVELS = (ERROR, WARNING, OK, UNCHECKED)  # in the order in which they are printed
 # The keys of a stream on which its values depend, and how bad another one is.
 STREAM_KEYS = {
-    **dict.fromkeys(("unit", "offset", "samples", "reduce"), ERROR),
+    **dict.fromkeys(("field", "unit", "offset", "samples", "reduce"), ERROR),
     **dict.fromkeys(("align", "stamp", "latency_ms", "max_gap_ms", "max_age_ms", "on_invalid", "fill"), WARNING),
 }
 IMAGE_KEYS = {"size": ERROR, "crop": ERROR, "resize": WARNING}
@@ -169,14 +169,18 @@ def _keys(facts: TrainedFacts, spec: FusionSpec, name: str) -> Iterator[Finding]
     old, new = (_named(each, name) if each else None for each in (facts.spec, spec))
     if old is None or new is None:
         return
+    # Without a unit nothing is known of it; fields of other types or columns are compared by their columns.
+    uncompared = {"unit"} if "" in (old.unit, new.unit) else set()
+    if (old.type, old.components) != (new.type, new.components):
+        uncompared.add("field")
     different = [
         compared(
             f"streams.{name}.{key}", getattr(old, key), getattr(new, key), _as_before(key, getattr(old, key)), level
         )
         for key, level in STREAM_KEYS.items()
-        if getattr(old, key) != getattr(new, key) and not (key == "unit" and "" in (old.unit, new.unit))
+        if getattr(old, key) != getattr(new, key) and key not in uncompared
     ]
-    what = "unit, alignment, stamps and limits"
+    what = "field, unit, alignment, stamps and limits"
     yield from different or [Finding(OK, f"streams.{name}", what, what)]
 
 
@@ -296,7 +300,7 @@ def _device(facts: TrainedFacts, device: str) -> Iterator[Finding]:
 
 def check_node(spec: FusionSpec, node: FusionSpec) -> list[Finding]:
     """Compare the streams of a spec with those that a node fuses."""
-    keys = (*STREAM_KEYS, "field", "names", "image")
+    keys = (*STREAM_KEYS, "names", "image")
     pairs = [(stream, _named(node, stream.name)) for stream in spec.streams]
     other = [a.name for a, b in pairs if b is None or any(getattr(a, key) != getattr(b, key) for key in keys)]
     if (spec.rate_hz, spec.delay_ms) != (node.rate_hz, node.delay_ms):

@@ -44,7 +44,7 @@ FACTORS = {  # by which a value is multiplied to be as in training
     1e-2: "100 times larger than in training",
 }
 ORDERS = {"w x y z, and x y z w": (1, 2, 3, 0), "x y z w, and w x y z": (3, 0, 1, 2)}  # of quaternions
-FAR, VERY_FAR = 0.25, 1.0  # beyond the range of a column, in parts of it
+NEAR, FAR, VERY_FAR = 0.05, 0.25, 1.0  # beyond the range of a column, in parts of it
 SHIFTED = (-0.5, -0.25, -0.125, 0.125, 0.25, 0.5)  # zeros that are tried, in parts of the range
 MAX_OUTSIDE_SHARE = 0.2  # of the values of a column that may be beyond its range
 PREDICTIONS, MIN_PREDICTIONS = 16, 4  # ticks at which a policy predicts
@@ -422,13 +422,17 @@ def _ranges(columns: Columns, side: str, cause: Change | None) -> list[Finding]:
             continue
         tried = islice(changes(columns), MAX_CHANGES)
         known = [each for each in tried if set(each.columns) & set(wrong) and not each.is_fit]
-        known = [each for each in known if not columns.outside(each.apply(columns.values), FAR)[at].any()]
+        known = [each for each in known if not columns.outside(each.apply(columns.values), NEAR)[at].any()]
         best = min(known, key=lambda each: columns.distance(each.apply(columns.values), at), default=None)
         if cause is not None and cause.role == columns.role and set(cause.columns) & set(wrong):
             best = cause
         i = wrong[0]
         trained = f"{columns.names[i]} from {columns.range_of(i)}"
-        value = f"median {np.nanmedian(columns.values[:, i]):.3g}"
+        median = float(np.nanmedian(columns.values[:, i]))
+        value = f"median {median:.3g}"
+        if columns.low[i] <= median <= columns.high[i]:
+            low, high = np.nanmin(columns.values[:, i]), np.nanmax(columns.values[:, i])
+            value = f"{low:.3g} to {high:.3g}"
         advice = f"{best.text}: {best.advice}" if best else "see if it is another unit, zero or column"
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         level = ERROR if very[wrong].any() or best is not None else WARNING
@@ -528,4 +532,7 @@ class Prediction:
     def _error(self, predicted: NDArray[np.floating], commands: Float64, shift: int = 0) -> float:
         """Return the mean distance of commands from predictions, in standard deviations of the training."""
         rows = self.ticks[:, None] + self.offset + shift + np.arange(predicted.shape[1])
-        return float(np.nanmean(np.abs(predicted - commands[np.clip(rows, 0, len(commands) - 1)]) / self._std))
+        wanted = commands[np.clip(rows, 0, len(commands) - 1)]
+        gone = np.logical_or.accumulate(np.isnan(wanted).any(2), 1)  # those after a gap may be of another episode
+        wanted[gone] = np.nan
+        return float(np.nanmean(np.abs(predicted - wanted) / self._std))

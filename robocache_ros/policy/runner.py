@@ -106,17 +106,19 @@ class Watchdog:
 
     def unsafe(self, row: Float32, before: Float32 | None) -> str:
         """Return why a row must not be sent after another one; empty if it may."""
-        checks = [("is not finite", ~np.isfinite(row))]
-        if self.limits.lower is not None:
-            checks.append(("is below its limit", row < self.limits.lower))
-        if self.limits.upper is not None:
-            checks.append(("is above its limit", row > self.limits.upper))
-        if self.limits.max_step is not None and before is not None:
-            checks.append(("steps by more than its limit", np.abs(row - before) > self.limits.max_step))
-        for text, wrong in checks:
+        limits = self.limits
+        step = np.zeros_like(row) if before is None else np.abs(row - before)
+        checks = [("is not finite", ~np.isfinite(row), row)]
+        if limits.lower is not None:
+            checks.append(("is below its limit {0:g}", row < limits.lower, limits.lower))
+        if limits.upper is not None:
+            checks.append(("is above its limit {0:g}", row > limits.upper, limits.upper))
+        if limits.max_step is not None:
+            checks.append(("is a step of {1:g}, above its limit {0:g}", step > limits.max_step, limits.max_step))
+        for text, wrong, limit in checks:
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
-                return f"{self._names[at]}: {row[at]:g} {text}"
+                return f"{self._names[at]}: {row[at]:g} {text.format(limit[at], step[at])}"
         return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.columns import export_columns
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.read import column_labels
@@ -78,7 +79,12 @@ def trained_facts(path: str | Path) -> TrainedFacts:
     Errors:
         RoboCacheError: it is missing, damaged, or of another kind.
     """
-    return _of_lerobot(read_lerobot_config(path)) if Path(path).is_dir() else _of_checkpoint(path)
+    if not os.path.exists(path):  # of any text
+        raise RoboCacheError(
+            f"checkpoint: {printable(path, 60)} is not a file or folder; give a checkpoint.pt or a folder of LeRobot "
+            "(what functions and servers were trained on is not known)"
+        )
+    return _of_lerobot(read_lerobot_config(path)) if os.path.isdir(path) else _of_checkpoint(path)
 
 
 def _of_checkpoint(path: str | Path) -> TrainedFacts:

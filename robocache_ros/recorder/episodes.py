@@ -265,7 +265,7 @@ class EpisodeWriter:
 class RecordingsFolder:
     """A folder of episodes: `episode_000001.mcap` and following ones; discarded ones in `trash/`.
 
-    Files that a killed recorder left are completed; their outcome is unknown.
+    Files that a killed recorder left are completed; their outcome is unknown. One without messages goes to the trash.
 
     Args:
         path: of the folder, which is made if it does not exist.
@@ -340,7 +340,8 @@ class RecordingsFolder:
         if EPISODE_END not in file.metadata_names:
             file.add_metadata(EPISODE_END, ending)
         file.close()
-        self.recovered.append(self._move(part, self.path))
+        # An export would refuse an episode without messages.
+        self.recovered.append(self._move(part, self.path if file.messages else self.path / TRASH))
         count = number_of(file.messages, "message")
         log.warning("%s: completed after its recorder was killed, with %s", printable(self.recovered[-1], 60), count)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from ctypes.util import find_library
 from functools import cache
 from importlib.util import find_spec
@@ -164,11 +165,13 @@ class So101:
         view.global_.offwidth, view.global_.offheight = width, height
         view.quality.offsamples = 0
         try:
-            renderer = mujoco.Renderer(self.model, height, width)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of GLFW without a display: the error below says what to do
+                renderer = mujoco.Renderer(self.model, height, width)
         except Exception as error:  # of PyOpenGL and MuJoCo, of many kinds
             raise RoboCacheError(
-                f"camera: no image can be rendered ({type(error).__name__}); install EGL or OSMesa and set "
-                "MUJOCO_GL=egl or osmesa, or switch the camera off"
+                f"camera: no image can be rendered ({type(error).__name__}); install EGL (Debian, Ubuntu: apt install "
+                "libegl1), set MUJOCO_GL=egl or osmesa, or switch the camera off"
             ) from error
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0

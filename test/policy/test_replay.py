@@ -23,7 +23,7 @@ from robocache_ros.policy.outputs import Outputs
 from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.policies import identity, open_policy
 from robocache_ros.policy.replay import Verification, cut, verify
-from robocache_ros.policy.runner import Runner, State
+from robocache_ros.policy.runner import Runner, State, Watchdog
 from robocache_ros.policy.worker import answer
 from robocache_ros.recorder.mcap import McapWriter
 from robocache_ros.recorder.run_log import CALLS, EVENTS, RUN, LoggedEngine, RunLog, RunReader, read_event
@@ -191,6 +191,15 @@ def test_a_run_is_recomputed_to_the_bit_whatever_happens_in_it(tmp_path, wave, o
     assert found.ticks > 250
     assert {step.origin for step in steps} >= {"policy", "operator"}
     assert {step.state for step in steps} >= {State.WARMUP, State.RUN, State.STOP}
+
+
+def test_a_stop_for_the_same_reason_in_other_words_is_no_difference(tmp_path, wave, monkeypatch):
+    steps = play(tmp_path / "run.mcap", wave, 1, outputs_of(OUTPUTS["array"], blend="none"))
+    assert State.STOP in {step.state for step in steps}
+    stop = Watchdog.stop
+    monkeypatch.setattr(Watchdog, "stop", lambda self, reason: stop(self, f"since {reason}"))
+
+    assert verify(tmp_path / "run.mcap", policy=wave).first is None
 
 
 def altered(log: Path, path: Path, find: Callable[[bytes], int], bit: int = 0) -> Verification:

@@ -200,9 +200,13 @@ def test_an_invalid_observation_stops_the_run_after_some_ticks_and_no_plan_is_ma
 @pytest.mark.parametrize(
     ("output", "f", "words"),
     [
-        ({"upper": [START + 4, 1e6]}, float, "action.0: 1005 is above its limit"),
-        ({"lower": START - 4}, lambda tick: 2.0 * START - tick, "action.0: 995 is below its limit"),
-        ({"max_step": 2}, lambda tick: tick + 5.0 * (tick > START + 4), "action.0: 1010 steps by more than its limit"),
+        ({"upper": [START + 4, 1e6]}, float, "action.0: 1005 is above its limit 1004"),
+        ({"lower": START - 4}, lambda tick: 2.0 * START - tick, "action.0: 995 is below its limit 996"),
+        (
+            {"max_step": 2},
+            lambda tick: tick + 5.0 * (tick > START + 4),
+            "action.0: 1010 is a step of 6, above its limit 2",
+        ),
     ],
 )
 def test_a_row_beyond_a_limit_is_not_sent(output, f, words):

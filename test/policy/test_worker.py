@@ -14,7 +14,7 @@ import torch
 from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import Chunk, Prefix
-from robocache_ros.policy.policies import kind_of, open_policy
+from robocache_ros.policy.policies import check_policy, kind_of, open_policy
 from robocache_ros.policy.worker import ProcessWorker
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
@@ -128,6 +128,12 @@ def test_a_function_of_a_module_is_called():
 def test_what_is_not_a_policy_is_refused(text):
     with pytest.raises(RoboCacheError, match="policy: "):
         kind_of(text)
+
+
+@pytest.mark.parametrize("text", ["absent.pt", "absent.py:function"])
+def test_a_policy_whose_file_does_not_exist_is_refused_before_anything_starts(text):
+    with pytest.raises(RoboCacheError, match=f"policy: {text.partition(':')[0]} does not exist; check its path"):
+        check_policy(text, SPEC)
 
 
 def test_a_checkpoint_plans_its_horizon_in_the_units_of_the_robot():

@@ -218,6 +218,19 @@ def test_what_was_readable_before_a_kill_is_readable_after_it(tmp_path, messages
         check_after_kill(tmp_path / str(number), count)
 
 
+def test_an_episode_whose_recorder_was_killed_before_a_message_goes_to_the_trash(tmp_path):
+    episode = RecordingsFolder(tmp_path).start({"task": "Count"}, [NUMBERS])
+    left = episode.path.read_bytes()
+    episode.end("success")
+    episode.path.write_bytes(left)
+
+    folder = RecordingsFolder(tmp_path)
+
+    assert folder.recovered == [tmp_path / "trash" / "episode_000001.mcap"]
+    assert read_episode(folder.recovered[0]).outcome == "unknown"
+    assert folder.start({}).path.name == "episode_000002.mcap.part"
+
+
 @pytest.mark.parametrize("cut", [1, 20, 300, 5000])
 def test_a_file_that_is_cut_anywhere_is_completed_for_every_reader(tmp_path, cut):
     reader = pytest.importorskip("rosbags.rosbag2").Reader

@@ -74,9 +74,11 @@ def check_policy(text: str, spec: FusionSpec) -> None:
     """Check what can be checked of a policy without opening it.
 
     Raises:
-        RoboCacheError: it is of no kind, does not go with the spec, or needs what is not installed.
+        RoboCacheError: it is of no kind, has no file, does not go with the spec, or needs what is not installed.
     """
     kind = kind_of(text)
+    if (file := _file_of(text, kind)) and not os.path.isfile(file):  # of any text
+        raise RoboCacheError(f"policy: {printable(file, 80)} does not exist; check its path")
     if kind == "lerobot":
         from robocache_ros.policy.policies.lerobot import check_installed, checked_config
 
@@ -100,10 +102,18 @@ def identity(text: str, device: str = "cpu") -> dict[str, str]:
     from robocache_ros.formats.dataset_folder import sha256
 
     found = {"policy": text, "kind": kind_of(text), "device": device}
-    file = Path(text if found["kind"] == "checkpoint" else text.rpartition(":")[0])
-    if file.is_file():
-        found |= {"path": str(file.absolute()), "sha256": sha256(file)}
+    file = _file_of(text, found["kind"])
+    if file and os.path.isfile(file):
+        found |= {"path": os.path.abspath(file), "sha256": sha256(Path(file))}
     return found
+
+
+def _file_of(text: str, kind: str) -> str:
+    """Return the path of the file of a checkpoint or of a function; empty if it has none."""
+    if kind == "checkpoint":
+        return text
+    place = text.rpartition(":")[0]
+    return place if kind == "function" and place.endswith(".py") else ""
 
 
 def open_policy(text: str, spec: FusionSpec, device: str = "cpu") -> RunnablePolicy:

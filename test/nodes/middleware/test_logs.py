@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from robocache_ros.nodes.process import WAITING, RosHandler
+from robocache_ros.nodes.process import WAITING, RosHandler, attach, detach
 from test.nodes.rig import until
 
 
@@ -85,3 +85,21 @@ def test_lines_dropped_before_the_end_are_reported_at_the_end(handler, logger):
     handler.close()
 
     assert sum("log: 1 line was dropped" in text for _, text in logger.lines) == 1
+
+
+def test_a_line_is_logged_once_by_the_node_that_names_its_module_or_else_by_the_first(logger):
+    logger.may_go_on.set()
+    other = SlowLogger()
+    other.may_go_on.set()
+    first = attach(logger)
+    second = attach(other, ["robocache_ros.nodes.pedals"])
+    try:
+        for name in ("engine", "nodes.pedals"):
+            logging.getLogger(f"robocache_ros.{name}").warning("of %s", name)
+    finally:
+        detach(first)
+        logging.getLogger("robocache_ros.engine").warning("the first has ended")
+        detach(second)
+
+    assert logger.lines == [("warning", "of engine")]
+    assert other.lines == [("warning", "of nodes.pedals"), ("warning", "the first has ended")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,3 +52,31 @@ def test_recorded_labels_executed_at_their_ticks_repeat_the_episode(tmp_path):
             simulation.step()
     assert simulation.robot.is_success
     simulation.close()
+
+
+def test_each_latency_of_the_loop_waits_for_the_first_command_of_its_own_policy(tmp_path):
+    loop = runpy.run_path(str(ROOT / "examples" / "close_the_loop.py"))
+    before = loop["Attempt"](executed=[np.zeros(8)])  # of the run before, whose last command was sent
+    observer = SimpleNamespace(attempt=before, now_ns=0)
+    waited = []
+
+    def until(condition, what):
+        waited.append((what, bool(condition())))
+        if what == "the first command":
+            raise InterruptedError
+
+    loop["drive"].__globals__.update(until=until, process=lambda *_, **__: nullcontext())
+    with pytest.raises(InterruptedError):
+        loop["drive"](tmp_path, tmp_path / "spec.yaml", 1, 150, observer)
+
+    assert waited == [("the simulation", False), ("the first command", False)]
+
+
+def test_the_step_at_a_seam_is_that_of_the_joints_and_not_of_the_gripper():
+    loop = runpy.run_path(str(ROOT / "examples" / "close_the_loop.py"))
+    nothing = [0.0, np.nan, np.nan, np.nan, 0, 0, 0.0]  # tick, two joints, gripper, state, origin, step at a seam
+    rows = [nothing, [1, 0, 0, 0, 1, 1, 0.5], [2, 0.1, 0, 0, 1, 1, 0.0], [3, 0.1, 0.25, 1, 1, 1, 1.0]]
+
+    found = loop["largest_seam"]([loop["Attempt"](executed=[np.array(row, float) for row in rows])], 3)
+
+    assert found == 0.25

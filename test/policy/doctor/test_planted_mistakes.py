@@ -93,6 +93,10 @@ IN_SPEC: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         streams(joints={"unit": "deg"}),
         "error: streams.joints.unit: rad in training, deg in the spec; set unit: rad",
     ),
+    "another field": (
+        streams(joints={"field": "velocity"}),
+        "error: streams.joints.field: position in training, velocity in the spec; set field: position",
+    ),
     "an offset in the spec": (
         streams(joints={"offset": [0.1, 0, 0, 0]}),
         "error: streams.joints.offset: [] in training, [0.1, 0.0, 0.0, 0.0] in the spec; leave offset out",
@@ -163,6 +167,15 @@ def test_a_device_that_is_not_there_is_found(doctor, checkpoint, spec_file):
 
     expected = f"error: device: not known in training, cuda:99 asked for, {count} there are on this machine; give"
     assert any(line.startswith(expected) for line in found.lines)
+
+
+@pytest.mark.parametrize("policy", ["mine.py:policy", "openpi://robot:8000", "missing.pt"])
+def test_what_states_no_training_is_refused_with_what_to_give(policy, doctor, spec_file):
+    found = doctor(policy, "--spec", spec_file())
+
+    expected = f"robocache: checkpoint: {policy} is not a file or folder; give a checkpoint.pt or a folder of LeRobot"
+    assert (found.code, len(found.lines)) == (2, 1)
+    assert found.lines[0].startswith(expected)
 
 
 def columns(*order: int) -> Callable[[Any], Any]:
