@@ -209,6 +209,7 @@ COMMANDS = {
 def test_a_command_of_the_wheel_works_or_names_its_extra(bare, tmp_path, command, extra):
     pytest.importorskip("typer")
     program, *arguments = command.format(share=bare.parent / "share" / "robocache_ros").split()
+    (tmp_path / "policy.py").touch()
 
     done = start(bare / program, *arguments, cwd=tmp_path)
 

@@ -43,8 +43,9 @@ def test_recorded_labels_executed_at_their_ticks_repeat_the_episode(tmp_path):
     simulation.begin(SEED, expert=False)
     simulation.robot.data.qpos[:6] = rows[0][:6]  # the arm sags until the expert acts
     for row in rows:
-        # rad: the gripper moves by 0.06 in a tick, and the arm still swings from its sag
-        assert abs(simulation.robot.positions[5] - row[5]) < 0.005
+        # rad: the gripper moves by 0.06 in a tick, which a label of another tick would show, and by 0.006 in a step of
+        # the simulation, which a busy machine may lose; the arm still swings from its sag
+        assert abs(simulation.robot.positions[5] - row[5]) < 0.02
         assert np.abs(simulation.robot.positions - row[:6]).max() < 0.03
         simulation.command(row[-6:].astype(np.float64))
         simulation.step()
