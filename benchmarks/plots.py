@@ -272,7 +272,7 @@ def draw_waits(record: Record, path: Path) -> None:
 
 WHAT = ("loading", "preprocessing", "training")
 # Efficiency in % with weak scaling, by the number of GPUs.
-WANTED = {"loading": {2: 99.0}, "preprocessing": {2: 99.0}, "training": {2: 96.0}}
+WANTED = {"loading": {2: 99.0}, "preprocessing": {2: 99.0}}
 PUBLISHED = {"preprocessing": SCALING}
 Lines = dict[str, dict[int, float]]  # label -> number of GPUs -> samples per second
 
@@ -336,7 +336,7 @@ def _draw_efficiencies(axis: Any, what: str, lines: Lines, counts: Sequence[int]
         if found := efficiencies(rates):
             axis.plot(list(found), list(found.values()), "o-" if label.startswith("weak") else "s-", label=label)
     axis.axhline(100, color="black", linestyle=":", label="ideal")
-    for name, goals in (("published", PUBLISHED.get(what, {})), ("wanted", WANTED[what])):
+    for name, goals in (("published", PUBLISHED.get(what, {})), ("wanted", WANTED.get(what, {}))):
         points = [(count, share) for count, share in goals.items() if count in counts]
         if points:
             symbol, size = ("x", 50) if name == "published" else ("_", 400)
