@@ -352,7 +352,8 @@ def _not_finite_notes(topics: Mapping[str, TopicInfo]) -> Iterator[str]:
             paths = list(topic.not_finite)
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
             most = max(topic.not_finite.values())
+            sampled = " that were looked at" if len(topic.messages) < topic.stats.count else ""
             yield (
                 f"{printable(name, 60)}: NaN or infinite in {printable(', '.join(paths[:3]), 90)}{more} of {most} of "
-                f"{len(topic.messages)} messages; an export drops such messages of a stream of these fields"
+                f"{len(topic.messages)} messages{sampled}; an export drops such messages of a stream of these fields"
             )

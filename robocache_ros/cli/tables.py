@@ -179,7 +179,8 @@ def _values(stream: StreamSpec) -> str:
     if stream.rows:
         return f"{stream.rows} x {stream.dim} values{unit}"
     labels = " ".join(stream.components)
-    return (labels if stream.width <= 4 and not labels.startswith("0") else f"{stream.width} values") + unit
+    number = f"{stream.width} value" + "s" * (stream.width > 1)
+    return (labels if stream.width <= 4 and not labels.startswith("0") else number) + unit
 
 
 def _limits(stream: StreamSpec) -> str:

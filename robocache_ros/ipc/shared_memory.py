@@ -240,8 +240,10 @@ def connect(path: str) -> tuple[socket.socket, list[int], int]:
         close_all(fds)
         if isinstance(error, IpcUnavailableError):
             raise
+        is_absent = isinstance(error, (FileNotFoundError, ConnectionRefusedError))  # as while the node starts
+        why = "" if is_absent else f" ({printable(error)})"
         raise IpcUnavailableError(
-            f"{path}: no node answers there yet ({printable(error)}); start the node, or check its name"
+            f"{path}: no node answers there yet{why}; start the node, or check its name"
         ) from None
     return connection, list(fds), hello.generation
 

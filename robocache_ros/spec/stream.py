@@ -61,6 +61,15 @@ FIELD_COMPONENTS: Mapping[str, tuple[str, ...]] = {
     **{axis: (axis,) for axis in _XYZW},
 }
 
+# Fields that the message of a missing one names, by type.
+_EXAMPLES = {
+    "geometry_msgs/msg/Pose": "orientation",
+    "geometry_msgs/msg/Twist": "[linear, angular]",
+    "geometry_msgs/msg/TwistStamped": "[twist.linear, twist.angular]",
+    "nav_msgs/msg/Odometry": "pose.pose.position",
+    "sensor_msgs/msg/Imu": "angular_velocity",
+}
+
 ROUNDED = ("latitude", "longitude")  # float32 has a resolution of about a meter for these; they require an offset
 
 
@@ -250,7 +259,8 @@ class _StreamRules:
             return self.s.field
         known = "position" if self.s.type == JOINT_TYPE else "data" if self.is_array else ""
         if not known:
-            self.refuse("field", f"missing; name the numeric field of {self.type}, such as pose.orientation")
+            example = _EXAMPLES.get(self.type, "pose.orientation")
+            self.refuse("field", f"missing; name the numeric field of {self.type}, such as {example}")
         return known
 
     def dim(self) -> int:

@@ -79,6 +79,13 @@ def test_check_shows_each_streams_slot(robocache):
     assert re.search(r"^ *23 to 29 +action \(action\)", result.out, re.MULTILINE)
 
 
+def test_check_counts_one_value_in_the_singular(robocache, tmp_path):
+    path = tmp_path / "robot.yaml"
+    speed = "{topic: /speed, type: std_msgs/msg/Float32, dim: 1}"
+    path.write_text(f"robocache: 1\nactions: none\nstreams:\n  speed: {speed}\n")
+    assert re.search(r"^ *0 to 0 +speed +1 value +", robocache("check", path).out, re.MULTILINE)
+
+
 def test_export_prints_its_outcome(robocache, tmp_path):
     result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "out", "--media", "none", "--task", "lift the cube")
     assert result.code == 0, result.err

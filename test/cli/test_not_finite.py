@@ -112,7 +112,7 @@ def test_samples_that_are_dropped_are_in_the_report(robocache, bag, written, tmp
 def test_info_names_the_fields_with_nan(robocache, bag):
     text, reported = robocache("info", bag), json.loads(robocache("info", bag, "--json").out)
 
-    assert "/joints: NaN or infinite in effort of 8 of 8 messages" in " ".join(text.out.split())
+    assert "/joints: NaN or infinite in effort of 8 of 8 messages that were looked at;" in " ".join(text.out.split())
     assert reported["recordings"][0]["topics"][0]["not_finite"] == {"effort": 8}
 
 

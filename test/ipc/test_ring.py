@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import socket
 
 import numpy as np
 import pytest
@@ -118,6 +120,16 @@ def test_value_that_does_not_fit_is_refused_by_name(writer, reader, given, messa
 def test_second_node_of_the_same_name_is_refused(writer, path):
     with pytest.raises(RoboCacheError, match="is served by another node"):
         ipc.Writer(path, FIELDS)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_node_that_has_not_started_is_no_error_of_the_system(path, killed):
+    if killed:  # its socket stays
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(os.fspath(path))
+    with pytest.raises(ipc.IpcUnavailableError) as refused:
+        ipc.Reader(path)
+    assert str(refused.value) == f"{path}: no node answers there yet; start the node, or check its name"
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,23 @@ def test_an_error_names_the_key_the_value_and_what_is_allowed(path, value, messa
     assert str(refused.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("Pose", "orientation"),
+        ("PoseStamped", "pose.orientation"),
+        ("Twist", "[linear, angular]"),
+        ("TwistStamped", "[twist.linear, twist.angular]"),
+    ],
+)
+def test_a_missing_field_is_explained_with_a_field_that_the_type_has(name, example):
+    action = {"topic": "/command", "type": f"geometry_msgs/msg/{name}", "role": "action", "stamp": "receive"}
+    with pytest.raises(RoboCacheError) as refused:
+        load_spec(changed("streams/action", action))
+    assert str(refused.value).splitlines()[0].endswith(f"such as {example}")
+    load_spec(changed("streams/action", action | {"field": yaml.safe_load(example)}))
+
+
 @pytest.mark.parametrize("topic", ["/j\n", "/j\u0661", "j/", "/" + "j" * 300])
 def test_a_topic_matches_from_end_to_end(topic):
     with pytest.raises(RoboCacheError, match=r"streams\.joints\.topic: "):
