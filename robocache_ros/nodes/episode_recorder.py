@@ -97,8 +97,9 @@ class _Subscribed:
     Attributes:
         streams: of the spec, by name.
         occasional: whether it may be silent: it is latched, or held, or says how an episode went.
+        is_guess: whether no publisher was there to offer the QoS of the subscription.
         wanted: QoS that the receiving thread subscribes with next.
-        newest_s: monotonic time of the newest message.
+        newest_s: monotonic time of the newest message; None: the subscription that its publishers offer has none.
         latched: newest messages of a latched topic.
     """
 
@@ -111,6 +112,7 @@ class _Subscribed:
     name: str  # after remapping
     qos: QosSpec
     subscription: Any
+    is_guess: bool = True
     wanted: QosSpec | None = None
     newest_s: float | None = None
     latched: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_LATCHED))
@@ -146,7 +148,9 @@ class _Receiver:
             qos,
             None,
         )
-        self._subscribe(added, self._wanted(added))
+        offered = self._offered(added)
+        self._subscribe(added, offered or replace(qos, depth=_depth(added)))
+        added.is_guess = offered is None
         self.topics = [*self.topics, added]
 
     def start(self) -> None:
@@ -169,13 +173,9 @@ class _Receiver:
         return episode
 
     def check_publishers(self) -> None:
-        """Subscribe again to topics whose publishers offer more or less than their subscription asks for."""
+        """Have topics subscribed to again whose publishers offer more or less than their subscription asks for."""
         for topic in self.topics:
-            if self.episode and topic.newest_s is not None:
-                continue  # a message between two subscriptions would be lost
-            wanted = self._wanted(topic)
-            if wanted != topic.qos:
-                topic.wanted = wanted
+            self._check(topic)
 
     def destroy(self) -> None:
         """Stop, and destroy the subscriptions."""
@@ -185,17 +185,35 @@ class _Receiver:
             self._node.destroy_subscription(topic.subscription)
         self.topics = []
 
-    def _wanted(self, topic: _Subscribed) -> QosSpec:
-        """The strictest QoS that all publishers offer; without publishers the present one."""
-        depth = LARGE_DEPTH if topic.large else SMALL_DEPTH
-        offered = [publisher.qos_profile for publisher in self._node.get_publishers_info_by_topic(topic.name)]
+    def _check(self, topic: _Subscribed) -> None:
+        """Look at the publishers of a topic, and have it subscribed to as they offer.
+
+        Until the new subscription has a message the stream is silent, so that no episode starts in between.
+        """
+        if self._is_kept(topic):
+            return
+        offered = self._offered(topic)
+        with self._lock:
+            topic.is_guess = offered is None
+            if offered and offered != topic.qos:
+                topic.wanted = offered
+                if not topic.occasional:  # whose next message may be far away
+                    topic.newest_s = None
+
+    def _is_kept(self, topic: _Subscribed) -> bool:
+        """Whether the subscription stays as it is: an episode would lose messages between two subscriptions."""
+        return self.episode is not None and topic.newest_s is not None
+
+    def _offered(self, topic: _Subscribed) -> QosSpec | None:
+        """The strictest QoS that all publishers offer; None without publishers."""
         if topic.topic.name == TF_STATIC:
             return QosSpec("reliable", "transient_local", MAX_LATCHED)
+        offered = [publisher.qos_profile for publisher in self._node.get_publishers_info_by_topic(topic.name)]
         if not offered:
-            return QosSpec(topic.qos.reliability, topic.qos.durability, depth)
+            return None
         latched = all(each.durability == DurabilityPolicy.TRANSIENT_LOCAL for each in offered)
         reliability = "best_effort" if middleware.any_best_effort(offered) else "reliable"
-        return QosSpec(reliability, "transient_local" if latched else "volatile", depth)
+        return QosSpec(reliability, "transient_local" if latched else "volatile", _depth(topic))
 
     def _subscribe(self, topic: _Subscribed, qos: QosSpec) -> None:
         latched = qos.durability == "transient_local"
@@ -204,6 +222,17 @@ class _Receiver:
             self._node, topic.message_class, topic.topic.name, middleware.profile(qos)
         )
 
+    def _subscribe_again(self, topic: _Subscribed, wanted: QosSpec) -> None:
+        """Subscribe with another QoS, unless an episode has messages of the topic. For the receiving thread."""
+        with self._lock:
+            kept = self._is_kept(topic)
+        if not kept:
+            self._node.destroy_subscription(topic.subscription)
+            self._subscribe(topic, wanted)
+        with self._lock:
+            if topic.wanted == wanted:  # else publishers have changed since
+                topic.wanted = None
+
     def _step(self) -> None:
         topics = self.topics
         if not max([self._receive(topic) for topic in topics], default=False):
@@ -211,23 +240,25 @@ class _Receiver:
 
     def _receive(self, topic: _Subscribed) -> bool:
         """Receive waiting messages of a topic; returns whether there may be more."""
-        wanted, topic.wanted = topic.wanted, None
-        if wanted:
-            self._node.destroy_subscription(topic.subscription)
-            self._subscribe(topic, wanted)
+        received = None
         for _ in range(BATCH):
             received = self._subscriber.take(topic.subscription)
             if received is None:
-                return False
+                break
+            if topic.is_guess:  # now there is a publisher
+                self._check(topic)
             now_ns = received.received_ns or time.time_ns()
             message = Message(topic.topic, now_ns, received.source_ns or now_ns, received.data)
-            topic.newest_s = time.monotonic()
             with self._lock:
+                if self.episode or topic.occasional or not (topic.is_guess or topic.wanted):
+                    topic.newest_s = time.monotonic()
                 if topic.topic.latched:
                     self._keep(topic, message)
                 if self.episode:
                     self.episode.put(message)
-        return True
+        if topic.wanted:
+            self._subscribe_again(topic, topic.wanted)
+        return received is not None
 
     def _keep(self, topic: _Subscribed, message: Message) -> None:
         """Keep the newest messages of a latched topic: all of /tf_static, of others one for each publisher."""
@@ -237,6 +268,10 @@ class _Receiver:
         topic.latched.append(message)
         while len(topic.latched) > most:
             topic.latched.popleft()
+
+
+def _depth(topic: _Subscribed) -> int:
+    return LARGE_DEPTH if topic.large else SMALL_DEPTH
 
 
 class EpisodeRecorder(ManagedNode):
@@ -297,6 +332,7 @@ class EpisodeRecorder(ManagedNode):
             receiver = self._active()
             if receiver.episode:
                 raise RoboCacheError(f"start: {_shown(receiver.episode.path)} is being recorded; end it first")
+            receiver.check_publishers()
             if silent := self.silent():
                 names = printable(", ".join(silent), 100)
                 verb = "is" if len(silent) == 1 else "are"
@@ -355,7 +391,9 @@ class EpisodeRecorder(ManagedNode):
             for topic in self._receiver.topics
             if topic.needed
             and (
-                topic.newest_s is None or (topic.newest_s < oldest_s and not (topic.occasional or topic.topic.latched))
+                topic.newest_s is None
+                or topic.wanted  # the present subscription may lose messages
+                or (topic.newest_s < oldest_s and not (topic.occasional or topic.topic.latched))
             )
         ]
 

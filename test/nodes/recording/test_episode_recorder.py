@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("std_srvs")
-from rclpy.qos import DurabilityPolicy
+from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Float32MultiArray, String
@@ -19,7 +19,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.recorder.episodes import read_episode
-from test.nodes.rig import until
+from test.nodes.rig import repeating, until
 
 
 class Robot:
@@ -104,6 +104,77 @@ def test_start_names_the_silent_stream(rig, robot, joint_spec):
     robot.silent = False
     until(lambda: not node.silent(), "the command")
     assert ask(rig, "start").success
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Recorders that look at publishers only when a message comes or an episode starts."""
+    monkeypatch.setattr("robocache_ros.nodes.episode_recorder.CHECK_S", 1e6)
+
+
+def requested(rig: Any, topic: str) -> tuple[Any, Any]:
+    """The reliability and the durability that the recorder requests of a topic."""
+    [found] = [
+        entry.qos_profile
+        for entry in rig.node.get_subscriptions_info_by_topic(topic)
+        if entry.node_name == "episode_recorder"
+    ]
+    return found.reliability, found.durability
+
+
+def test_an_episode_starts_once_its_streams_are_received_as_their_publishers_offer(rig, joint_spec, unchecked):
+    reliable, lossy = ReliabilityPolicy.RELIABLE, ReliabilityPolicy.BEST_EFFORT
+    latched, volatile = DurabilityPolicy.TRANSIENT_LOCAL, DurabilityPolicy.VOLATILE
+    for stream in joint_spec["streams"].values():
+        del stream["qos"]
+    command = joint_spec["streams"]["command"]
+    joint_spec["streams"]["goal"] = command | {"topic": "/goal"}
+    joint_spec["streams"]["scene"] = command | {"topic": "/scene", "on_invalid": "hold"}
+    node = rig.recorder(joint_spec)
+    assert not rig.node.get_publishers_info_by_topic("/joints")  # the recorder can only guess
+
+    publishers = [
+        rig.publisher(JointState, "/joints"),
+        rig.publisher(Float32MultiArray, "/command"),
+        rig.publisher(Float32MultiArray, "/command", reliability=lossy),
+        rig.publisher(Float32MultiArray, "/goal", durability=latched),
+        rig.publisher(Float32MultiArray, "/scene"),
+    ]
+
+    def publish() -> None:
+        publishers[0].publish(JointState(name=["a", "b"], position=[0.0, 0.0]))
+        for publisher in publishers[1:]:
+            publisher.publish(Float32MultiArray(data=[1.0]))
+
+    until(repeating(publish, lambda: not node.silent(), 0.01), "all streams")
+    assert ask(rig, "start").success
+
+    assert requested(rig, "/joints") == (reliable, volatile)
+    assert requested(rig, "/command") == (lossy, volatile)  # what both offer
+    assert requested(rig, "/goal") == (reliable, latched)
+    assert requested(rig, "/scene") == (reliable, volatile)
+
+
+def test_an_episode_starts_once_the_publisher_that_replaced_another_is_received_as_it_offers(
+    rig, joint_spec, unchecked
+):
+    robot = Robot(rig)
+    joints = rig.publisher(JointState, "/lossy", reliability=ReliabilityPolicy.BEST_EFFORT)
+    joint_spec["streams"]["joints"] |= {"topic": "/lossy", "qos": {}}
+    node = rig.recorder(joint_spec)
+    message = JointState(name=["a", "b"], position=[0.0, 0.0])
+
+    def publish() -> None:
+        robot.publish()
+        joints.publish(message)
+
+    until(repeating(publish, lambda: not node.silent(), 0.01), "both streams")
+    rig.node.destroy_publisher(joints)
+    joints = rig.publisher(JointState, "/lossy")
+
+    until(repeating(publish, lambda: ask(rig, "start").success, 0.01), "the start")
+
+    assert requested(rig, "/lossy")[0] == ReliabilityPolicy.RELIABLE
 
 
 def test_discard_and_rerecord_move_files_to_the_trash(rig, robot, joint_spec):
