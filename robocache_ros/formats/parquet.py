@@ -27,6 +27,8 @@ DATA_FILE_MB = 100  # from this size on, the next episode begins another file
 # Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
 ROW_GROUP_BYTES = 32 << 20
 OPEN_FILES, OPEN_GROUPS = 64, 4  # whose row groups are known, and which are in memory
+# Row groups that are read together. It limits what is read and kept for a few rows at random, of our own files to this
+# times ROW_GROUP_BYTES. With 1, reading rows in order would open the file again for each row group.
 GROUPS_TOGETHER = 4
 WAITING_TABLES = 64  # pending tables before they are joined: a table of one row takes far more memory than its values
 
@@ -123,10 +125,7 @@ def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: 
 
 def row_group(path: DatasetFile, row: int, columns: tuple[str, ...]) -> tuple[Any, int]:
     """Return the row group that has a row, and the place of the row in it. A few row groups stay in memory."""
-    starts = _group_starts(path, os.getpid())
-    if not 0 <= row < starts[-1]:
-        raise DatasetError(f"{printable(path)}: no row {row}; get the file again")
-    group = int(np.searchsorted(starts, row, "right")) - 1
+    starts, group = _group_starts(path, os.getpid()), _group_of(path, row)
     return _group(path, (int(starts[group]), int(starts[group + 1])), columns, os.getpid()), row - int(starts[group])
 
 
@@ -137,9 +136,16 @@ def groups_around(path: DatasetFile, first: int, stop: int) -> tuple[int, int]:
     random does not read all of it.
     """
     starts = _group_starts(path, os.getpid())
-    begin, last = np.searchsorted(starts, (first, stop - 1), "right") - 1
+    begin, last = _group_of(path, first), _group_of(path, stop - 1)
     end = min((last // GROUPS_TOGETHER + 1) * GROUPS_TOGETHER, len(starts) - 1)
     return int(starts[begin // GROUPS_TOGETHER * GROUPS_TOGETHER]), int(starts[end])
+
+
+def _group_of(path: DatasetFile, row: int) -> int:
+    starts = _group_starts(path, os.getpid())
+    if not 0 <= row < starts[-1]:
+        raise DatasetError(f"{printable(path)}: no row {row}; get the file again")
+    return int(np.searchsorted(starts, row, "right")) - 1
 
 
 @lru_cache(maxsize=OPEN_FILES)
