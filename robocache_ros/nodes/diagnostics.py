@@ -262,6 +262,26 @@ class TopicChecks:
         return f"messages have {nbytes / 2**20:.2f} MiB; {self.limit.losses}" if nbytes > self.limit.nbytes else ""
 
 
+def not_received(node: Node, topic: str, type_name: str, fusion: str) -> str:
+    """Why commands on a topic are not received; empty if a node subscribes to their type, and none to another one.
+
+    The fusion node with the name `fusion` and the episode recorder do not count: they move no robot.
+    """
+    name = node.resolve_topic_name(topic)
+    ignored = (fusion.rpartition("/")[2], "episode_recorder")
+    receivers = [each for each in node.get_subscriptions_info_by_topic(name) if each.node_name not in ignored]
+    shown = printable(name, 60)
+    if others := sorted({each.topic_type for each in receivers} - {type_name}):
+        types = printable(", ".join(others), 60)
+        return (
+            f"{shown} is subscribed to as {types}, not {type_name}; set the type that ros2 topic info -v {shown} shows"
+        )
+    if not receivers:
+        advice = f"set the topic of the controller, see ros2 topic info -v {shown}"
+        return f"nothing subscribes to {shown} ({type_name}); {advice}"
+    return ""
+
+
 MIN_TICKS = 150  # ticks that a share is computed from
 INVALID_SHARE = 0.5  # share of the ticks above which a stream is reported
 REPEAT_S = 30.0  # time between two warnings about a stream

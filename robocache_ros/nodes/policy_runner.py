@@ -215,6 +215,8 @@ class Run:
         self._state: tuple[State, bool] | None = None
         self._stops_silently = options.stop == "none"
         self._logged_error = ""
+        self._problems: list[str] = []  # of the outputs, at the last report
+        self._logged_problems: set[str] = set()
         self._clock: ClockReader | None = None  # in sim time, while the node is active
         self._sim_ns: int | None = None
         self._commands: process.Repeated | None = None  # while the node is active
@@ -319,8 +321,30 @@ class Run:
         values = {"state": state.value, "reason": runner.reason, "last_error": runner.last_error}
         lost = {"run_log_lost": self._run_log.lost} if self._run_log else {}
         values |= {key: f"{value:g}" for key, value in {**runner.metrics(), **self.counters, **lost}.items()}
-        level = DiagnosticStatus.WARN if runner.in_takeover else LEVELS.get(state, DiagnosticStatus.WARN)
+        problems = self._check_outputs()
+        message = "; ".join([message, *problems])
+        level = LEVELS.get(state, DiagnosticStatus.WARN)
+        if runner.in_takeover or problems:
+            level = DiagnosticStatus.WARN
         return diagnostics.status(name, "run", level, message, values)
+
+    def _check_outputs(self) -> list[str]:
+        """What keeps commands from a controller while they can be sent; logged once, if two reports in a row find it.
+
+        A node that has just started does not know all subscriptions yet.
+        """
+        sending = self.active and self.runner.state is not State.STOP
+        fusion = read_parameter(self._node, "fusion")
+        found = [
+            f"run.outputs.{output.name}: {text}"
+            for output in (self.runner.outputs.outputs if sending else ())
+            if (text := diagnostics.not_received(self._node, output.topic, output.type, fusion))
+        ]
+        lasting = set(found).intersection(self._problems)
+        for text in sorted(lasting - self._logged_problems):
+            log.warning("%s", text)
+        self._problems, self._logged_problems = found, lasting
+        return found
 
     def _step(self) -> None:
         """Send the commands of due ticks, and wait for the next one. An error stops the run, not the thread."""

@@ -148,6 +148,49 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
     assert "exit code -9" in runner.parts.runner.reason
 
 
+def test_commands_that_no_controller_receives_are_warned_of_once(rig, spec, capfd):
+    from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+    from std_msgs.msg import Float32MultiArray, Float64MultiArray
+
+    from robocache_ros.nodes import process
+
+    text = yaml.safe_load(spec.read_text())
+    del text["run"]["outputs"]["action"]["topic"]  # the topic of the stream, which the fusion node subscribes to
+    spec.write_text(yaml.safe_dump(text))
+    rig.fusion(spec).autostart()
+    node = rig.runner(spec, diagnostics_period_s=0.1)
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    assert node.autostart()
+    other_node, controller = rig.stranger(), rig.stranger()  # a participant has one type for a topic
+
+    def report(words: str) -> None:
+        def shown() -> Any:
+            status, _ = rig.status(diagnostics, "run")
+            return status and status.level == DiagnosticStatus.WARN and status.message == words
+
+        until(shown, words)
+        reports = len(diagnostics)
+        until(lambda: len(diagnostics) > reports + 5, "more reports")
+
+    see = "ros2 topic info -v /command"
+    none = (
+        f"nothing subscribes to /command (std_msgs/msg/Float64MultiArray); set the topic of the controller, see {see}"
+    )
+    types = "std_msgs/msg/Float32MultiArray, not std_msgs/msg/Float64MultiArray"
+    other = f"/command is subscribed to as {types}; set the type that {see} shows"
+    report(f"warmup; run.outputs.action: {none}")
+    mistaken = other_node.create_subscription(Float32MultiArray, "/command", lambda _: None, 1)
+    report(f"warmup; run.outputs.action: {other}")
+    controller.create_subscription(Float64MultiArray, "/command", lambda _: None, 1)
+    until(lambda: rig.node.count_subscribers("/command") == 3, "both nodes, and the fusion node")
+    report(f"warmup; run.outputs.action: {other}")
+    other_node.destroy_subscription(mistaken)
+    report("warmup")
+    process.detach(node.log)  # writes what waits
+    logged = capfd.readouterr().err
+    assert [logged.count(words) for words in (none, other)] == [1, 1], logged
+
+
 def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkeypatch):
     from sensor_msgs.msg import Joy
     from std_msgs.msg import Bool
