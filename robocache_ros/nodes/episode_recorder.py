@@ -99,7 +99,7 @@ class _Subscribed:
         occasional: whether it may be silent: it is latched, or held, or says how an episode went.
         is_guess: whether no publisher was there to offer the QoS of the subscription.
         wanted: QoS that the receiving thread subscribes with next.
-        newest_s: monotonic time of the newest message; None: the subscription that its publishers offer has none.
+        newest_s: monotonic time of the newest message; None: there is none since it is received as publishers offer.
         latched: newest messages of a latched topic.
     """
 
@@ -195,10 +195,10 @@ class _Receiver:
         offered = self._offered(topic)
         with self._lock:
             topic.is_guess = offered is None
-            if offered and offered != topic.qos:
-                topic.wanted = offered
-                if not topic.occasional:  # whose next message may be far away
-                    topic.newest_s = None
+            if offered:
+                topic.wanted = offered if offered != topic.qos else None
+            if topic.wanted and not topic.occasional:  # the next message of an occasional one may be far away
+                topic.newest_s = None
 
     def _is_kept(self, topic: _Subscribed) -> bool:
         """Whether the subscription stays as it is: an episode would lose messages between two subscriptions."""
