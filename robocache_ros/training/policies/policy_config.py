@@ -67,7 +67,7 @@ class PolicyConfig:
     width: int = 512
     dropout: float = 0.0
     noise_steps: int = 100
-    sample_steps: int = 10
+    sample_steps: int = 20
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
