@@ -50,7 +50,11 @@ def options_of(text: str) -> dict[str, ParameterValue]:
         if name not in OPTIONS:
             advice = suggestion(name, OPTIONS) or f"choose from {', '.join(OPTIONS)}"
             raise ValueError(f"options: '{name}' is not an option of the policy runner; {advice}")
-        found[name] = ParameterValue(value, value_type=OPTIONS[name])
+        kind = OPTIONS[name]
+        try:
+            found[name] = ParameterValue(kind(value), value_type=kind)
+        except ValueError:
+            raise ValueError(f"options: {name}: '{value}' is not of the type {kind.__name__}; change it") from None
     return found
 
 

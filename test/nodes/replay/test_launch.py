@@ -258,6 +258,7 @@ def test_exit_on_error_fails_the_launch_with_the_node(launched):
     [
         ("replan_every=10", "'replan_every=10' is not name:=value"),
         ("replan_evry:=10", "'replan_evry' is not an option of the policy runner; did you mean 'replan_every'?"),
+        ("takeover_button:=four", "takeover_button: 'four' is not of the type int"),
     ],
 )
 @pytest.mark.parametrize("name", ["policy", "sim"])
