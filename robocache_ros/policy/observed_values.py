@@ -143,7 +143,8 @@ def observe_bag(
             alone = replace(spec, streams=actions)
             columns = np.concatenate([np.arange(fused.shape[1])[layout.slots[stream.name]] for stream in actions])
             streams = [layout.names.index(stream.name) for stream in actions]
-            commands = _commands(BagRun(bag, alone, visibility=visibility, trim=False), run.ticks_of_spans, len(fused))
+            labels = BagRun(bag, alone, visibility=visibility, trim=False, timeline=run.timeline)
+            commands = _commands(labels, run.ticks_of_spans, len(fused))
             fused[:, columns], valid[:, streams], age_ns[:, streams] = commands
     cut = _within(valid)
     fused, valid, age_ns = fused[cut], valid[cut], age_ns[cut]

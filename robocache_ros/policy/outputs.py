@@ -90,8 +90,8 @@ class Output:
         if self.type not in PARTS:
             return []
         prefix, parts = PARTS.get(stream.type, ("", []))
-        if parts is not PARTS[self.type][1]:  # values without the names of their parts: all, in the order of the parts
-            return list(range(stream.dim if stream.dim == len(PARTS[self.type][1]) else 0))
+        if parts is not PARTS[self.type][1]:  # the values of another type go in the order of the parts
+            return list(range(stream.dim))
         paths = [path.removeprefix(prefix) for path in stream.paths]
         return [place for path in paths for place, part in enumerate(parts) if f"{part}.".startswith(f"{path}.")]
 

@@ -134,7 +134,6 @@ def test_zero_velocity_is_zero_whatever_the_offset_of_the_stream():
         ({"type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"}, {}, "takes 7 values"),
         (STREAMS["array"], {"type": "trajectory_msgs/msg/JointTrajectory"}, "0 joints for 3 values"),
         (STREAMS["array"], {"type": "std_msgs/msg/Float64"}, "takes one value"),
-        (STREAMS["array"], {"type": "geometry_msgs/msg/TwistStamped"}, "takes 6 values, and the stream has 3"),
         (STREAMS["joints"], {"field": "speed"}, "not one of"),
         (STREAMS["joints"], {"lower": [1, 2, 3]}, "3 values for 2"),
         (STREAMS["joints"], {"discrete": ["gripper"]}, "no 'gripper'"),
