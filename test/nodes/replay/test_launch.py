@@ -229,6 +229,14 @@ def test_record_launch_brings_up_a_recorder(rig, launched, tmp_path):
     assert "Traceback" not in launch.output
 
 
+def test_recorder_that_cannot_start_logs_what_to_do(launched):
+    launch = launched("record.launch.py", f"spec:={SPEC}", "joy_buttons:=none")
+
+    until(lambda: "the node stays unconfigured; fix the error" in launch.output, "the advice", PATIENCE_S)
+    assert "ros2 lifecycle set /episode_recorder configure" in launch.output
+    assert launch.press_ctrl_c() == 0
+
+
 def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(rig, launched, tmp_path):
     spec = tmp_path / "spec.yaml"
     joints = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
