@@ -13,6 +13,7 @@ from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
 from launch import LaunchContext, LaunchDescription
+from robocache_ros.nodes.launched_processes import fail_launch
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 # malloc keeps freed large blocks: page faults on new blocks cost more than copying the messages.
@@ -73,7 +74,8 @@ ARGUMENTS = {
     ),
     "autostart": Argument("Configure and activate at once; otherwise wait for `ros2 lifecycle set`.", "true", bool),
     "exit_on_error": Argument(
-        "End the node with exit code 1 if autostart or a run fails; otherwise it can be configured again.",
+        "End the node and the launch with exit code 1 if autostart or a run fails; otherwise the node can be "
+        "configured again.",
         "false",
         bool,
     ),
@@ -126,6 +128,7 @@ def node(context: LaunchContext, given: set[str]) -> LifecycleNode:
         remappings=[(before, after) for before, _, after in rules],
         output="both",
         emulate_tty=True,
+        on_exit=fail_launch if values["exit_on_error"] == "true" else None,
     )
 
 

@@ -4,7 +4,6 @@ ros2 launch robocache_ros replay.launch.py bag:=/path/to/bag spec:=/path/to/spec
 """
 
 import os
-import signal
 from pathlib import Path
 
 from launch.actions import (
@@ -21,6 +20,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription
+from robocache_ros.nodes.launched_processes import fail_launch
 
 FUSION = Path(__file__).resolve().with_name("fusion.launch.py")
 SIM_TIME = {"use_sim_time": "true", "autostart": "true", "exit_on_error": "true"}
@@ -29,15 +29,13 @@ SWITCHES = {
     "loop": ("false", "Start again at the end of the recording."),
     "shutdown": ("true", "End the launch when the replay ends."),
 }
-INTERRUPTED = (130, -signal.SIGINT, -signal.SIGTERM)  # of a process that ends before the launch handles Ctrl-C
 
 
 def process_ended(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
     """Fail if the node or the player failed, and end the launch with the player."""
     if context.is_shutdown:
         return None  # a second shutdown is an error in launch_ros
-    if event.returncode and event.returncode not in INTERRUPTED:
-        raise RuntimeError(f"{event.process_name} failed with exit code {event.returncode}; see its output above")
+    fail_launch(event, context)
     if event.process_name.startswith("bag_player") and context.launch_configurations["shutdown"] == "false":
         return None
     return Shutdown(reason=f"{event.process_name} has ended")

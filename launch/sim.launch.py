@@ -13,6 +13,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from robocache_ros.nodes.launched_processes import fail_launch
 
 POLICY = Path(__file__).resolve().with_name("policy.launch.py")
 VALUES = {
@@ -33,9 +34,10 @@ OTHERS = {
 
 
 def simulation_ended(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
-    """End the launch with the simulation."""
+    """End the launch with the simulation; it fails if an episode did."""
     if context.is_shutdown:
         return None  # a second shutdown is an error in launch_ros
+    fail_launch(event, context)
     return Shutdown(reason="the simulation has ended")
 
 
@@ -61,7 +63,7 @@ def actions(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     policy = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(os.fspath(POLICY)), launch_arguments=list(shared.items())
     )
-    return [simulator, policy]
+    return [policy, simulator]  # the policy's launch file checks its arguments before a process starts
 
 
 def generate_launch_description() -> LaunchDescription:

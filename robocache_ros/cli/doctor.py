@@ -81,7 +81,7 @@ def _values(
     observed, findings = (
         _listen(used, fusion, seconds)
         if bag is None
-        else observed_values.observe_bag(any_path(bag, "recordings"), used)
+        else observed_values.observe_bag(any_path(bag, "recordings"), used, observed_values.label_visibility(facts))
     )
     if observed is None:
         return findings

@@ -626,7 +626,9 @@ def main(args: list[str] | None = None, control: Control | None = None) -> int:
 
     def start(nodes: list[EpisodeRecorder]) -> bool:
         started = not (control or read_parameter(nodes[0], "autostart")) or nodes[0].autostart()
-        return started or not control  # without keys, a node that cannot start waits for the next transition
+        if not (started or control):  # without keys, a node that cannot start waits for the next transition
+            nodes[0].warn_that_it_waits()
+        return started or not control
 
     name = "episode_recorder"
     return run_nodes(name, parse(name, __doc__, PARAMETERS, args), lambda: [EpisodeRecorder()], start, control)

@@ -210,11 +210,8 @@ class FusionNode(ManagedNode):
         """Configure and activate; returns whether both succeeded."""
         if super().autostart():
             return True
-        if not self._exits_on_error() and not self.configured:
-            command = f"ros2 lifecycle set {self.get_fully_qualified_name()}"
-            self.get_logger().warning(
-                f"the node stays unconfigured; fix the error, then run: {command} configure, then activate"
-            )
+        if not self._exits_on_error():
+            self.warn_that_it_waits()
         return False
 
     @logs_errors

@@ -166,6 +166,14 @@ class ManagedNode(LifecycleNode):
         """Configure and activate; returns whether both succeeded."""
         return bool(self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS)
 
+    def warn_that_it_waits(self) -> None:
+        """Log what to do after an autostart that failed, if the node is unconfigured."""
+        if not self.configured:
+            command = f"ros2 lifecycle set {self.get_fully_qualified_name()}"
+            self.get_logger().warning(
+                f"the node stays unconfigured; fix the error, then run: {command} configure, then activate"
+            )
+
     def read_spec(self) -> tuple[str, FusionSpec]:
         """Return the path that the parameter `spec` has, and the spec with topics in the node's namespace."""
         path = read_parameter(self, "spec")

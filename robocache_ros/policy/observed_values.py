@@ -24,6 +24,7 @@ from robocache_ros.exporter.preview import match
 from robocache_ros.policy.doctor import ERROR, OK, UNCHECKED, WARNING, Finding, stream_of
 from robocache_ros.policy.trained_facts import TrainedFacts
 from robocache_ros.spec import IMAGENET, FusionSpec, Layout
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.training.policies.make_policy import tick_noise
 from robocache_ros.training.trained_policy import TrainedPolicy
@@ -90,8 +91,24 @@ def used_streams(facts: TrainedFacts, spec: FusionSpec) -> FusionSpec | None:
     return replace(spec, streams=kept, dataset=None, run=None) if is_any else None
 
 
-def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[Finding]]:
-    """Fuse a recording as the robot would have, and return its values.
+def label_visibility(facts: TrainedFacts) -> str:
+    """Return the visibility of the commands in the export of the training."""
+    dataset = facts.spec.dataset if facts.spec else None
+    return (dataset or DatasetOptions()).visibility
+
+
+def observe_bag(
+    path: AnyPath, spec: FusionSpec, visibility: str = DatasetOptions.visibility
+) -> tuple[Observed | None, list[Finding]]:
+    """Fuse a recording as the robot would have, and its commands as an export, and return its values.
+
+    A command that is stamped too early is late: where late samples are not used, an older one takes its place, which
+    hides the wrong stamp.
+
+    Args:
+        path: of the recording.
+        spec: with the streams that are read.
+        visibility: of the commands.
 
     Errors:
         RoboCacheError: the recording cannot be read.
@@ -121,7 +138,14 @@ def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[
             tick += len(part)
             if tick >= MAX_TICKS:
                 break
-    layout, (fused, valid, age_ns) = Layout(spec), (np.concatenate(each) for each in zip(*parts, strict=True))
+        layout, (fused, valid, age_ns) = Layout(spec), (np.concatenate(each) for each in zip(*parts, strict=True))
+        if actions := tuple(stream for stream in spec.streams if stream.role == "action"):
+            alone = replace(spec, streams=actions)
+            columns = np.concatenate([np.arange(fused.shape[1])[layout.slots[stream.name]] for stream in actions])
+            streams = [layout.names.index(stream.name) for stream in actions]
+            labels = BagRun(bag, alone, visibility=visibility, trim=False, timeline=run.timeline)
+            commands = _commands(labels, run.ticks_of_spans, len(fused))
+            fused[:, columns], valid[:, streams], age_ns[:, streams] = commands
     cut = _within(valid)
     fused, valid, age_ns = fused[cut], valid[cut], age_ns[cut]
     return Observed(
@@ -132,6 +156,28 @@ def observe_bag(path: AnyPath, spec: FusionSpec) -> tuple[Observed | None, list[
         {name: (age_ns[:, row] / NS_PER_MS).astype(np.float32) for row, name in enumerate(layout.names)},
         {n: {at - cut.start: i for at, i in of.items() if cut.start <= at < cut.stop} for n, of in images.items()},
     ), found
+
+
+def _commands(
+    run: BagRun, ticks_of_spans: list[int], count: int
+) -> tuple[Float32, NDArray[np.uint8], NDArray[np.int64]]:
+    """Return values (T, D), validity and age (T, N) of commands at the first `count` ticks of another run.
+
+    Args:
+        run: of the streams of the commands; each of its spans has the ticks of the other's, and may have more.
+        ticks_of_spans: of the other run.
+        count: T.
+    """
+    firsts = np.cumsum([0, *run.ticks_of_spans[:-1]])
+    rows = np.concatenate([first + np.arange(n) for first, n in zip(firsts, ticks_of_spans, strict=True)])[:count]
+    parts, ticks = [], 0
+    for part in run.frames():
+        parts.append((part.fused.numpy(), part.valid, part.age_ns))
+        ticks += len(part)
+        if ticks > rows[-1]:
+            break
+    fused, valid, age_ns = (np.concatenate(each)[rows] for each in zip(*parts, strict=True))
+    return fused, valid, age_ns
 
 
 def _within(valid: NDArray[np.uint8]) -> slice:

@@ -82,15 +82,15 @@ class Output:
         same = self.type == stream.type
         given = output.field or (stream.paths[0].rpartition(".")[2] if same and self.type in FIELDS else "")
         self._field = given or FIELDS.get(self.type, ("",))[0]
-        self._places = self._placed(stream, same)
+        self._places = self._placed(stream)
         self._check(stream, output)
 
-    def _placed(self, stream: StreamSpec, same: bool) -> list[int]:
+    def _placed(self, stream: StreamSpec) -> list[int]:
         """Return where each value goes among the numbers of a pose or a twist; empty for other types."""
         if self.type not in PARTS:
             return []
-        prefix, parts = PARTS[self.type]
-        if not same:
+        prefix, parts = PARTS.get(stream.type, ("", []))
+        if parts is not PARTS[self.type][1]:  # the values of another type go in the order of the parts
             return list(range(stream.dim))
         paths = [path.removeprefix(prefix) for path in stream.paths]
         return [place for path in paths for place, part in enumerate(parts) if f"{part}.".startswith(f"{path}.")]
@@ -107,7 +107,7 @@ class Output:
         complete = len(self._places) == stream.dim and (self.type != POSE or stream.dim == wanted)
         if wanted and not (complete and stream.dim <= wanted):
             raise RoboCacheError(
-                f"{where}: {self.type} takes {wanted} values, and the stream has {stream.dim}; give both of its fields"
+                f"{where}: {self.type} takes {wanted} values, and the stream has {stream.dim}; give all of them"
             )
         if self.type in NUMBERS and not NUMBERS[self.type][0] and stream.dim != 1:
             raise RoboCacheError(f"{where}: {self.type} takes one value, not {stream.dim}; use a MultiArray")

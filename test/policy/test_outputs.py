@@ -73,6 +73,23 @@ def test_another_library_reads_the_messages(name):
         assert (message.twist.linear.x, message.twist.angular.z, message.twist.linear.y) == (1, 2, 0)
 
 
+@pytest.mark.parametrize("output", ["Twist", "TwistStamped"])
+@pytest.mark.parametrize(
+    "stream",
+    [{"type": "geometry_msgs/msg/Twist", "field": ["linear.x", "angular.z"], "stamp": "receive"}, STREAMS["twist"]],
+)
+def test_the_values_of_a_twist_have_the_same_places_in_another_type_of_twist(stream, output):
+    outputs = outputs_of(stream, type=f"geometry_msgs/msg/{output}")
+
+    message = read(
+        outputs.outputs[0].message(np.array([1, 2], np.float32), STAMP_NS, PERIOD_NS), outputs.outputs[0].type
+    )
+
+    twist = getattr(message, "twist", message)
+    assert (twist.linear.x, twist.linear.y, twist.angular.z) == (1, 0, 2)
+    assert outputs.velocities == outputs.outputs
+
+
 def test_a_trajectory_begins_a_tick_after_its_stamp_and_has_positions_only():
     stream = STREAMS["joints"]
     outputs = outputs_of(stream, type="trajectory_msgs/msg/JointTrajectory")

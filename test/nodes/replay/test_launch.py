@@ -229,6 +229,14 @@ def test_record_launch_brings_up_a_recorder(rig, launched, tmp_path):
     assert "Traceback" not in launch.output
 
 
+def test_recorder_that_cannot_start_logs_what_to_do(launched):
+    launch = launched("record.launch.py", f"spec:={SPEC}", "joy_buttons:=none")
+
+    until(lambda: "the node stays unconfigured; fix the error" in launch.output, "the advice", PATIENCE_S)
+    assert "ros2 lifecycle set /episode_recorder configure" in launch.output
+    assert launch.press_ctrl_c() == 0
+
+
 def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(rig, launched, tmp_path):
     spec = tmp_path / "spec.yaml"
     joints = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
@@ -243,6 +251,66 @@ def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(rig, launche
     assert rig.state("/left/fusion", PATIENCE_S) in ("inactive", "active", "unconfigured")
     assert launch.press_ctrl_c() == 0
     assert "Traceback" not in launch.output
+
+
+def test_exit_on_error_fails_the_launch_with_the_node(launched):
+    launch = launched("fusion.launch.py", f"spec:={SPEC}", "device:=nothing", "exit_on_error:=true")
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert "fusion_node-1 failed with exit code 1" in launch.output
+    assert "Traceback" not in launch.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("replan_every=10", "'replan_every=10' is not name:=value"),
+        ("replan_evry:=10", "'replan_evry' is not an option of the policy runner; did you mean 'replan_every'?"),
+        ("takeover_button:=four", "takeover_button: 'four' is not of the type int"),
+    ],
+)
+@pytest.mark.parametrize("name", ["policy", "sim"])
+def test_wrong_options_are_refused_before_a_process_starts(launched, name, options, message):
+    launch = launched(f"{name}.launch.py", f"spec:={SPEC}", "policy:=mine.py:policy", f"options:={options}")
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert message in launch.output
+    assert "process started" not in launch.output
+    assert "Traceback" not in launch.output
+
+
+def test_options_have_the_types_of_the_parameters_of_the_runner(rig, launched, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    joints = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
+    arm = {"topic": "arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"}
+    spec.write_text(yaml.safe_dump({"robocache": 1, "streams": {"joints": joints, "arm": arm}}))
+
+    options = "options:=replan_every:=5 takeover_button:=4 diagnostics_period_s:=2 task:='lift the cube'"
+    launched("policy.launch.py", f"spec:={spec}", "device:=cpu", options)
+
+    request = GetParameters.Request(names=["replan_every", "takeover_button", "diagnostics_period_s", "task"])
+    found = rig.call(GetParameters, "/policy_runner/get_parameters", request, PATIENCE_S).values
+    ticks, button, period, task = found
+    assert (ticks.string_value, button.integer_value, task.string_value) == ("5", 4, "lift the cube")
+    assert period.double_value == 2.0
+
+
+def test_simulation_that_cannot_be_fails_the_launch(launched):
+    launch = launched("sim.launch.py", "episodes:=many")
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert "simulator-1 failed with exit code 2" in launch.output
+    assert "Traceback" not in launch.output
+
+
+def test_arguments_of_the_recorder_reach_its_node(rig, launched, tmp_path):
+    pedals = "toggle=KEY_F13,failure=KEY_F14"
+    launched("record.launch.py", f"spec:={SPEC}", "runner:=none", f"pedal_keys:={pedals}", "silent_s:=5")
+
+    request = GetParameters.Request(names=["runner", "pedal_keys", "silent_s"])
+    found = rig.call(GetParameters, "/episode_recorder/get_parameters", request, PATIENCE_S).values
+    runner, keys, silent = found
+    assert (runner.string_value, keys.string_value, silent.double_value) == ("", pedals, 5.0)
 
 
 @pytest.mark.parametrize("name", ["fusion", "policy", "record", "replay", "sim"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
 from robocache_ros.policy.doctor import OK, Finding
 from robocache_ros.policy.observed_values import Observed, check_values, observe_bag, used_streams
 from robocache_ros.policy.trained_facts import trained_facts
 from robocache_ros.sim.command import SimArguments, write_demonstrations
-from robocache_ros.sim.simulation import SimOptions
+from robocache_ros.sim.simulation import COMMANDS, SimOptions
 from robocache_ros.spec import load_spec
 from robocache_ros.training.trained_policy import TrainedPolicy
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 from test.shared import once
 
 ROOT = Path(__file__).parents[3]
@@ -108,6 +112,30 @@ def test_the_predictions_show_a_mistake_within_the_ranges(mistake, observed):
     found = wrong(replace(observed, values=values))
 
     assert [expected in str(each) for each in found] == [True], found
+
+
+@pytest.mark.parametrize(("stamped_ms", "expected"), [(-100, "ticks earlier"), (0, ""), (100, "ticks later")])
+def test_stamps_of_commands_that_are_wrong_are_found(stamped_ms, expected, demonstration, tmp_path):
+    restamped = restamp(demonstration, tmp_path / "restamped", stamped_ms * NS_PER_MS)
+
+    found = [str(each) for each in wrong(observe(restamped))]
+
+    assert [expected in each for each in found] == [True] * bool(expected), found
+
+
+def restamp(recording: Path, path: Path, by_ns: int) -> Path:
+    """Write a recording again with the stamps of its commands changed; they arrive when they did."""
+    messages = []
+    with Bag(recording) as bag:
+        types = {name: topic.type for name, topic in bag.topics.items()}
+        for message in bag.messages(types):
+            data = bytes(message.data)
+            if message.topic == COMMANDS:
+                seconds, nanoseconds = struct.unpack_from("<iI", data, 4)
+                stamp = divmod(seconds * NS_PER_S + nanoseconds + by_ns, NS_PER_S)
+                data = data[:4] + struct.pack("<iI", *stamp) + data[12:]
+            messages.append((message.topic, message.log_ns, data))
+    return write_bag(path, types, messages)
 
 
 def test_a_pose_in_another_frame_is_not_called_another_unit(observed):
