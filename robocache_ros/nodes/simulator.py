@@ -79,7 +79,7 @@ class Simulator(Node):
         """Simulate until it has ended, or all episodes are over; returns the successes and the episodes."""
         given, simulation = self._given, self.simulation
         steady = SteadyClock(stopped=ended)
-        begin_ns, first_ns = time.monotonic_ns(), simulation.now_ns
+        due_ns, last_ns = time.monotonic_ns(), simulation.now_ns
         successes = episodes = 0
         simulation.begin(given.seed, expert=given.expert)
         acknowledged_ns = simulation.now_ns
@@ -105,15 +105,26 @@ class Simulator(Node):
                 if episodes == given.episodes:
                     break
                 simulation.begin(given.seed + episodes, expert=given.expert)
-            if given.rate:
-                due_ns = begin_ns + round((simulation.now_ns - first_ns) / given.rate)
+            elapsed_ns, last_ns = simulation.now_ns - last_ns, simulation.now_ns
+            if rate := self._rate():
+                due_ns += round(elapsed_ns / rate)
                 steady.sleep_until(due_ns)
                 if (late_ns := time.monotonic_ns() - due_ns) > NS_PER_S:  # a slow machine: do not catch up
-                    begin_ns += late_ns
+                    due_ns += late_ns
+            else:
+                due_ns = time.monotonic_ns()
             if simulation.now_ns - acknowledged_ns >= ACKNOWLEDGED_NS:
                 acknowledged_ns = simulation.now_ns
                 self.wait_for_acknowledgement()
         return successes, episodes
+
+    def _rate(self) -> float:
+        """The speed now; 0: as fast as subscribers follow.
+
+        In lockstep, what runs ahead of its first command would find a policy that has no valid observations yet.
+        """
+        rate = self._given.rate
+        return rate if self._is_locked or not self._given.lockstep else min(rate or 1.0, 1.0)
 
     def wait_for_acknowledgement(self) -> None:
         """Wait until all reliable subscribers have all messages, so that the simulation does not run away from them."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
 
-from robocache_ros.sim.so101 import JOINTS
+from robocache_ros.sim.so101 import JOINTS, STEP_NS
 from test.nodes.rig import PATIENCE_S, repeating, stamped, until
 
 pytest.importorskip("rclpy", reason="needs the `ros` extra")
@@ -96,12 +97,15 @@ def test_in_lockstep_the_first_episode_begins_with_the_first_command(rig, monkey
     clock = rig.listen(Clock, "/clock")
     episode = rig.listen(Bool, "/so101/episode", latched=True)
     commands = rig.publisher(JointState, "/so101/commands")
+    begin_ns = time.monotonic_ns()
     with rig.simulator(episodes=1, rate=0) as node:
         first_ns = node.simulation.now_ns
         until(
             lambda: len(clock) and node.simulation.now_ns > first_ns + 3 * longest_ns, "three episodes without commands"
         )
         assert episode.newest.data
+        # In real time at most, though `rate` is 0: else the first observations of a policy would be invalid.
+        assert node.simulation.now_ns - first_ns <= time.monotonic_ns() - begin_ns + STEP_NS
 
         begun_ns = node.simulation.now_ns
         command = JointState(name=list(JOINTS), position=[0.25] * 6)
