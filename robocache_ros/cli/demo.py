@@ -343,6 +343,7 @@ def _strip(figure: Any, place: Any, spec: FusionSpec, frames: Frames, during: An
 REFRESH_HZ = 5
 RATE_TOLERANCE = 0.02  # relative tolerance of the mean rate over the whole run
 VALID_SHARE = 0.9  # minimum share of valid ticks, for every stream
+MISSED_SHARE = 0.01  # a client gets the newest frame: a pause of the computer for a period makes it miss one
 
 
 @dataclass(frozen=True)
@@ -408,7 +409,9 @@ def checks_of(live: Live, spec: FusionSpec, rate: float, comparison: Comparison,
     worst = min(least, key=lambda name: least[name])
     even = abs(live.rate_hz - wanted) <= RATE_TOLERANCE * wanted
     return [
-        Check(even and not live.missed, f"{len(live.ticks)} ticks at {live.rate_hz:.2f} Hz, {live.missed} missed"),
+        Check(
+            even and not misses_many(live), f"{len(live.ticks)} ticks at {live.rate_hz:.2f} Hz, {live.missed} missed"
+        ),
         Check(least[worst] >= VALID_SHARE, f"every stream valid at {least[worst]:.1%} of the ticks or more ({worst})"),
         Check(
             comparison.same,
@@ -423,9 +426,14 @@ def checks_of(live: Live, spec: FusionSpec, rate: float, comparison: Comparison,
     ]
 
 
+def misses_many(live: Live) -> bool:
+    """Whether the client missed more ticks than a short pause of the computer explains."""
+    return live.missed > MISSED_SHARE * len(live.ticks)
+
+
 def advice(live: Live, rate: float) -> list[str]:
-    """Return what to do if ticks are missing. Those that were published are right all the same."""
-    if not live.missed:
+    """Return what to do if many ticks are missing. Those that were published are right all the same."""
+    if not misses_many(live):
         return []
     slower = f'--rate {rate / 2:g} (make demo DEMO_ARGS="--rate {rate / 2:g}")'
     return [f"this computer was too busy for {rate:g} x: end other programs, or replay with {slower}"]

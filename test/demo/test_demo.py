@@ -95,6 +95,16 @@ def test_each_check_fails_for_what_it_is_about(dataset, seen, comparison, failin
     assert [number for number, check in enumerate(checks) if not check.passed] == failing
 
 
+@pytest.mark.parametrize(("missing", "passes"), [([7], True), ([7, 8, 100], False)])
+def test_one_missed_tick_in_a_hundred_is_no_failure(dataset, missing, passes):
+    seen = live()
+    tick = seen.ticks[T0]
+    seen.ticks = {T0 + number * PERIOD_NS: tick for number in range(201) if number not in missing}
+    seen.newest_s = seen.first_s + 200 * PERIOD_NS / 1e9
+    assert checks_of(seen, SPEC, 1.0, ALL, dataset)[0].passed is passes
+    assert (advice(seen, 1.0) == []) is passes
+
+
 def test_missed_ticks_are_followed_by_advice_and_counted(dataset):
     assert advice(live(), 1.0) == []
     assert "--rate 0.5" in advice(live(missing=[7]), 1.0)[0]
