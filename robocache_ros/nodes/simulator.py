@@ -121,7 +121,8 @@ class Simulator(Node):
     def _rate(self) -> float:
         """The speed now; 0: as fast as subscribers follow.
 
-        In lockstep, what runs ahead of its first command would find a policy that has no valid observations yet.
+        In lockstep it is real time at most while no commands come: a faster simulation leaves the fusion node behind,
+        so that the policy starts with invalid observations.
         """
         rate = self._given.rate
         return rate if self._is_locked or not self._given.lockstep else min(rate or 1.0, 1.0)
