@@ -136,7 +136,7 @@ class WorkerPool:
             ) from error
         self.replaced = 0  # workers that died
         self._count = workers
-        self._context = worker_context()
+        self._context = worker_context(self._reader)
         self._slots = {slot.number: slot for slot in slots}
         self._free = deque(slots)
         self._selector = selectors.DefaultSelector()

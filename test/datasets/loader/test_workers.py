@@ -184,6 +184,35 @@ def test_a_worker_itself_needs_no_torch() -> None:
     python("import robocache_ros.datasets.loader.worker, sys; assert 'torch' not in sys.modules")
 
 
+MAIN_MODULE = """
+from robocache_ros.datasets import TimelineLoader
+from memory_episodes import Counting
+
+print("imported", flush=True)
+{definition}
+{guard}
+    print(len(list(TimelineLoader(Dataset(), 3, workers=2))), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("definition", "guard", "imports"),
+    [
+        ("Dataset = Counting", "if True:", 1),
+        ("class Dataset(Counting): ...", 'if __name__ == "__main__":', 3),
+    ],
+    ids=["nothing of it is sent to them", "the dataset is of it"],
+)
+def test_workers_import_the_main_module_where_they_need_it(
+    tmp_path: Path, definition: str, guard: str, imports: int
+) -> None:
+    script = tmp_path / "training.py"
+    script.write_text(MAIN_MODULE.format(definition=definition, guard=guard))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    done = forked.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == ["5", *["imported"] * imports], done.stderr
+
+
 def test_workers_have_the_environment_of_their_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for value in ("1", "2"):
