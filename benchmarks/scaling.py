@@ -31,8 +31,7 @@ from robocache_ros.training.throughput import table
 COUNTS = (1, 2, 4, 8)
 FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "seconds": 4.0, "device": "cuda"}
 QUICK: dict[str, Any] = {"policy": "tiny", "batch": 4, "n_obs": 4, "seconds": 0.01, "device": "cpu"}
-# Not as a module: the workers of a loader would import it, and torch with it.
-PROCESS = "from benchmarks.scaling_process import main; main()"
+PROCESS = "benchmarks.scaling_process"
 WANTED = "Wanted on 2 GPUs, weak: 99 % of loading and preprocessing."
 
 
@@ -65,7 +64,7 @@ def main(given: list[str] | None = None) -> int:
 
 def command(count: int, wanted: dict[str, Any]) -> Sequence[str]:
     """Return the command of a number of processes."""
-    alone = (sys.executable, "-c", PROCESS, json.dumps(wanted))
+    alone = (sys.executable, "-m", PROCESS, json.dumps(wanted))
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
     return (*torchrun, "--no-python", *alone) if count > 1 else alone
 

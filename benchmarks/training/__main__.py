@@ -29,8 +29,7 @@ from robocache_ros.programs import HelpFormatter
 
 FULL = Size(episodes=100, seconds=6.0, workers=max(1, (os.cpu_count() or 2) - 2), tiny=False)
 QUICK = Size(episodes=1, seconds=0.02, workers=0, tiny=True)
-# Not as a module: the workers of a loader would import it, and torch with it.
-RUN_PART = (sys.executable, "-c", "from benchmarks.training.parts import main; main()")
+RUN_PART = (sys.executable, "-m", "benchmarks.training.parts")
 
 
 def main(given: list[str] | None = None) -> int:

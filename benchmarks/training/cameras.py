@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
 from bisect import bisect_right
@@ -337,9 +336,6 @@ class Measurement:
         return train_for(trainer, self._seconds, warm_up=80 if isinstance(batches, TimelineLoader) else 12)
 
 
-PROGRAM = "from benchmarks.training.cameras import main; main()"
-
-
 def main() -> None:
     """Measure, and write the results."""
     end_on_sigterm()
@@ -378,5 +374,5 @@ def main() -> None:
     print((given.out / "cameras.md").read_text(encoding="utf-8"))
 
 
-if __name__ == "__main__":  # not as this module: the workers of a loader would import it
-    os.execv(sys.executable, [sys.executable, "-c", PROGRAM, *sys.argv[1:]])
+if __name__ == "__main__":
+    main()
