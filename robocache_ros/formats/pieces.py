@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.columns import MAX_BYTES
 from robocache_ros.formats.read import ACTION, AGE, AGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Histogram, Stats
 from robocache_ros.formats.video import VideoPart
@@ -228,7 +230,7 @@ class PictureInfo:
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """What is known of a stream of arrays (voxels, images that are not 8-bit) in a piece."""
+    """What is known of a stream of arrays (voxels, images that are not 8-bit) in a piece, or in a dataset."""
 
     shape: tuple[int, ...]
     dtype: str  # of NumPy, or bits: 0 and 1, read as uint8
@@ -244,14 +246,27 @@ class ArrayInfo:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of the arrays that are read."""
-        return np.dtype(np.uint8) if self.dtype == "bits" else np.dtype(self.dtype).newbyteorder("<")
+        found: np.dtype[Any] = np.dtype("u1" if self.dtype == "bits" else self.dtype).newbyteorder("<")
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of an array as it is stored."""
+        count = math.prod(self.shape)
+        return -(-count // 8) if self.dtype == "bits" else count * self.numpy_dtype.itemsize
 
     def array(self, data: bytes | NDArray[np.uint8]) -> NDArray[Any]:
-        """Return an array from its bytes in the piece."""
+        """Return an array from its bytes.
+
+        Errors:
+            ValueError: the bytes are too few, too many or too large.
+        """
+        if not 0 < self.nbytes == len(data) <= MAX_BYTES:
+            raise ValueError(f"{len(data):,} bytes for {self.shape}")
         if self.dtype != "bits":
             return np.frombuffer(data, self.numpy_dtype).reshape(self.shape)
-        count = int(np.prod(self.shape))
-        return np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little").reshape(self.shape)
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=math.prod(self.shape), bitorder="little")
+        return bits.reshape(self.shape)
 
 
 @dataclass(frozen=True)

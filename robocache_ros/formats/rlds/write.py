@@ -108,8 +108,7 @@ def _observation(
     for name, encoding in encodings.items():
         found[name] = image((*dataset.pictures[name].shape, 3), encoding, f"RGB image of {name}.")
     for name, info in dataset.arrays.items():
-        dtype = "uint8" if info.dtype == "bits" else info.dtype
-        found[name] = tensor(info.shape, dtype, f"Array of {name}.", "zlib")
+        found[name] = tensor(info.shape, info.numpy_dtype.name, f"Array of {name}.", "zlib")
     for stream in windows:
         samples = f"Samples since the last tick, oldest first: {', '.join(stream.components)}."
         found[stream.name] = tensor(stream.shape, "float32", samples)
