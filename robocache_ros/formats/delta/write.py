@@ -41,7 +41,7 @@ from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, Table, colu
 from robocache_ros.formats.pictures import VIDEO, video_or_png
 from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.read import IMAGES, STATES
-from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo
+from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, join_video, joined_files
 from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -81,13 +81,14 @@ class _MediaFiles:
         return found
 
     def _write_video(self, name: str) -> Iterator[Place]:
-        codec = self._encodings[name]
-        path = VIDEO_FILES.replace("{video_key}", IMAGES + name)
-        target = self._folder / self._below
-        with closing(JoinedVideo(target, path, self._dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
-            for episode in self._dataset.episodes:
-                chunk, file, first = joined.append(episode.video(name, codec), episode.length)
-                yield f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}", first
+        codec, episodes = self._encodings[name], self._dataset.episodes
+        files = joined_files([episode.video_part(name, codec) for episode in episodes], VIDEO_FILE_MB)
+        for number, group in enumerate(files):
+            chunk, file = divmod(number, CHUNK_FILES)
+            path = VIDEO_FILES.format(video_key=IMAGES + name, chunk_index=chunk, file_index=file)
+            parts = ((each.video(name, codec), each.length) for each in map(episodes.__getitem__, group))
+            for first in join_video(self._folder / self._below / path, parts, self._dataset.rate_hz):
+                yield f"{self._below}/{path}", first
 
     def _write_blobs(self, name: str) -> Iterator[Place]:
         """Write each distinct image (PNG) or array of an episode as a row."""

@@ -23,7 +23,7 @@ from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES,
 from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
 from robocache_ros.formats.read import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
 from robocache_ros.formats.statistics import Stats, of_columns
-from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
+from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, join_video, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, media_bytes, row_bytes
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -378,12 +378,11 @@ def _write_video(
     dataset: ExportedDataset, folder: Path, name: str, codec: str, file: int, group: range
 ) -> list[VideoPlace]:
     """Write a video file of a stream; return the place of each episode in it."""
-    path = VIDEO_FILES.replace("{video_key}", IMAGES + name)
-    with closing(JoinedVideo(folder, path, dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES, files=file)) as joined:
-        episodes = map(dataset.episodes.__getitem__, group)
-        places = [joined.append(episode.video(name, codec), episode.length) for episode in episodes]
-    assert all(place[:2] == divmod(file, CHUNK_FILES) for place in places)
-    return places
+    chunk, number = divmod(file, CHUNK_FILES)
+    path = folder / VIDEO_FILES.format(video_key=IMAGES + name, chunk_index=chunk, file_index=number)
+    episodes = map(dataset.episodes.__getitem__, group)
+    firsts = join_video(path, ((each.video(name, codec), each.length) for each in episodes), dataset.rate_hz)
+    return [(chunk, number, first) for first in firsts]
 
 
 def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
