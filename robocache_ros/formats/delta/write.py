@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from robocache_ros.formats.delta.log import (
     vector_type,
     write_data_files,
 )
-from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, Table, column
+from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, column, write_table
 from robocache_ros.formats.pictures import VIDEO, video_or_png
 from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.read import IMAGES, STATES
@@ -93,20 +92,23 @@ class _MediaFiles:
     def _write_blobs(self, name: str) -> Iterator[Place]:
         """Write each distinct image (PNG) or array of an episode as a row."""
         path = BLOBS_PATH.format(kind="images" if name in self._encodings else "arrays", name=name)
-        table = Table(self._folder / self._below, path, DATA_FILE_MB, CHUNK_FILES)
+        written: list[int] = []  # rows of each episode
+
+        def counted(episode: Episode) -> Iterator[Any]:
+            written.append(0)
+            for part in self._blobs(episode, name):
+                written[-1] += len(part)
+                yield part
+
+        episodes = map(counted, self._dataset.episodes)
+        places = write_table(self._folder / self._below, path, episodes, DATA_FILE_MB, CHUNK_FILES)
         last, rows = "", 0
-        with closing(table):
-            for episode in self._dataset.episodes:
-                written = 0
-                for part in self._blobs(episode, name):
-                    table.append(part)
-                    written += len(part)
-                chunk, file = table.end_episode() if written else (0, 0)
-                found = f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}" if written else last
-                if found != last:
-                    last, rows = found, 0
-                yield found, rows
-                rows += written
+        for (chunk, file), count in zip(places, written, strict=True):
+            found = f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}" if count else last
+            if found != last:
+                last, rows = found, 0
+            yield found, rows
+            rows += count
 
     def _blobs(self, episode: Episode, name: str) -> Iterator[Any]:
         pyarrow = need("pyarrow", "export")

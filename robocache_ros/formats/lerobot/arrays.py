@@ -6,7 +6,6 @@ import glob
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from robocache_ros.extras import need
 from robocache_ros.formats.columns import MAX_BYTES, ArrayRows, channels_last
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.lerobot.schema import PROVENANCE
-from robocache_ros.formats.parquet import Table, column, read_parquet, row_group
+from robocache_ros.formats.parquet import column, read_parquet, row_group, write_table
 from robocache_ros.formats.pieces import ArrayInfo, runs
 from robocache_ros.formats.read import DatasetError, check_image_bytes, read_object, refusing
 from robocache_ros.formats.write import FileTask, media_bytes
@@ -184,11 +183,8 @@ def described_arrays(dataset: ExportedDataset, depth_videos: Sequence[str] = ())
 
 
 def _write_stream(dataset: ExportedDataset, folder: Path, name: str, chunk_files: int) -> None:
-    with closing(Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)) as table:
-        for episode in dataset.episodes:
-            for rows in _rows(episode, name, sparse=_is_sparse(dataset, name)):
-                table.append(rows)
-            table.end_episode()
+    episodes = (_rows(episode, name, sparse=_is_sparse(dataset, name)) for episode in dataset.episodes)
+    write_table(folder, ARRAYS_PATH.format(name=name), episodes, ARRAYS_FILE_MB, chunk_files)
 
 
 def _is_sparse(dataset: ExportedDataset, stream: str) -> bool:
