@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -90,26 +90,20 @@ def age_field(window: str) -> str:
     return f"{window}.age_ms.npy"
 
 
-class _TarWriter:
-    """Writes a tar file. Unlike that of Python's tarfile, its memory does not grow with the number of members."""
+def _write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
+    """Write a tar file of files, given their names and contents, without owner and time.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb")
-
-    def write(self, name: str, data: bytes) -> None:
-        """Add a file, without owner and time."""
-        member = tarfile.TarInfo(name)
-        member.size = len(data)
-        self._file.write(member.tobuf(tarfile.USTAR_FORMAT))
-        self._file.write(data)
-        self._file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-
-    def close(self, *, complete: bool = True) -> None:
-        """Close the file; if `complete`, with the two empty blocks that mark its end."""
-        with self._file:
-            if complete:
-                self._file.write(bytes(2 * tarfile.BLOCKSIZE))
-                self._file.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
+    Unlike that of Python's tarfile, the memory does not grow with the number of members.
+    """
+    with path.open("xb") as file:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            file.write(member.tobuf(tarfile.USTAR_FORMAT))
+            file.write(data)
+            file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+        file.write(bytes(2 * tarfile.BLOCKSIZE))  # marks the end
+        file.write(bytes(-file.tell() % tarfile.RECORDSIZE))
 
 
 SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by another, at the next episode
@@ -162,20 +156,17 @@ class _WebDatasetFormat(WrittenByTasks):
 
 def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: int, shards: int) -> dict[str, Any]:
     """Write the samples of some episodes; return the name of the file, and its episodes, samples and bytes."""
-    path, samples, complete = folder / f"train-{shard:06d}.tar", 0, False
-    tar = _TarWriter(path)
-    try:
-        for index in group:
-            episode = dataset.episodes[index]
-            fields = _fields(dataset, episode)
-            for tick in range(episode.length):
-                for name, data_of in fields.items():
-                    tar.write(f"{sample_key(episode.index, tick)}.{name}", data_of(tick))
-            samples += episode.length
-        complete = True
-    finally:
-        tar.close(complete=complete)
+    path = folder / f"train-{shard:06d}.tar"
+    _write_tar(path, (member for index in group for member in _members_of(dataset, dataset.episodes[index])))
+    samples = sum(dataset.episodes.lengths[group.start : group.stop])
     return {"name": path.name, "episodes": len(group), "samples": samples, "bytes": path.stat().st_size}
+
+
+def _members_of(dataset: ExportedDataset, episode: Episode) -> Iterator[tuple[str, bytes]]:
+    fields = _fields(dataset, episode)
+    for tick in range(episode.length):
+        for name, data_of in fields.items():
+            yield f"{sample_key(episode.index, tick)}.{name}", data_of(tick)
 
 
 def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
