@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -187,25 +187,16 @@ def _window(layout: Layout, stream: StreamSpec) -> list[Feature]:
 STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at once
 
 
-class FeatureColumns:
-    """Reads the values of each number of a feature from all pieces, several numbers at a time in bounded memory."""
+def feature_columns(feature: Feature, pieces: Sequence[AnyPath], layout: Layout, rows: int) -> Iterator[NDArray[Any]]:
+    """Yield the values of each number of a feature in all rows of all pieces, NaN where there is none.
 
-    def __init__(self, feature: Feature, pieces: Sequence[AnyPath], layout: Layout, rows: int) -> None:
-        self._feature, self._pieces, self._layout = feature, pieces, layout
-        self._step = max(1, STATS_BYTES // (8 * rows))
-        self._first, self._block = -self._step, np.zeros((0, 0))
-
-    def __call__(self, k: int) -> NDArray[Any]:
-        """Return the values of number k of all rows, NaN where there is none."""
-        if not self._first <= k < self._first + self._step:
-            numbers = range(k, min(k + self._step, len(self._feature.columns)))
-            self._first, self._block = k, np.concatenate([self._read(piece, numbers) for piece in self._pieces], axis=1)
-        values: NDArray[Any] = self._block[k - self._first]
-        return values
-
-    def _read(self, piece: AnyPath, numbers: Sequence[int]) -> NDArray[Any]:
-        rows = load(piece, self._layout)  # of one piece at a time: the number of mapped files is limited
-        return np.stack([self._feature.column(rows, k) for k in numbers])
+    Several numbers are read at a time, in bounded memory, and one piece: the number of mapped files is limited.
+    """
+    step = max(1, STATS_BYTES // (8 * rows))
+    for first in range(0, len(feature.columns), step):
+        numbers = range(first, min(first + step, len(feature.columns)))
+        loaded = (load(piece, layout) for piece in pieces)
+        yield from np.concatenate([np.stack([feature.column(of, k) for k in numbers]) for of in loaded], axis=1)
 
 
 CONTENTS = "contents.json"

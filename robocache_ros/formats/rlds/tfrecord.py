@@ -254,37 +254,27 @@ _READ_BYTES = 1 << 20
 GZIP = b"\x1f\x8b"
 
 
-class RecordWriter:
-    """Writes a TFRecord file. A record may be larger than the memory: its data are written chunk by chunk."""
+def write_records(path: AnyPath, records: Iterable[tuple[int, Iterable[bytes]]]) -> int:
+    """Write a TFRecord file, given the number of bytes and the chunks of each record; return the bytes of all.
 
-    def __init__(self, path: AnyPath) -> None:
-        self._extend: Callable[[int, bytes], int] = need("google_crc32c", "export").extend
-        self._file = path.open("xb")
-        self.path = path
-        self.records = 0
-
-    def write(self, nbytes: int, chunks: Iterable[bytes]) -> None:
-        """Write the next record: `chunks` of `nbytes` in all."""
-        length = LENGTH.pack(nbytes)
-        self._file.write(length + masked(self._extend(0, length)))
-        checksum, written = 0, 0
-        for chunk in chunks:
-            checksum = self._extend(checksum, chunk)
-            written += len(chunk)
-            self._file.write(chunk)
-        if written != nbytes:
-            raise ValueError(f"{self.path}: record {self.records} has {written} bytes, not {nbytes}")
-        self._file.write(masked(checksum))
-        self.records += 1
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the file."""
-        return self._file.tell()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+    A record may be larger than the memory: its data are written chunk by chunk.
+    """
+    extend: Callable[[int, bytes], int] = need("google_crc32c", "export").extend
+    total = 0
+    with path.open("xb") as file:
+        for number, (nbytes, chunks) in enumerate(records):
+            length = LENGTH.pack(nbytes)
+            file.write(length + masked(extend(0, length)))
+            checksum, written = 0, 0
+            for chunk in chunks:
+                checksum = extend(checksum, chunk)
+                written += len(chunk)
+                file.write(chunk)
+            if written != nbytes:
+                raise ValueError(f"{path}: record {number} has {written} bytes, not {nbytes}")
+            file.write(masked(checksum))
+            total += nbytes
+    return total
 
 
 def read_records(path: DatasetFile, *, limit: int = RECORD_BYTES) -> Iterator[bytes]:
