@@ -52,7 +52,7 @@ PARTS = {
     "copy images of ticks": ("robocache_ros.engine.backends.cpu", "MediaStore", "take"),
     "SHA-256 of pieces and datasets": ("robocache_ros.formats.dataset_folder", "", "sha256"),
     "flush to disk": ("robocache_ros.formats.dataset_folder", "", "sync"),
-    "compress chunks of Zarr": ("robocache_ros.formats.diffusion_policy", "ZarrArray", "_write"),
+    "compress chunks of Zarr": ("robocache_ros.formats.diffusion_policy", "", "_write_chunk"),
     "write HDF5": ("robocache_ros.formats.robomimic", "", "_write_file"),
     "write mcap": ("robocache_ros.formats.mcap", "", "_write_episodes"),
 }

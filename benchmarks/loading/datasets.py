@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks import recordings
 from robocache_ros.extras import need
-from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
+from robocache_ros.formats.rlds.tfrecord import BytesList, encode_example, write_records
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.exporting import export
@@ -49,8 +49,7 @@ def rlds(folder: Path, episodes: int = 48, shards: int = 4) -> Path:
     (folder / "dataset_info.json").write_text(json.dumps(info))
     rng = np.random.default_rng(0)
     for shard in range(shards):
-        writer = RecordWriter(folder / f"synthetic-train.tfrecord-{shard:05d}-of-{shards:05d}")
-        film = recordings.film(shard)
+        records, film = [], recordings.film(shard)
         for _ in range(episodes // shards):
             images = [_jpeg(next(film)[:RLDS_SIZE, :RLDS_SIZE]) for _ in range(RLDS_STEPS)]
             steps: dict[str, Any] = {
@@ -59,8 +58,8 @@ def rlds(folder: Path, episodes: int = 48, shards: int = 4) -> Path:
                 "action": rng.normal(size=(RLDS_STEPS, 7)).astype(np.float32),
                 "is_first": np.arange(RLDS_STEPS) == 0,
             }
-            writer.write(*encode_example({f"steps/{name}": values for name, values in steps.items()}))
-        writer.close()
+            records.append(encode_example({f"steps/{name}": values for name, values in steps.items()}))
+        write_records(folder / f"synthetic-train.tfrecord-{shard:05d}-of-{shards:05d}", records)
     return folder
 
 

@@ -144,17 +144,7 @@ def read_episodes(path: AnyPath) -> list[StatedEpisode]:
 OUTSIDE, IDLE = -1, -2  # instead of the number of a part: in no section; without motion
 
 
-@dataclass(frozen=True)
-class Section:
-    """Ticks start <= tick < stop, counted from the recording's first tick."""
-
-    start: int
-    stop: int
-    task: str | None = None
-    success: bool | None = None
-
-
-def sections_of(messages: Sequence[tuple[int, Value]], run: BagRun) -> list[Section]:
+def sections_of(messages: Sequence[tuple[int, Value]], run: BagRun) -> list[EpisodeInfo]:
     """Return the sections that a topic describes.
 
     A bool is true inside of an episode. A new integer or text begins an episode, and an empty text ends one; before the
@@ -166,11 +156,11 @@ def sections_of(messages: Sequence[tuple[int, Value]], run: BagRun) -> list[Sect
         starts.append((run.first_tick_at(log_ns), value is not False and value != ""))
     stops = [start for start, _ in starts[1:]] + [sum(run.ticks_of_spans)]
     return [
-        Section(start, stop) for (start, inside), stop in zip(starts, stops, strict=True) if inside and start < stop
+        EpisodeInfo(start, stop) for (start, inside), stop in zip(starts, stops, strict=True) if inside and start < stop
     ]
 
 
-def stated_sections(episodes: Sequence[StatedEpisode], run: BagRun, where: str) -> list[Section]:
+def stated_sections(episodes: Sequence[StatedEpisode], run: BagRun, where: str) -> list[EpisodeInfo]:
     """Return the sections that a file states, in order of time.
 
     Errors:
@@ -190,13 +180,13 @@ def stated_sections(episodes: Sequence[StatedEpisode], run: BagRun, where: str) 
         if after_ns < before_ns:
             raise RoboCacheError(f"{where}: episodes {one + 1} and {other + 1} overlap; correct their times")
     sections = (
-        Section(run.first_tick_at(start), run.first_tick_at(stop), episodes[number].task, episodes[number].success)
+        EpisodeInfo(run.first_tick_at(start), run.first_tick_at(stop), episodes[number].task, episodes[number].success)
         for start, stop, number in placed
     )
     return [section for section in sections if section.start < section.stop]
 
 
-def parts_of(ticks_of_spans: Sequence[int], sections: Sequence[Section] | None) -> NDArray[np.int32]:
+def parts_of(ticks_of_spans: Sequence[int], sections: Sequence[EpisodeInfo] | None) -> NDArray[np.int32]:
     """Return the number of the part of each tick: a part is a section without a time jump.
 
     The sections are in order, without overlap; None: every tick is in one section.
@@ -248,7 +238,7 @@ def read_vectors(run: BagRun, streams: tuple[StreamSpec, ...]) -> tuple[Float32,
     return fused, vectors.valid
 
 
-def takeovers(run: BagRun, sections: Sequence[Section] | None) -> list[Section]:
+def takeovers(run: BagRun, sections: Sequence[EpisodeInfo] | None) -> list[EpisodeInfo]:
     """Return a section for each run of ticks at which an operator commanded, within the sections of a recording."""
     streams = tuple(stream for stream in run.spec.vectors if stream.role == "intervention")
     if not streams:
@@ -258,7 +248,7 @@ def takeovers(run: BagRun, sections: Sequence[Section] | None) -> list[Section]:
     fused, valid = read_vectors(run, (*streams, *others))
     marked = (fused[:, 0] != 0) & (valid[:, 0] > 0)
     found = []
-    for section in [Section(0, len(marked))] if sections is None else sections:
+    for section in [EpisodeInfo(0, len(marked))] if sections is None else sections:
         within = marked[section.start : section.stop].astype(np.int32)
         found += [
             replace(section, start=section.start + start, stop=section.start + stop)
@@ -365,7 +355,7 @@ class Boundaries:
 
     def __init__(self, run: BagRun, options: DatasetOptions) -> None:
         self.notes: list[str] = []  # on what was read, one line each
-        self._sections: list[Section] | None = None
+        self._sections: list[EpisodeInfo] | None = None
         self._tasks: list[tuple[int, str]] = []  # first tick with a task, and the task
         if options.episode_topic:
             self._sections = sections_of(read_changes(run.bag, options.episode_topic, "episode_topic", self.notes), run)
@@ -394,7 +384,7 @@ class Boundaries:
             sections = self._sections or ()
             before = bisect_right(sections, start, key=lambda section: section.start)
             inside = before and start < sections[before - 1].stop
-            section = sections[before - 1] if inside else Section(start, stop)
+            section = sections[before - 1] if inside else EpisodeInfo(start, stop)
             # Success is often known only after the last row: until the next episode, or the end of the part.
             following = episodes[number + 1][0] if number + 1 < len(episodes) else len(self.parts)
             found = success.last(start, min(following, self._stops[int(self.parts[start])]))

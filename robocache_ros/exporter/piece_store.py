@@ -29,10 +29,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 from robocache_ros.errors import printable
 from robocache_ros.formats.dataset_folder import digests_of, files_of, sha256, sync
@@ -414,56 +413,36 @@ class _PiecePath(RemotePath):
     def _at(self, url: str) -> _PiecePath:
         return _PiecePath(self._piece, self._files, self.cache, url.removeprefix(self._piece.url).strip("/"))
 
-    def exists(self) -> bool:
-        return self.is_file() or self.is_dir()
-
     def is_file(self) -> bool:
         return self._below in self._files
-
-    def is_dir(self) -> bool:
-        return not self._below or any(name.startswith(f"{self._below}/") for name in self._files)
 
     def stat(self) -> SimpleNamespace:
         """Return st_size, and a st_mtime_ns that differs between contents; OSError if the piece has no such file."""
         size, digest = self._described_file()
         return SimpleNamespace(st_size=size, st_mtime_ns=int(digest[:15], 16))
 
-    def iterdir(self) -> Iterator[RemotePath]:
-        start = f"{self._below}/" if self._below else ""
-        below = (name[len(start) :] for name in self._files if name.startswith(start))
-        yield from (self / name for name in dict.fromkeys(name.partition("/")[0] for name in below))
+    @property
+    def version(self) -> str:
+        return hashlib.sha256(f"{self.url}\n{self._described_file()[1]}".encode()).hexdigest()[:32]
 
-    def glob(self, pattern: str) -> Iterator[RemotePath]:
-        yield from (path for path in self.iterdir() if fnmatch(path.name, pattern))
+    @property
+    def size(self) -> int:
+        return self._described_file()[0]
 
-    def open(self, mode: str = "rb") -> BinaryIO:
-        """Open the local copy, which stays in the cache until the file is closed.
-
-        Errors:
-            OSError: the piece has no such file, or the disk is full.
-            RemoteError: it cannot be downloaded, or is not the file that was uploaded.
-        """
-        assert mode == "rb"
-        size, digest = self._described_file()
-        return self.cache.open(self._version(digest), self.name, size, lambda local: self._fetch(local, digest))
-
-    def remove_copies(self) -> None:
-        for name, (size, digest) in self._files.items():
-            path = _PiecePath(self._piece, self._files, self.cache, name)
-            version = path._version(digest)
-            if file := self.cache.existing(version, path.name, size):
-                with file:
-                    release(file)
-                self.cache.remove(version, path.name, size)
-
-    def _version(self, digest: str) -> str:
-        return hashlib.sha256(f"{self.url}\n{digest}".encode()).hexdigest()[:32]
-
-    def _fetch(self, local: Path, digest: str) -> None:
+    def download(self, local: Path) -> None:
+        """Download the file; RemoteError if it is not the one that was uploaded."""
         self._piece.get_file(self._below, local)
-        if sha256(local) != digest:
+        if sha256(local) != self._described_file()[1]:
             self._piece.delete([self._below])  # a piece without all of its files is made again
             raise RemoteError(f"{printable(self.url, 110)}: was damaged and is deleted; run the same command again")
+
+    def remove_copies(self) -> None:
+        for name, (size, _) in self._files.items():
+            path = self / name
+            if file := self.cache.existing(path.version, path.name, size):
+                with file:
+                    release(file)
+                self.cache.remove(path.version, path.name, size)
 
     def _described_file(self) -> tuple[int, str]:
         try:

@@ -210,7 +210,7 @@ class PieceWriter:
         rows = {name: values[self._first : self._total] for name, values in rows.items()}
         length = self._total - self._first
         stats = {
-            name: by_column(lambda k, of=feature: of.column(rows, k), feature.shape, length)  # type: ignore[misc]
+            name: by_column((feature.column(rows, k) for k in range(len(feature.columns))), feature.shape, length)
             for name, feature in features_of(self._layout).items()
         }
         self._episodes.append({"length": length, "stats": stats})

@@ -25,6 +25,7 @@ from robocache_ros.formats.read import (
     DatasetError,
     SourceEpisode,
     Stream,
+    limited_bytes,
     nominal_span,
     nominal_stamps,
     numbers,
@@ -202,10 +203,7 @@ def load_arrays(path: DatasetFile) -> Any:
 
     An array of objects becomes a list, or the object if it has no dimensions.
     """
-    with refusing(printable(path), "cannot be read", errors=(OSError,)), open_file(path) as file:
-        data = file.read(PICKLE_BYTES + 1)
-    if len(data) > PICKLE_BYTES:
-        raise DatasetError(f"{printable(path)}: more than {PICKLE_BYTES >> 20:,} MiB; check the file")
+    data = limited_bytes(path, printable(path), PICKLE_BYTES)
     stream = io.BytesIO(data)
     # Damaged pickles raise errors of any kind.
     with refusing(printable(path), "refused", "only arrays and plain values are read", (Exception,)):
@@ -364,19 +362,20 @@ class CalvinSteps:
         self._actions, self._cameras = actions, tuple(cameras)
         self.files = (self.folder / RANGES, self.folder / LANGUAGE)
         recordings = _ranges(_array(self.folder), self.folder / RANGES)
-        self._episodes = self._annotated(tasks) if tasks else None
-        if self._episodes is None:
+        if not tasks or (list(tasks) == [ALL] and not (self.folder / LANGUAGE).exists()):
             self._episodes = [_Steps(first, last) for first, last in recordings]
+        else:
+            self._episodes = self._annotated(tasks)
 
     def __len__(self) -> int:
-        assert self._episodes is not None
         return len(self._episodes)
 
     def read(self, index: int) -> SourceEpisode:
         """Return an episode. Images are read when they are asked for."""
-        steps = self._steps(index)
+        steps = self._episodes[index]
         count = steps.last - steps.first + 1
-        stamps, where = nominal_stamps(count, RATE_HZ), self._where(steps)
+        stamps = nominal_stamps(count, RATE_HZ)
+        where = f"{printable(self.folder, 60)}: steps {steps.first} to {steps.last}"
         found: dict[str, list[NDArray[Any]]] = {PROPRIO: [], self._actions: []}
         for step in range(steps.first, steps.last + 1):
             for key, value in _read_step(self.folder, step, found).items():
@@ -395,22 +394,12 @@ class CalvinSteps:
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""
-        steps = self._steps(index)
+        steps = self._episodes[index]
         return nominal_span(steps.last - steps.first + 1, RATE_HZ)
 
-    def _steps(self, index: int) -> _Steps:
-        assert self._episodes is not None
-        return self._episodes[index]
-
-    def _where(self, steps: _Steps) -> str:
-        return f"{printable(self.folder, 60)}: steps {steps.first} to {steps.last}"
-
-    def _annotated(self, tasks: Sequence[str]) -> list[_Steps] | None:
-        """Return the annotated ranges of some tasks; None for all tasks of recordings without annotations."""
-        path = self.folder / LANGUAGE
-        everything = list(tasks) == [ALL]
-        if everything and not path.exists():
-            return None
+    def _annotated(self, tasks: Sequence[str]) -> list[_Steps]:
+        """Return the annotated ranges of some tasks."""
+        path, everything = self.folder / LANGUAGE, list(tasks) == [ALL]
         stated = load_arrays(file_below(self.folder, LANGUAGE))
         with refusing(printable(path), "not CALVIN's annotations", "get it again"):
             texts, names = list(stated["language"]["ann"]), list(stated["language"]["task"])

@@ -310,7 +310,7 @@ class ColumnFiles:
     def stats(self, name: str, first: int = 0) -> Stats:
         """Return the statistics of a column from row `first` on."""
         table = self.table(name)[first:]
-        return by_column(lambda k: table[:, k], self._files[name][2], len(table))
+        return by_column(table.T, self._files[name][2], len(table))
 
     def table(self, name: str) -> NDArray[Any]:
         """Return the (T, K) values of a column, which are in a file."""

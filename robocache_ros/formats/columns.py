@@ -67,22 +67,6 @@ class FileRows(Sequence[bytes]):
         return self.read(row)
 
 
-def array_of(shape: tuple[int, ...], dtype: str, data: bytes | memoryview) -> NDArray[Any]:
-    """Return an array from its bytes in little endian; of dtype bits as uint8.
-
-    Errors:
-        ValueError: the bytes are too few, too many or too large.
-    """
-    count = math.prod(shape)
-    stored = np.dtype("u1" if dtype == "bits" else dtype).newbyteorder("<")
-    nbytes = -(-count // 8) if dtype == "bits" else count * stored.itemsize
-    if not 0 < nbytes == len(data) <= MAX_BYTES:
-        raise ValueError(f"{len(data):,} bytes for {shape}")
-    if dtype == "bits":
-        return np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little").reshape(shape)
-    return np.frombuffer(data, stored).reshape(shape)
-
-
 def npy_array(data: bytes) -> NDArray[Any]:
     """Return the array of numbers in an .npy file, without a copy.
 

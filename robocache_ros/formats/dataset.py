@@ -17,11 +17,11 @@ from robocache_ros.formats.pieces import (
     ArrayInfo,
     EpisodeInfo,
     Feature,
-    FeatureColumns,
     PictureInfo,
     PieceContents,
     Rows,
     common,
+    feature_columns,
     features_of,
 )
 from robocache_ros.formats.read import ACTION, IMAGES, STATE
@@ -340,8 +340,8 @@ class ExportedDataset:
         """Compute the statistics of a feature."""
         if name in self.features:
             feature = self.features[name]
-            column = FeatureColumns(feature, [piece.folder for piece in self.pieces], self.layout, self.frames)
-            return by_column(column, feature.shape, self.frames)
+            columns = feature_columns(feature, [piece.folder for piece in self.pieces], self.layout, self.frames)
+            return by_column(columns, feature.shape, self.frames)
         contents = (self.contents(piece.folder) for piece in self.pieces)
         stream = name[len(IMAGES) :]
         if stream in self.pictures:

@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,90 +76,63 @@ def write_group(folder: Path, attributes: dict[str, Any] | None = None) -> None:
         _write_json(folder / ".zattrs", attributes)
 
 
-class ZarrArray:
-    """Writes an array row by row. A chunk is a number of whole rows, compressed with zstd.
+def write_array(folder: Path, rows: int, shape: tuple[int, ...], dtype: str, parts: Iterable[NDArray[Any]]) -> None:
+    """Write an array. A chunk is a number of whole rows, compressed with zstd; the last one is filled up with zeros.
 
     Args:
         folder: of the array.
         rows: length of the array.
         shape: of a row.
         dtype: of the values; stored in little endian.
-        chunk_rows: rows per chunk; None: as many as `CHUNK_BYTES` allow.
-        first_row: the first row that is written, at the beginning of a chunk. The metadata are written with row 0.
+        parts: the rows, in order.
     """
-
-    def __init__(
-        self,
-        folder: Path,
-        rows: int,
-        shape: tuple[int, ...],
-        dtype: str,
-        *,
-        chunk_rows: int | None = None,
-        first_row: int = 0,
-    ) -> None:
-        self._folder, self._dtype = folder, np.dtype(dtype).newbyteorder("<")
-        row_bytes = max(1, self._dtype.itemsize * math.prod(shape))
-        self._chunk_rows = chunk_rows or max(1, min(rows, CHUNK_BYTES // row_bytes))
-        self._buffer: NDArray[Any] = np.zeros((self._chunk_rows, *shape), self._dtype)
-        self._row = first_row
-        folder.mkdir(parents=True, exist_ok=True)
-        if first_row:
-            return
-        metadata = {
-            "chunks": [self._chunk_rows, *shape],
-            "compressor": {"id": "zstd", "level": ZSTD_LEVEL},
-            "dtype": self._dtype.str,
-            "fill_value": 0,
-            "filters": None,
-            "order": "C",
-            "shape": [rows, *shape],
-            "zarr_format": 2,
-        }
-        _write_json(folder / ".zarray", metadata)
-
-    def append(self, values: NDArray[Any]) -> None:
-        """Write the next rows."""
+    stored = np.dtype(dtype).newbyteorder("<")
+    chunk_rows = max(1, min(rows, CHUNK_BYTES // max(1, stored.itemsize * math.prod(shape))))
+    _write_metadata(folder, rows, (chunk_rows, *shape), stored)
+    buffer: NDArray[Any] = np.zeros((chunk_rows, *shape), stored)
+    row = 0
+    for values in parts:
         while len(values):
-            place = self._row % self._chunk_rows
-            fits = values[: self._chunk_rows - place]
-            self._buffer[place : place + len(fits)] = fits
-            self._row += len(fits)
-            if self._row % self._chunk_rows == 0:
-                self._flush(self._row - 1)
+            place = row % chunk_rows
+            fits = values[: chunk_rows - place]
+            buffer[place : place + len(fits)] = fits
+            row += len(fits)
+            if row % chunk_rows == 0:
+                _write_chunk(folder, row // chunk_rows - 1, buffer)
             values = values[len(fits) :]
+    if row % chunk_rows:
+        buffer[row % chunk_rows :] = 0
+        _write_chunk(folder, row // chunk_rows, buffer)
 
-    def repeat(self, value: NDArray[Any] | None, count: int) -> None:
-        """Write the next `count` rows, which are equal, into an array of one row per chunk. None: zeros.
 
-        Chunks that are equal share the space of one file, where the file system has hard links.
-        """
-        first = self._path(self._row)
-        if value is not None:
-            self._write(first, np.ascontiguousarray(value, self._dtype))
-            for row in range(self._row + 1, self._row + count):
-                _link(first, self._path(row))
-        self._row += count
+def _write_metadata(folder: Path, rows: int, chunk: tuple[int, ...], stored: np.dtype[Any]) -> None:
+    """Write the description of an array, given the shape of a chunk of rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {
+        "chunks": list(chunk),
+        "compressor": {"id": "zstd", "level": ZSTD_LEVEL},
+        "dtype": stored.str,
+        "fill_value": 0,
+        "filters": None,
+        "order": "C",
+        "shape": [rows, *chunk[1:]],
+        "zarr_format": 2,
+    }
+    _write_json(folder / ".zarray", metadata)
 
-    def __enter__(self) -> ZarrArray:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._row % self._chunk_rows:
-            self._buffer[self._row % self._chunk_rows :] = 0
-            self._flush(self._row)
+def _write_chunk(folder: Path, number: int, chunk: NDArray[Any]) -> Path:
+    """Write a chunk of rows; return its file."""
+    path = folder / _chunk_name(number, chunk.ndim)
+    codec = need("pyarrow", "export").Codec("zstd", compression_level=ZSTD_LEVEL)
+    with path.open("wb") as file:
+        file.write(codec.compress(chunk))
+    return path
 
-    def _flush(self, row: int) -> None:
-        """Write the chunk that contains a row."""
-        self._write(self._path(row), self._buffer)
 
-    def _write(self, path: Path, chunk: NDArray[Any]) -> None:
-        codec = need("pyarrow", "export").Codec("zstd", compression_level=ZSTD_LEVEL)
-        with path.open("wb") as file:
-            file.write(codec.compress(chunk))
-
-    def _path(self, row: int) -> Path:
-        return self._folder / ".".join(map(str, (row // self._chunk_rows, *[0] * (self._buffer.ndim - 1))))
+def _chunk_name(number: int, axes: int, separator: str = ".") -> str:
+    """Return the name of the file of a chunk of rows, in an array of so many axes."""
+    return separator.join(map(str, (number, *[0] * (axes - 1))))
 
 
 def _link(source: Path, target: Path) -> None:
@@ -231,7 +204,7 @@ class ZarrRows:
 
     def file_of(self, number: int) -> str:
         """Return the name of the file of a chunk of rows."""
-        return self.separator.join(map(str, (number, *[0] * (len(self.shape) - 1))))
+        return _chunk_name(number, len(self.shape), self.separator)
 
     def chunk(self, file: str) -> tuple[NDArray[Any], int]:
         """Return a chunk, and the size of its file."""
@@ -318,19 +291,29 @@ class _DiffusionPolicyFormat(WrittenByTasks):
 def _write_vectors(dataset: ExportedDataset, folder: Path) -> None:
     data = folder / DIFFUSION_POLICY.entry / "data"
     for vector in _vectors(dataset):
-        with ZarrArray(data / vector.name, dataset.frames, vector.shape, vector.dtype) as array:
-            for episode in dataset.episodes:
-                array.append(vector.read(episode))
+        parts = map(vector.read, dataset.episodes)
+        write_array(data / vector.name, dataset.frames, vector.shape, vector.dtype, parts)
 
 
 def _write_media(dataset: ExportedDataset, folder: Path, name: str, group: range) -> None:
-    """Write the rows of some episodes into an array of images or voxels, whose chunks have one row each."""
+    """Write the rows of some episodes into an array of images or voxels, whose chunks have one row each.
+
+    Chunks that are equal share the space of one file, where the file system has hard links. Rows without a value have
+    no chunk: they are zeros.
+    """
     (media,) = (media for media in stream_arrays.media(dataset) if media.name == name)
-    data, first = folder / DIFFUSION_POLICY.entry / "data", dataset.episodes.first_rows[group.start]
-    with ZarrArray(data / name, dataset.frames, media.shape, media.dtype, chunk_rows=1, first_row=first) as array:
-        for episode in map(dataset.episodes.__getitem__, group):
-            for start, stop, value in media.runs(episode):
-                array.repeat(value, stop - start)
+    array, stored = folder / DIFFUSION_POLICY.entry / "data" / name, np.dtype(media.dtype).newbyteorder("<")
+    array.mkdir(parents=True, exist_ok=True)
+    if group.start == 0:
+        _write_metadata(array, dataset.frames, (1, *media.shape), stored)
+    for episode in map(dataset.episodes.__getitem__, group):
+        for start, stop, value in media.runs(episode):
+            if value is not None:
+                first, *others = range(episode.first_row + start, episode.first_row + stop)
+                chunk = np.ascontiguousarray(value[None], stored)
+                path = _write_chunk(array, first, chunk)
+                for row in others:
+                    _link(path, array / _chunk_name(row, chunk.ndim))
 
 
 def _write_meta(dataset: ExportedDataset, folder: Path) -> None:
@@ -343,8 +326,7 @@ def _write_meta(dataset: ExportedDataset, folder: Path) -> None:
         "success": np.array([-1 if episode.success is None else int(episode.success) for episode in episodes]),
     }
     for name, values in columns.items():
-        with ZarrArray(folder / name, len(episodes), (), "int64") as array:
-            array.append(values)
+        write_array(folder / name, len(episodes), (), "int64", [values])
 
 
 def _vectors(dataset: ExportedDataset) -> list[VectorArray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -51,62 +51,58 @@ def column(values: NDArray[Any], *, as_list: bool = False) -> Any:
     return pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-class Table:
-    """A table in numbered files, written in row groups of bounded size. A row group contains one episode.
+def write_table(
+    folder: Path, path: str, episodes: Iterable[Iterable[Any]], file_mb: float = math.inf, chunk_files: int = 1
+) -> list[tuple[int, int]]:
+    """Write a table to numbered files, in row groups of bounded size. A row group contains one episode.
 
-    `path` has {chunk_index} and {file_index}; without them the table has one file. From `file_mb` on, the next episode
-    begins a new file.
+    Args:
+        folder: of the table.
+        path: of a file in it, with {chunk_index} and {file_index}; without them the table has one file.
+        episodes: the rows of each, pyarrow tables of at most ROW_GROUP_BYTES.
+        file_mb: from this size on, the next episode begins a new file.
+        chunk_files: number of files with one chunk index.
+
+    Returns:
+        The chunk and file index of each episode, which is in one file.
     """
-
-    def __init__(self, folder: Path, path: str, file_mb: float = math.inf, chunk_files: int = 1) -> None:
-        self._folder = folder
-        self._path = path
-        self._file_bytes = file_mb * 1_000_000
-        self._chunk_files = chunk_files
-        self._files = 0
-        self._writer: Any = None
-        self._file = folder
-        self._waiting: list[Any] = []  # tables of the next row group
-        self._waiting_bytes = 0
-
-    def append(self, rows: Any) -> None:
-        """Add a pyarrow table of at most ROW_GROUP_BYTES. Pending rows are written before they exceed this size."""
-        if self._waiting_bytes + rows.nbytes > ROW_GROUP_BYTES:
-            self._write_waiting()
-        if len(self._waiting) == WAITING_TABLES:
-            self._waiting = [_joined(self._waiting)]
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-
-    def end_episode(self) -> tuple[int, int]:
-        """Write the pending rows; return the chunk and file index of the episode, which is in one file."""
-        self._write_waiting()
-        place = divmod(self._files - 1, self._chunk_files)
-        if self._writer is not None and self._file.stat().st_size >= self._file_bytes:
-            self.close()
-        return place
-
-    def close(self) -> None:
-        """Write the footer of the file, which is required to read it."""
-        self._waiting, self._waiting_bytes = [], 0
-        writer, self._writer = self._writer, None
+    places: list[tuple[int, int]] = []
+    writer: Any = None
+    files, file = 0, folder
+    try:
+        for parts in episodes:
+            for rows in _row_groups(parts):
+                if writer is None:
+                    chunk, index = divmod(files, chunk_files)
+                    file = folder / path.format(chunk_index=chunk, file_index=index)
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    writer = need("pyarrow.parquet", "export").ParquetWriter(file, rows.schema)
+                    files += 1
+                writer.write_table(rows)
+            places.append(divmod(files - 1, chunk_files))
+            if writer is not None and file.stat().st_size >= file_mb * 1_000_000:
+                writer, full = None, writer
+                full.close()
+    finally:
         if writer is not None:
-            writer.close()
+            writer.close()  # writes the footer, which is required to read the file
+    return places
 
-    def _write_waiting(self) -> None:
-        if self._waiting:
-            rows = _joined(self._waiting)
-            self._waiting, self._waiting_bytes = [], 0
-            self._write(rows)
 
-    def _write(self, rows: Any) -> None:
-        if self._writer is None:
-            chunk, file = divmod(self._files, self._chunk_files)
-            self._file = self._folder / self._path.format(chunk_index=chunk, file_index=file)
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = need("pyarrow.parquet", "export").ParquetWriter(self._file, rows.schema)
-            self._files += 1
-        self._writer.write_table(rows)
+def _row_groups(parts: Iterable[Any]) -> Iterator[Any]:
+    """Join tables up to ROW_GROUP_BYTES."""
+    waiting: list[Any] = []
+    nbytes = 0
+    for rows in parts:
+        if waiting and nbytes + rows.nbytes > ROW_GROUP_BYTES:
+            yield _joined(waiting)
+            waiting, nbytes = [], 0
+        if len(waiting) == WAITING_TABLES:
+            waiting = [_joined(waiting)]
+        waiting.append(rows)
+        nbytes += rows.nbytes
+    if waiting:
+        yield _joined(waiting)
 
 
 def _joined(tables: list[Any]) -> Any:

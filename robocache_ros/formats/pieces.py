@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.columns import MAX_BYTES
 from robocache_ros.formats.read import ACTION, AGE, AGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Histogram, Stats
 from robocache_ros.formats.video import VideoPart
@@ -185,25 +187,16 @@ def _window(layout: Layout, stream: StreamSpec) -> list[Feature]:
 STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at once
 
 
-class FeatureColumns:
-    """Reads the values of each number of a feature from all pieces, several numbers at a time in bounded memory."""
+def feature_columns(feature: Feature, pieces: Sequence[AnyPath], layout: Layout, rows: int) -> Iterator[NDArray[Any]]:
+    """Yield the values of each number of a feature in all rows of all pieces, NaN where there is none.
 
-    def __init__(self, feature: Feature, pieces: Sequence[AnyPath], layout: Layout, rows: int) -> None:
-        self._feature, self._pieces, self._layout = feature, pieces, layout
-        self._step = max(1, STATS_BYTES // (8 * rows))
-        self._first, self._block = -self._step, np.zeros((0, 0))
-
-    def __call__(self, k: int) -> NDArray[Any]:
-        """Return the values of number k of all rows, NaN where there is none."""
-        if not self._first <= k < self._first + self._step:
-            numbers = range(k, min(k + self._step, len(self._feature.columns)))
-            self._first, self._block = k, np.concatenate([self._read(piece, numbers) for piece in self._pieces], axis=1)
-        values: NDArray[Any] = self._block[k - self._first]
-        return values
-
-    def _read(self, piece: AnyPath, numbers: Sequence[int]) -> NDArray[Any]:
-        rows = load(piece, self._layout)  # of one piece at a time: the number of mapped files is limited
-        return np.stack([self._feature.column(rows, k) for k in numbers])
+    Several numbers are read at a time, in bounded memory, and one piece: the number of mapped files is limited.
+    """
+    step = max(1, STATS_BYTES // (8 * rows))
+    for first in range(0, len(feature.columns), step):
+        numbers = range(first, min(first + step, len(feature.columns)))
+        loaded = (load(piece, layout) for piece in pieces)
+        yield from np.concatenate([np.stack([feature.column(of, k) for k in numbers]) for of in loaded], axis=1)
 
 
 CONTENTS = "contents.json"
@@ -228,7 +221,7 @@ class PictureInfo:
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """What is known of a stream of arrays (voxels, images that are not 8-bit) in a piece."""
+    """What is known of a stream of arrays (voxels, images that are not 8-bit) in a piece, or in a dataset."""
 
     shape: tuple[int, ...]
     dtype: str  # of NumPy, or bits: 0 and 1, read as uint8
@@ -244,14 +237,27 @@ class ArrayInfo:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of the arrays that are read."""
-        return np.dtype(np.uint8) if self.dtype == "bits" else np.dtype(self.dtype).newbyteorder("<")
+        found: np.dtype[Any] = np.dtype("u1" if self.dtype == "bits" else self.dtype).newbyteorder("<")
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of an array as it is stored."""
+        count = math.prod(self.shape)
+        return -(-count // 8) if self.dtype == "bits" else count * self.numpy_dtype.itemsize
 
     def array(self, data: bytes | NDArray[np.uint8]) -> NDArray[Any]:
-        """Return an array from its bytes in the piece."""
+        """Return an array from its bytes.
+
+        Errors:
+            ValueError: the bytes are too few, too many or too large.
+        """
+        if not 0 < self.nbytes == len(data) <= MAX_BYTES:
+            raise ValueError(f"{len(data):,} bytes for {self.shape}")
         if self.dtype != "bits":
             return np.frombuffer(data, self.numpy_dtype).reshape(self.shape)
-        count = int(np.prod(self.shape))
-        return np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little").reshape(self.shape)
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=math.prod(self.shape), bitorder="little")
+        return bits.reshape(self.shape)
 
 
 @dataclass(frozen=True)

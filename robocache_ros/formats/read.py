@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
 from bisect import bisect_right
@@ -334,15 +333,15 @@ def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Return a JSON value."""
+    """Return a JSON value; bytes may begin with a byte order mark."""
     with refusing(where, "not JSON", errors=(ValueError, RecursionError)):
         return json.loads(text)
 
 
-def limited_bytes(path: DatasetFile, where: str) -> bytes:
-    """Return the contents of a file of at most `JSON_BYTES`, without a byte order mark."""
+def limited_bytes(path: DatasetFile, where: str, max_bytes: int = JSON_BYTES) -> bytes:
+    """Return the contents of a file of at most `max_bytes`."""
     with refusing(where, "cannot be read", errors=(OSError,)), open_file(path) as file:
-        data = file.read(JSON_BYTES + 1)
-    if len(data) > JSON_BYTES:
-        raise DatasetError(f"{where}: larger than {JSON_BYTES >> 20} MiB; get the file again")
-    return data.removeprefix(codecs.BOM_UTF8)
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise DatasetError(f"{where}: larger than {max_bytes >> 20} MiB; get the file again")
+    return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,15 @@ def of_columns(*parts: NDArray[Any]) -> Stats:
     """
     tables = [part.reshape(len(part), -1) for part in parts]
     rows = sum(len(table) for table in tables)
-    return by_column(lambda k: np.concatenate([table[:, k] for table in tables]), (tables[0].shape[1],), rows)
+    width = tables[0].shape[1]
+    return by_column((np.concatenate([table[:, k] for table in tables]) for k in range(width)), (width,), rows)
 
 
-def by_column(column: Callable[[int], NDArray[Any]], shape: Sequence[int], rows: int) -> Stats:
-    """As `of_columns`, for the (N,) values of number k, one at a time to bound memory; `shape` is that of a row."""
-    width = math.prod(shape)
-    columns = [_of_column(column(k), single=width == 1) for k in range(width)]
-    stats = {name: [values[name] for values in columns] for name in ("min", "max", "mean", "std", *QUANTILES)}
+def by_column(columns: Iterable[NDArray[Any]], shape: Sequence[int], rows: int) -> Stats:
+    """As `of_columns`, for the (N,) values of each number, one at a time to bound memory; `shape` is that of a row."""
+    single = math.prod(shape) == 1
+    found = [_of_column(values, single=single) for values in columns]
+    stats = {name: [values[name] for values in found] for name in ("min", "max", "mean", "std", *QUANTILES)}
     if len(shape) > 1:
         stats = {name: np.reshape(values, shape).tolist() for name, values in stats.items()}
     return {**{name: stats[name] for name in ("min", "max", "mean", "std")}, "count": [rows], **stats}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -209,7 +209,7 @@ class VideoFile:
 
 
 class VideoPart(NamedTuple):
-    """What decides in which file of a `JoinedVideo` a part is."""
+    """What decides in which of several files a part is joined to others."""
 
     nbytes: int  # of its packets
     settings: str  # a hash of the settings of its codec
@@ -223,13 +223,16 @@ def video_part(path: Path) -> VideoPart:
         return VideoPart(sum(packet.size for packet in source.demux(stream) if packet.dts is not None), settings)
 
 
-# Files of a `JoinedVideo`, as in LeRobot v3.0.
+# Files of joined videos, as in LeRobot v3.0.
 VIDEO_FILES = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 VIDEO_FILE_MB = 200  # from this size on, the next episode begins another file
 
 
 def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:
-    """Return which parts, in their order, are in each file of a `JoinedVideo`."""
+    """Return which parts, in their order, are in each file.
+
+    From `file_mb` on, the next part begins another file, and so does one whose codec has other settings.
+    """
     files, start, nbytes = [], 0, 0
     for index, part in enumerate(parts):
         if index > start and (nbytes >= file_mb * 1_000_000 or part.settings != parts[start].settings):
@@ -239,62 +242,34 @@ def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:
     return [*files, range(start, len(parts))]
 
 
-class JoinedVideo:
-    """Joins the video files of one feature into a few large files. Packets are copied, not encoded again.
+def join_video(path: Path, parts: Iterable[tuple[AnyPath, int]], rate_hz: int) -> list[int]:
+    """Join video files, given the frames of each, into one. Packets are copied, not encoded again.
 
-    From `file_mb` on, the next part begins a new file. There are `files` before the first one.
+    The settings of their codec are equal, as in a range of `joined_files`.
+
+    Returns:
+        The index of the first frame of each part in the file.
     """
-
-    def __init__(
-        self, folder: Path, path: str, rate_hz: int, file_mb: float, chunk_files: int, *, files: int = 0
-    ) -> None:
-        self._folder, self._path, self._rate_hz = folder, path, rate_hz
-        self._file_bytes = file_mb * 1_000_000
-        self._chunk_files = chunk_files
-        self._container: Any = None
-        self._stream: Any = None
-        self._settings = b""  # codec settings, which are equal for all parts of a file
-        self._files = files
-        self._frames = self._bytes = self._packets = 0
-
-    def append(self, part: AnyPath, frames: int) -> tuple[int, int, int]:
-        """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
-        with open_container(given_file(part)) as source:
-            stream = source.streams.video[0]
-            settings = bytes(stream.codec_context.extradata or b"")
-            if self._bytes >= self._file_bytes or settings != self._settings:
-                self.close()
-            if self._container is None:
-                self._open(stream)
-                self._settings = settings
-            first, before = self._frames, self._packets
-            shift = int(Fraction(first, self._rate_hz) / stream.time_base)
-            for packet in source.demux(stream):
-                if packet.dts is not None:  # the last packet is empty
-                    packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
-                    packet.stream = self._stream
-                    self._bytes += packet.size
-                    self._packets += 1
-                    self._container.mux(packet)
-        if self._packets - before != frames:
-            raise RoboCacheError(f"{part}: has {self._packets - before} frames for {frames} rows; export again")
-        self._frames += frames
-        return *divmod(self._files - 1, self._chunk_files), first
-
-    def close(self) -> None:
-        """Write the index of the open file."""
-        container, self._container = self._container, None
-        self._frames = self._bytes = 0
-        if container is not None:
-            container.close()
-
-    def _open(self, stream: Any) -> None:
-        chunk, file = divmod(self._files, self._chunk_files)
-        path = self._folder / self._path.format(chunk_index=chunk, file_index=file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._container = need("av", "export").open(str(path), "w")
-        self._stream = add_stream_like(self._container, stream)
-        self._files += 1
+    path.parent.mkdir(parents=True, exist_ok=True)
+    firsts, frames, joined = [], 0, None
+    with need("av", "export").open(str(path), "w") as container:
+        for part, length in parts:
+            count = 0
+            with open_container(given_file(part)) as source:
+                stream = source.streams.video[0]
+                joined = joined or add_stream_like(container, stream)
+                shift = int(Fraction(frames, rate_hz) / stream.time_base)
+                for packet in source.demux(stream):
+                    if packet.dts is not None:  # the last packet is empty
+                        packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+                        packet.stream = joined
+                        container.mux(packet)
+                        count += 1
+            if count != length:
+                raise RoboCacheError(f"{part}: has {count} frames for {length} rows; export again")
+            firsts.append(frames)
+            frames += length
+    return firsts
 
 
 def add_stream_like(container: Any, stream: Any) -> Any:

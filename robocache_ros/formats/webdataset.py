@@ -9,10 +9,10 @@ import tarfile
 import zipfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,26 +90,20 @@ def age_field(window: str) -> str:
     return f"{window}.age_ms.npy"
 
 
-class _TarWriter:
-    """Writes a tar file. Unlike that of Python's tarfile, its memory does not grow with the number of members."""
+def _write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
+    """Write a tar file of files, given their names and contents, without owner and time.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb")
-
-    def write(self, name: str, data: bytes) -> None:
-        """Add a file, without owner and time."""
-        member = tarfile.TarInfo(name)
-        member.size = len(data)
-        self._file.write(member.tobuf(tarfile.USTAR_FORMAT))
-        self._file.write(data)
-        self._file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-
-    def close(self, *, complete: bool = True) -> None:
-        """Close the file; if `complete`, with the two empty blocks that mark its end."""
-        with self._file:
-            if complete:
-                self._file.write(bytes(2 * tarfile.BLOCKSIZE))
-                self._file.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
+    Unlike that of Python's tarfile, the memory does not grow with the number of members.
+    """
+    with path.open("xb") as file:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            file.write(member.tobuf(tarfile.USTAR_FORMAT))
+            file.write(data)
+            file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+        file.write(bytes(2 * tarfile.BLOCKSIZE))  # marks the end
+        file.write(bytes(-file.tell() % tarfile.RECORDSIZE))
 
 
 SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by another, at the next episode
@@ -162,20 +156,17 @@ class _WebDatasetFormat(WrittenByTasks):
 
 def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: int, shards: int) -> dict[str, Any]:
     """Write the samples of some episodes; return the name of the file, and its episodes, samples and bytes."""
-    path, samples, complete = folder / f"train-{shard:06d}.tar", 0, False
-    tar = _TarWriter(path)
-    try:
-        for index in group:
-            episode = dataset.episodes[index]
-            fields = _fields(dataset, episode)
-            for tick in range(episode.length):
-                for name, data_of in fields.items():
-                    tar.write(f"{sample_key(episode.index, tick)}.{name}", data_of(tick))
-            samples += episode.length
-        complete = True
-    finally:
-        tar.close(complete=complete)
+    path = folder / f"train-{shard:06d}.tar"
+    _write_tar(path, (member for index in group for member in _members_of(dataset, dataset.episodes[index])))
+    samples = sum(dataset.episodes.lengths[group.start : group.stop])
     return {"name": path.name, "episodes": len(group), "samples": samples, "bytes": path.stat().st_size}
+
+
+def _members_of(dataset: ExportedDataset, episode: Episode) -> Iterator[tuple[str, bytes]]:
+    fields = _fields(dataset, episode)
+    for tick in range(episode.length):
+        for name, data_of in fields.items():
+            yield f"{sample_key(episode.index, tick)}.{name}", data_of(tick)
 
 
 def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
@@ -439,15 +430,24 @@ def _check(findings: Findings) -> None:
 
 def _check_shards(findings: Findings, files: list[Path], index: Any, own: _OwnSamples | None) -> None:
     folder = findings.dataset
-    fields: set[str] | None = None
+    wanted: set[str] | None = None  # fields of the first sample
     seen: set[str] = set()
     counts: dict[str, int] = {}
     for path in files:
-        shard = _Shard(findings, path.name, fields, seen, own)
-        with findings.reading(path.name):
-            shard.read(file_in(folder, path.name) if folder.is_dir() else given_file(path))
-            counts[path.name] = shard.samples
-        fields = shard.fields
+        name, samples = path.name, 0
+        with findings.reading(name):
+            given = file_in(folder, name) if folder.is_dir() else given_file(path)
+            for key, fields, values in _samples(findings, name, given, seen, is_own=own is not None):
+                wanted = fields if wanted is None else wanted
+                different = ", ".join(sorted(wanted ^ fields))
+                text = f"sample {printable(key, 60)} has other fields than the first: {different}"
+                findings.check(not different, name, text)
+                samples += 1
+                if own is not None:
+                    with findings.reading(f"{name}, sample {key}"):
+                        own.add(name, key, values)
+                findings.counted["rows"] += 1
+            counts[name] = samples
     if index is not None:
         stated = {shard["name"]: shard["samples"] for shard in index["shards"]}
         for name, samples in stated.items():
@@ -463,81 +463,61 @@ def _check_shards(findings: Findings, files: list[Path], index: Any, own: _OwnSa
         findings.skip(f"number of samples and of shards: there is no {INDEX}")
 
 
-class _Shard:
-    """Reads one tar file, sample by sample."""
+def _samples(
+    findings: Findings, shard: str, path: DatasetFile, seen: set[str], *, is_own: bool
+) -> Iterator[tuple[str, set[str], dict[str, Any]]]:
+    """Check the members of a tar file; yield the key of each sample, its fields, and the values that can be read."""
 
-    def __init__(
-        self, findings: Findings, name: str, fields: set[str] | None, seen: set[str], own: _OwnSamples | None
-    ) -> None:
-        self._findings, self._name, self._seen, self._own = findings, name, seen, own
-        self._values: dict[str, Any] = {}  # of the sample, by field
-        self.fields = fields  # of every sample
-        self.samples = 0
-        self._key = ""
-        self._sample: set[str] = set()
-
-    def read(self, path: DatasetFile) -> None:
-        with open_file(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
-            for member in archive:
-                if not member.isfile():
-                    self._findings.add(self._name, f"{printable(member.name, 60)} is not a file")
-                    continue
+    def named(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+        for member in archive:
+            if member.isfile():
                 folder, _, base = member.name.rpartition("/")
                 stem, _, field = base.partition(".")
-                key = f"{folder}/{stem}" if folder else stem
-                if key != self._key:
-                    self._end_sample()
-                    again = key in self._seen
-                    self._findings.check(not again, self._name, f"members of {printable(key, 60)} are not adjacent")
-                    self._seen.add(key)
-                    self._key = key
-                self._sample.add(field)
-                self._check_member(archive, member, field)
-            self._end_sample()
+                yield f"{folder}/{stem}" if folder else stem, field, member
+            else:
+                findings.add(shard, f"{printable(member.name, 60)} is not a file")
 
-    def _end_sample(self) -> None:
-        if self._sample:
-            if self.fields is None:
-                self.fields = self._sample
-            different = ", ".join(sorted(self.fields ^ self._sample))
-            text = f"sample {printable(self._key, 60)} has other fields than the first: {different}"
-            self._findings.check(not different, self._name, text)
-            self.samples += 1
-            if self._own is not None:
-                where = f"{self._name}, sample {self._key}"
-                with self._findings.reading(where):
-                    self._own.add(self._name, self._key, self._values)
-            self._findings.counted["rows"] += 1
-        self._sample, self._values = set(), {}
+    with open_file(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+        for key, members in groupby(named(archive), key=lambda member: member[0]):
+            findings.check(key not in seen, shard, f"members of {printable(key, 60)} are not adjacent")
+            seen.add(key)
+            fields: set[str] = set()
+            values: dict[str, Any] = {}
+            for _, field, member in members:
+                fields.add(field)
+                if member.size > MEMBER_BYTES:
+                    raise RoboCacheError(f"{shard}: {printable(member.name, 60)} has {member.size:,} bytes")
+                content = archive.extractfile(member)
+                data = content.read() if content else b""
+                if len(data) != member.size:
+                    raise RoboCacheError(f"{shard}: ends within {printable(member.name, 60)}")
+                with findings.reading(f"{shard}, {member.name}"):
+                    _read_field(findings, f"{shard}, {member.name}", field, data, values, is_own=is_own)
+            yield key, fields, values
 
-    def _check_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, field: str) -> None:
-        where = f"{self._name}, {member.name}"
-        kind = field.rpartition(".")[2]
-        if member.size > MEMBER_BYTES:
-            raise RoboCacheError(f"{self._name}: {printable(member.name, 60)} has {member.size:,} bytes")
-        file = archive.extractfile(member)
-        data = file.read() if file else b""
-        if len(data) != member.size:
-            raise RoboCacheError(f"{self._name}: ends within {printable(member.name, 60)}")
-        with self._findings.reading(where):
-            if kind == "npy":
-                values = npy_array(data)
-                self._values[field] = values
-                finite = values.dtype.kind != "f" or bool(np.isfinite(values).all())
-                self._findings.check(finite, where, "NaN or infinite")
-            elif kind == "json":
-                self._values[field] = json.loads(data)
-            elif kind == "npz":
-                self._values[field] = data
-                with zipfile.ZipFile(io.BytesIO(data)) as arrays:
-                    names = arrays.namelist()
-                    usable = sum(of.file_size for of in arrays.infolist()) <= MEMBER_BYTES and not arrays.testzip()
-                one = names == [ARRAY] or self._own is None
-                self._findings.check(one and usable, where, "is not one array, is too large or is damaged")
-            elif kind in IMAGE_KINDS:
-                self._values[field] = data
-                image_size(data, decode=self._findings.decode)
-                self._findings.counted["images"] += 1
+
+def _read_field(
+    findings: Findings, where: str, field: str, data: bytes, values: dict[str, Any], *, is_own: bool
+) -> None:
+    """Check a field of a sample, and add it to the values."""
+    kind = field.rpartition(".")[2]
+    if kind == "npy":
+        array = values[field] = npy_array(data)
+        finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
+        findings.check(finite, where, "NaN or infinite")
+    elif kind == "json":
+        values[field] = json.loads(data)
+    elif kind == "npz":
+        values[field] = data
+        with zipfile.ZipFile(io.BytesIO(data)) as arrays:
+            names = arrays.namelist()
+            usable = sum(of.file_size for of in arrays.infolist()) <= MEMBER_BYTES and not arrays.testzip()
+        one = names == [ARRAY] or not is_own
+        findings.check(one and usable, where, "is not one array, is too large or is damaged")
+    elif kind in IMAGE_KINDS:
+        values[field] = data
+        image_size(data, decode=findings.decode)
+        findings.counted["images"] += 1
 
 
 class _OwnSamples:

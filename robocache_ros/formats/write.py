@@ -77,9 +77,7 @@ def media_bytes(dataset: ExportedDataset, name: str, encoding: str = "") -> int:
     if name in dataset.pictures:
         height, width = dataset.pictures[name].shape
         return int(height * width * _PIXEL_BYTES.get(encoding, _VIDEO_BYTES))
-    info = dataset.arrays[name]
-    size = math.prod(info.shape) * info.numpy_dtype.itemsize
-    return size // 8 if info.dtype == "bits" else size
+    return dataset.arrays[name].nbytes
 
 
 def group_tasks(
@@ -188,7 +186,7 @@ def media(dataset: ExportedDataset) -> list[MediaArray]:
         elif stream.name in dataset.arrays:
             info, image = dataset.arrays[stream.name], stream.kind == "image"
             shape = (*info.shape[1:], info.shape[0]) if image else info.shape
-            found.append(MediaArray(stream.name, shape, "uint8" if info.dtype == "bits" else info.dtype, image))
+            found.append(MediaArray(stream.name, shape, info.numpy_dtype.name, image))
     return found
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.datasets import SourceEpisode, Stream
 from robocache_ros.extras import need
-from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
+from robocache_ros.formats.rlds.tfrecord import BytesList, encode_example, write_records
 
 EPISODES, STEPS, SIZE = 2, 6, 16  # of a dataset, unless a test chooses others
 
@@ -128,11 +128,12 @@ def write_tfds(
     (folder / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
     rest = iter(episodes)
     for shard, count in enumerate(lengths):
-        writer = RecordWriter(folder / f"{name}-train.tfrecord-{shard:05d}-of-{shards:05d}")
+        records = []
         for _ in range(count):
             given = {path if path in beside else f"steps/{path}": values for path, values in next(rest).items()}
-            writer.write(*encode_example({k: BytesList(v) if isinstance(v, list) else v for k, v in given.items()}))
-        writer.close()
+            features = {k: BytesList(v) if isinstance(v, list) else v for k, v in given.items()}
+            records.append(encode_example(features))
+        write_records(folder / f"{name}-train.tfrecord-{shard:05d}-of-{shards:05d}", records)
     return folder
 
 

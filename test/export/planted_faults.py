@@ -25,7 +25,7 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
 from robocache_ros.formats.mcap import definition, message_dtype, number_message, text_message
-from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example, parse_example, read_records
+from robocache_ros.formats.rlds.tfrecord import BytesList, encode_example, parse_example, read_records, write_records
 from robocache_ros.formats.video import add_stream_like
 from test.export.sensor_recording import sensor_spec
 
@@ -587,13 +587,11 @@ def records(change: Callable[[list[dict[str, Any]]], Any]) -> Plant:
         ]
         new = change(episodes)
         path.unlink()
-        writer, total = RecordWriter(path), 0
-        for episode in episodes if new is None else new:
-            features = {key: BytesList(v) if isinstance(v, list) else v for key, v in episode.items()}
-            nbytes, chunks = encode_example(features)
-            writer.write(nbytes, chunks)
-            total += nbytes
-        writer.close()
+        features = (
+            {key: BytesList(v) if isinstance(v, list) else v for key, v in episode.items()}
+            for episode in (episodes if new is None else new)
+        )
+        total = write_records(path, map(encode_example, features))
         change_json(RLDS_FOLDER + "dataset_info.json", set_at("splits", 0, "numBytes", str(total)))(dataset)
 
     return plant

@@ -17,7 +17,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats import diffusion_policy as zarr
-from robocache_ros.formats.diffusion_policy import ZarrArray
+from robocache_ros.formats.diffusion_policy import write_array
 from robocache_ros.formats.robomimic import validation_split
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import contents
@@ -112,10 +112,10 @@ def test_without_hard_links_repeated_images_are_copies(sensors, out, tmp_path, m
     assert contents(copied / ZARR / "data") == contents(out / ZARR / "data")
 
 
-def test_chunks_of_numbers_have_two_megabytes_at_most_and_are_filled_up_with_zeros(tmp_path):
-    with ZarrArray(tmp_path / "a", 3, (), "int64", chunk_rows=2) as array:
-        array.append(np.array([5, 6, 7]))
-    assert pyarrow.decompress((tmp_path / "a" / "1").read_bytes(), 16, "zstd") == np.array([7, 0], "<i8").tobytes()
-    ZarrArray(tmp_path / "b", 10_000_000, (100,), "float32")
+def test_chunks_of_numbers_have_two_megabytes_at_most_and_are_filled_up_with_zeros(tmp_path, monkeypatch):
+    write_array(tmp_path / "b", 10_000_000, (100,), "float32", [])
     rows, width = json.loads((tmp_path / "b" / ".zarray").read_text())["chunks"]
     assert (width, rows) == (100, zarr.CHUNK_BYTES // 400)
+    monkeypatch.setattr(zarr, "CHUNK_BYTES", 16)
+    write_array(tmp_path / "a", 3, (), "int64", [np.array([5]), np.array([6, 7])])
+    assert pyarrow.decompress((tmp_path / "a" / "1").read_bytes(), 16, "zstd") == np.array([7, 0], "<i8").tobytes()

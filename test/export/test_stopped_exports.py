@@ -33,7 +33,7 @@ from multiprocessing import active_children
 from robocache_ros.spec.dataset import DatasetOptions
 from test.exporting import export
 from robocache_ros.exporter.progress import Advanced
-from robocache_ros.formats.video import JoinedVideo
+from robocache_ros.formats.lerobot import write
 from robocache_ros.spec import load_spec
 
 KILL = signal.SIGKILL
@@ -108,7 +108,7 @@ def test_an_export_killed_at_twenty_moments_is_continued_to_the_same_bytes(tmp_p
 
 def test_an_export_killed_while_it_merges_keeps_every_piece(recordings, spec, undisturbed, tmp_path):
     out = tmp_path / "set"
-    started(recordings, out, "video", 1, prepare="JoinedVideo.append = lambda *_: os.kill(os.getpid(), KILL)")
+    started(recordings, out, "video", 1, prepare="write.join_video = lambda *_: os.kill(os.getpid(), KILL)")
     assert piece_store(out).count() == 4
     result = export(recordings, spec, out, DatasetOptions(media="video"))
     assert result.notes[0] == "4 of 4 recordings were converted by an earlier export and reused"

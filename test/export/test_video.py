@@ -31,13 +31,14 @@ from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.statistics import Histogram
 from robocache_ros.formats.validate import validate
 from robocache_ros.formats.video import (
-    JoinedVideo,
     VideoFile,
+    VideoPart,
     VideoSettings,
     depth_codes,
     depth_stats,
     depths_of_codes,
     encoder_of,
+    join_video,
     joined_files,
     video_part,
 )
@@ -125,34 +126,32 @@ def decoded(file: Path) -> tuple[list[Fraction], list[NDArray[np.uint8]]]:
 def test_parts_of_a_video_are_joined_without_a_change(tmp_path, size):
     counts = (33, 1, 20)
     parts = [encoded(tmp_path / "parts" / f"{count}.mp4", size, count) for count in counts]
-    video = JoinedVideo(tmp_path, "chunk-{chunk_index}/file-{file_index}.mp4", 50, 200, 1000)
-    places = [video.append(part, count) for part, count in zip(parts, counts, strict=True)]
-    video.close()
-    assert places == [(0, 0, 0), (0, 0, 33), (0, 0, 34)]
-    times, frames = decoded(tmp_path / "chunk-0" / "file-0.mp4")
+    joined = tmp_path / "chunk-0" / "file-0.mp4"
+    assert join_video(joined, zip(parts, counts, strict=True), 50) == [0, 33, 34]
+    times, frames = decoded(joined)
     assert times == [Fraction(index, 50) for index in range(54)]
     assert np.array_equal(frames, [frame for part in parts for frame in decoded(part)[1]])
 
 
 def test_parts_with_other_settings_and_those_after_a_large_file_begin_a_file(tmp_path):
-    parts = [encoded(tmp_path / f"{k}.mp4", size, 5) for k, size in enumerate([(64, 64), (96, 64), (96, 64)])]
-    for file_mb, places in ((200, [(0, 0, 0), (0, 1, 0), (0, 1, 5)]), (0, [(0, 0, 0), (0, 1, 0), (1, 0, 0)])):
-        video = JoinedVideo(tmp_path, f"{file_mb}/chunk-{{chunk_index}}/file-{{file_index}}.mp4", 50, file_mb, 2)
-        assert [video.append(part, 5) for part in parts] == places
-        video.close()
+    sizes = [(64, 64), (96, 64), (96, 64)]
+    parts = [video_part(encoded(tmp_path / f"{k}.mp4", size, 5)) for k, size in enumerate(sizes)]
+    assert joined_files(parts, 200) == [range(1), range(1, 3)]
+    assert joined_files(parts, 0) == [range(1), range(1, 2), range(2, 3)]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.5, 100.0])
-def test_the_files_of_joined_parts_are_known_before_they_are_joined(tmp_path, share):
-    sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64), (64, 64)]
-    paths = [encoded(tmp_path / f"{index}.mp4", size, 5) for index, size in enumerate(sizes)]
-    parts = [video_part(path) for path in paths]
-    file_mb = share * parts[0].nbytes / 1e6
-    video = JoinedVideo(tmp_path, "{chunk_index}-{file_index}.mp4", 50, file_mb, 100)
-    places = [video.append(path, 5) for path in paths]
-    video.close()
-    files = joined_files(parts, file_mb)
-    assert [file for _, file, _ in places] == [file for file, group in enumerate(files) for _ in group]
+@pytest.mark.parametrize(
+    ("file_mb", "files"),
+    [
+        (0, [[0], [1], [2], [3], [4], [5]]),
+        (1, [[0], [1], [2], [3], [4], [5]]),
+        (1.5, [[0, 1], [2], [3, 4], [5]]),
+        (100, [[0, 1, 2], [3, 4], [5]]),
+    ],
+)
+def test_parts_are_joined_up_to_the_size_of_a_file(file_mb, files):
+    parts = [VideoPart(1_000_000, settings) for settings in "aaabba"]
+    assert [list(group) for group in joined_files(parts, file_mb)] == files
 
 
 # Quality, speed and key frames of videos.
@@ -190,15 +189,16 @@ def test_gop_is_the_distance_of_key_frames_and_lower_crf_is_larger(tmp_path):
 
 def test_videos_with_b_frames_are_joined_whatever_their_lengths(tmp_path):
     lengths, settings, row = (30, 1, 2, 3, 1, 13), VideoSettings(crf=10, preset="medium", gop=12), 0
-    joined = JoinedVideo(tmp_path, "joined.mp4", 30, 100, 10)
+    parts, firsts = [], []
     for number, length in enumerate(lengths):
         video = VideoFile(tmp_path / f"{number}.mp4", SIZE, 30, "h264", settings)
         for level in range(row, row + length):
             video.write(np.full((3, *SIZE), 4 * level, np.uint8))
         video.close()
-        assert joined.append(video.path, length) == (0, 0, row)
+        parts.append((video.path, length))
+        firsts.append(row)
         row += length
-    joined.close()
+    assert join_video(tmp_path / "joined.mp4", parts, 30) == firsts
     with av.open(str(tmp_path / "joined.mp4")) as container:
         frames = list(container.decode(video=0))
         container.seek(0)
@@ -260,10 +260,8 @@ def test_settings_that_no_encoder_has_are_refused(options, message):
 
 def test_a_video_without_a_frame_for_each_row_is_not_written_or_joined(tmp_path, monkeypatch):
     video = written(tmp_path / "video.mp4", VideoSettings())
-    joined = JoinedVideo(tmp_path / "set", "{chunk_index}-{file_index}.mp4", 30, 100, 10)
     with pytest.raises(RoboCacheError, match="has 12 frames for 13 rows"):
-        joined.append(video, 13)
-    joined.close()
+        join_video(tmp_path / "joined.mp4", [(video, 13)], 30)
     mux = VideoFile._mux
     monkeypatch.setattr(VideoFile, "_mux", lambda self, packets: mux(self, packets[1:]))
     with pytest.raises(RoboCacheError, match="of 12 frames; use another codec"):

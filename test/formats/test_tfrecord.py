@@ -21,10 +21,10 @@ from robocache_ros.formats.rlds.tfrecord import (
     HEAD_BYTES,
     BytesList,
     Feature,
-    RecordWriter,
     encode_example,
     parse_example,
     read_records,
+    write_records,
 )
 
 RECORDS = [b"first", b"", b"third" * 300_000]
@@ -34,11 +34,10 @@ EDGES = [0, 9, 14, 20, 21, 32, 33, 36, 37, 48, 49, 1_500_048, 1_500_049, 1_500_0
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    writer = RecordWriter(tmp_path / "records")
-    for record in RECORDS:
-        writer.write(len(record), [record[:3], record[3:]])
-    writer.close()
-    return writer.path
+    path = tmp_path / "records"
+    total = write_records(path, ((len(record), [record[:3], record[3:]]) for record in RECORDS))
+    assert total == sum(map(len, RECORDS))
+    return path
 
 
 def test_records_are_read_as_they_were_written_and_cost_16_bytes_more_than_their_data(written: Path) -> None:
@@ -51,17 +50,13 @@ def test_records_are_read_as_they_were_written_and_cost_16_bytes_more_than_their
 
 
 def test_a_length_is_written_as_tensorflow_writes_it_and_data_must_have_it(tmp_path: Path) -> None:
-    writer = RecordWriter(tmp_path / "records")
-    writer.write(138818, [bytes(138818)])
     with pytest.raises(ValueError, match="record 1 has 2 bytes, not 3"):
-        writer.write(3, [b"ab"])
-    writer.close()
+        write_records(tmp_path / "records", [(138818, [bytes(138818)]), (3, [b"ab"])])
     # The first bytes of a file of bridge_dataset of Open X-Embodiment.
-    assert writer.path.read_bytes()[:12] == bytes.fromhex("421e02000000000071db8513")
-    writer = RecordWriter(tmp_path / "like_gzip")
-    writer.write(0x8B1F, [bytes(0x8B1F)])  # a length that begins as files in gzip do
-    writer.close()
-    assert list(read_records(writer.path)) == [bytes(0x8B1F)]
+    assert (tmp_path / "records").read_bytes()[:12] == bytes.fromhex("421e02000000000071db8513")
+    # A length that begins as files in gzip do.
+    write_records(tmp_path / "like_gzip", [(0x8B1F, [bytes(0x8B1F)])])
+    assert list(read_records(tmp_path / "like_gzip")) == [bytes(0x8B1F)]
 
 
 @pytest.mark.parametrize("flipped", [False, True], ids=["cut", "flipped"])

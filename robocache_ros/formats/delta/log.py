@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -20,7 +20,7 @@ import numpy as np
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset_folder import LISTING, files_of, locked, sha256, sync, sync_files
-from robocache_ros.formats.parquet import Table
+from robocache_ros.formats.parquet import write_table
 from robocache_ros.formats.pieces import ArrayInfo
 from robocache_ros.formats.read import BY_STREAM, STATES
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -187,15 +187,10 @@ def write_data_files(table: Path, episodes: Iterable[tuple[int, Iterable[Any]]])
 
 def _write_range(table: Path, first_of_range: int, episodes: Iterator[tuple[int, Iterable[Any]]]) -> list[DataFile]:
     folder = table / f"{RANGE}={first_of_range}"
-    drafts: dict[Path, None] = {}
-    with closing(Table(folder, DRAFT, FILE_MB)) as files:
-        for _, parts in episodes:
-            for part in parts:
-                files.append(part)
-            chunk, file = files.end_episode()
-            drafts[folder / DRAFT.format(chunk_index=chunk, file_index=file)] = None
+    places = write_table(folder, DRAFT, (parts for _, parts in episodes), FILE_MB)
     found = []
-    for draft in drafts:
+    for chunk, file in dict.fromkeys(places):
+        draft = folder / DRAFT.format(chunk_index=chunk, file_index=file)
         named = draft.rename(folder / f"part-{sha256(draft)[:32]}.parquet")
         path = named.relative_to(table).as_posix()
         found.append(DataFile(path, named.stat().st_size, first_of_range, _statistics(named)))

@@ -18,7 +18,6 @@ from robocache_ros.formats.columns import (
     ArrayRows,
     ExportedStream,
     FileRows,
-    array_of,
     channels_last,
     export_columns,
     read_marks,
@@ -26,6 +25,7 @@ from robocache_ros.formats.columns import (
 from robocache_ros.formats.delta.log import ARRAY, EPISODES, LAYOUT, TICKS, check_log, reached, storage_options
 from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.parquet import read_parquet, row_group
+from robocache_ros.formats.pieces import ArrayInfo
 from robocache_ros.formats.read import (
     MALFORMED,
     MAX_EPISODES,
@@ -114,8 +114,11 @@ class DeltaEpisodes:
             if len(self._episodes) > MAX_EPISODES:
                 raise DatasetError(f"{where}: {len(self._episodes):,} episodes; at most {MAX_EPISODES:,} are read")
             layout = json.loads(fields["tick_ns"][LAYOUT])
-            # Shape and dtype of the streams of voxels and depth images.
-            self._arrays = {name: json.loads(stated[ARRAY]) for name, stated in fields.items() if ARRAY in stated}
+            of_arrays = {name: json.loads(stated[ARRAY]) for name, stated in fields.items() if ARRAY in stated}
+            self._arrays = {
+                name: ArrayInfo(tuple(map(int, stated["shape"])), str(stated["dtype"]))
+                for name, stated in of_arrays.items()
+            }
         self.export = export_columns({"layout": layout}, where)
 
     @property
@@ -194,9 +197,7 @@ class DeltaEpisodes:
             rate_hz = self.export.rate_hz
             return VideoFrames(self.folder, paths[0], first / rate_hz, rate_hz, len(rows))
         if name in self._arrays:
-            stated = self._arrays[name]
-            shape, kind = tuple(map(int, stated["shape"])), self.export.streams[name].kind
-            read = partial(_array, path, rows, shape, str(stated["dtype"]), kind)
+            read = partial(_array, path, rows, self._arrays[name], self.export.streams[name].kind)
             return ArrayRows(len(rows), read, f"{where}: {name}")
         return FileRows(len(rows), partial(_image, path, rows))
 
@@ -205,12 +206,10 @@ def _image(path: DatasetFile, rows: NDArray[np.int64], row: int) -> bytes:
     return blob(path, int(rows[row]))
 
 
-def _array(
-    path: DatasetFile, rows: NDArray[np.int64], shape: tuple[int, ...], dtype: str, kind: str, row: int
-) -> NDArray[Any]:
+def _array(path: DatasetFile, rows: NDArray[np.int64], info: ArrayInfo, kind: str, row: int) -> NDArray[Any]:
     if rows[row] < 0:
-        return channels_last(np.zeros(shape, "u1" if dtype == "bits" else dtype), kind)
-    return channels_last(array_of(shape, dtype, blob(path, int(rows[row]))), kind)
+        return channels_last(np.zeros(info.shape, info.numpy_dtype), kind)
+    return channels_last(info.array(blob(path, int(rows[row]))), kind)
 
 
 def _vector(column: Any, about: ExportedStream) -> NDArray[np.float32]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,11 +36,11 @@ from robocache_ros.formats.delta.log import (
     vector_type,
     write_data_files,
 )
-from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, Table, column
+from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, column, write_table
 from robocache_ros.formats.pictures import VIDEO, video_or_png
 from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.read import IMAGES, STATES
-from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo
+from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, join_video, joined_files
 from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -81,31 +80,35 @@ class _MediaFiles:
         return found
 
     def _write_video(self, name: str) -> Iterator[Place]:
-        codec = self._encodings[name]
-        path = VIDEO_FILES.replace("{video_key}", IMAGES + name)
-        target = self._folder / self._below
-        with closing(JoinedVideo(target, path, self._dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
-            for episode in self._dataset.episodes:
-                chunk, file, first = joined.append(episode.video(name, codec), episode.length)
-                yield f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}", first
+        codec, episodes = self._encodings[name], self._dataset.episodes
+        files = joined_files([episode.video_part(name, codec) for episode in episodes], VIDEO_FILE_MB)
+        for number, group in enumerate(files):
+            chunk, file = divmod(number, CHUNK_FILES)
+            path = VIDEO_FILES.format(video_key=IMAGES + name, chunk_index=chunk, file_index=file)
+            parts = ((each.video(name, codec), each.length) for each in map(episodes.__getitem__, group))
+            for first in join_video(self._folder / self._below / path, parts, self._dataset.rate_hz):
+                yield f"{self._below}/{path}", first
 
     def _write_blobs(self, name: str) -> Iterator[Place]:
         """Write each distinct image (PNG) or array of an episode as a row."""
         path = BLOBS_PATH.format(kind="images" if name in self._encodings else "arrays", name=name)
-        table = Table(self._folder / self._below, path, DATA_FILE_MB, CHUNK_FILES)
+        written: list[int] = []  # rows of each episode
+
+        def counted(episode: Episode) -> Iterator[Any]:
+            written.append(0)
+            for part in self._blobs(episode, name):
+                written[-1] += len(part)
+                yield part
+
+        episodes = map(counted, self._dataset.episodes)
+        places = write_table(self._folder / self._below, path, episodes, DATA_FILE_MB, CHUNK_FILES)
         last, rows = "", 0
-        with closing(table):
-            for episode in self._dataset.episodes:
-                written = 0
-                for part in self._blobs(episode, name):
-                    table.append(part)
-                    written += len(part)
-                chunk, file = table.end_episode() if written else (0, 0)
-                found = f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}" if written else last
-                if found != last:
-                    last, rows = found, 0
-                yield found, rows
-                rows += written
+        for (chunk, file), count in zip(places, written, strict=True):
+            found = f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}" if count else last
+            if found != last:
+                last, rows = found, 0
+            yield found, rows
+            rows += count
 
     def _blobs(self, episode: Episode, name: str) -> Iterator[Any]:
         pyarrow = need("pyarrow", "export")

@@ -6,7 +6,6 @@ import glob
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.columns import MAX_BYTES, ArrayRows, array_of, channels_last
+from robocache_ros.formats.columns import MAX_BYTES, ArrayRows, channels_last
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.lerobot.schema import PROVENANCE
-from robocache_ros.formats.parquet import Table, column, read_parquet, row_group
-from robocache_ros.formats.pieces import runs
+from robocache_ros.formats.parquet import column, read_parquet, row_group, write_table
+from robocache_ros.formats.pieces import ArrayInfo, runs
 from robocache_ros.formats.read import DatasetError, check_image_bytes, read_object, refusing
 from robocache_ros.formats.write import FileTask, media_bytes
 from robocache_ros.storage.paths import AnyPath
@@ -59,12 +58,11 @@ OPEN_FILES = 32
 
 @dataclass(frozen=True)
 class StoredArrays:
-    """The arrays of a stream: the files by `name` below `root`, and the shape and the dtype of an array."""
+    """The arrays of a stream: the files by `name` below `root`."""
 
     root: AnyPath
     name: str
-    shape: tuple[int, ...]
-    dtype: str
+    info: ArrayInfo
     is_sparse: bool
     kind: str  # image or cloud
 
@@ -82,22 +80,18 @@ class StoredArrays:
         if valid[row]:
             folder = printable(self.root / "arrays" / self.name)
             raise DatasetError(f"{folder}: no file has row {row} of episode {episode}; get its files again")
-        return channels_last(np.zeros(self.shape, self.numpy_dtype), self.kind)
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of an array that is read."""
-        return np.dtype("u1" if self.dtype == "bits" else self.dtype)
+        return channels_last(np.zeros(self.info.shape, self.info.numpy_dtype), self.kind)
 
     def array(self, table: Any, row: int) -> NDArray[Any]:
         """Return the array in a row of a table of a file."""
         if not self.is_sparse:
-            return array_of(self.shape, self.dtype, table["data"][row].as_py())
+            return self.info.array(table["data"][row].as_py())
+        shape = self.info.shape
         coords, values = (
             table[name][row].values.flatten().to_numpy().reshape(-1, width)
-            for name, width in (("coords", 3), ("values", self.shape[0] if len(self.shape) == 4 else 1))
+            for name, width in (("coords", 3), ("values", shape[0] if len(shape) == 4 else 1))
         )
-        return to_dense(coords, values, self.shape)
+        return to_dense(coords, values, shape)
 
 
 def stored_arrays(
@@ -107,12 +101,11 @@ def stored_arrays(
     found = {}
     with refusing(where, "arrays are malformed", "export it again"):
         for name, about in stated.items():
-            shape, dtype = tuple(int(n) for n in about["shape"]), str(about["dtype"])
-            stored = np.dtype("u1" if dtype == "bits" else dtype)
-            if not 0 < math.prod(shape) * stored.itemsize <= MAX_BYTES or min(shape) < 1 or Path(name).name != name:
-                raise ValueError(f"{name}: {shape} {dtype}")
-            is_sparse = about.get("layout") == "sparse"
-            found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
+            info = ArrayInfo(tuple(int(n) for n in about["shape"]), str(about["dtype"]))
+            nbytes = math.prod(info.shape) * info.numpy_dtype.itemsize
+            if not 0 < nbytes <= MAX_BYTES or min(info.shape) < 1 or Path(name).name != name:
+                raise ValueError(f"{name}: {info.shape} {info.dtype}")
+            found[name] = StoredArrays(folder, name, info, about.get("layout") == "sparse", kinds[name])
     return found
 
 
@@ -145,11 +138,12 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
     stored = stored_arrays(folder, {stream: stated[stream]}, {stream: "cloud"}, where)[stream]
     files = files_below(folder, f"arrays/{glob.escape(stream)}/chunk-*/file-*.parquet")
     tables = [read_parquet(file, equal=("episode_index", episode)) for file in files]
-    check_image_bytes(sum(map(len, tables)), (*stored.shape, stored.numpy_dtype.itemsize), f"{where}: {stream}")
+    shape, dtype = stored.info.shape, stored.info.numpy_dtype
+    check_image_bytes(sum(map(len, tables)), (*shape, dtype.itemsize), f"{where}: {stream}")
     with refusing(f"{where}: {stream}", "damaged", "export the dataset again"):
         frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]
         arrays = [stored.array(table, row) for table in tables for row in range(len(table))]
-        found = np.stack(arrays) if arrays else np.zeros((0, *stored.shape), stored.numpy_dtype)
+        found = np.stack(arrays) if arrays else np.zeros((0, *shape), dtype)
         return np.concatenate([np.zeros((0, 2), np.int64), *frames]), found
 
 
@@ -189,11 +183,8 @@ def described_arrays(dataset: ExportedDataset, depth_videos: Sequence[str] = ())
 
 
 def _write_stream(dataset: ExportedDataset, folder: Path, name: str, chunk_files: int) -> None:
-    with closing(Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)) as table:
-        for episode in dataset.episodes:
-            for rows in _rows(episode, name, sparse=_is_sparse(dataset, name)):
-                table.append(rows)
-            table.end_episode()
+    episodes = (_rows(episode, name, sparse=_is_sparse(dataset, name)) for episode in dataset.episodes)
+    write_table(folder, ARRAYS_PATH.format(name=name), episodes, ARRAYS_FILE_MB, chunk_files)
 
 
 def _is_sparse(dataset: ExportedDataset, stream: str) -> bool:

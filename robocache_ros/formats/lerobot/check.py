@@ -37,6 +37,7 @@ from robocache_ros.formats.check import (
 )
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.parquet import column_array, column_names
+from robocache_ros.formats.pieces import ArrayInfo
 from robocache_ros.formats.read import ACTION, AGE, IMAGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Stats
 from robocache_ros.untrusted_files import DatasetFile, filled, open_container
@@ -446,8 +447,7 @@ def _check_array_files(
 ) -> NDArray[np.bool_]:
     """Check the files of a stream; return (rows,) which rows have an array."""
     used = np.zeros(len(stamps_ns), np.bool_)
-    size = int(np.prod(stated["shape"], dtype=np.int64))
-    size = -(-size // 8) if stated["dtype"] == "bits" else size * np.dtype(stated["dtype"]).itemsize
+    size = ArrayInfo(tuple(stated["shape"]), stated["dtype"]).nbytes
     last = 0
     for name in files_in(findings.dataset, f"arrays/{glob.escape(stream)}/*/*.parquet"):
         with open_table(file_in(findings.dataset, name), name) as file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -19,11 +18,11 @@ from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.formats.lerobot.openpi import write_norm_stats
-from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES, Table, column
+from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES, column, write_table
 from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
 from robocache_ros.formats.read import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
 from robocache_ros.formats.statistics import Stats, of_columns
-from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
+from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, join_video, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, media_bytes, row_bytes
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -246,11 +245,9 @@ def _write_episodes_v21(dataset: ExportedDataset, folder: Path, group: range) ->
     for episode in map(dataset.episodes.__getitem__, group):
         place = {"episode_chunk": episode.index // schema.CHUNK_EPISODES, "episode_index": episode.index}
         own = _columns_v21(episode)
-        with closing(Table(folder, schema.DATA_PATH_V21.format(**place))) as table:
-            # GR00T expects a list also where a vector has one value.
-            for rows in row_tables(episode, contents.images, own, lists=(STATE, ACTION), image_types=True):
-                table.append(rows)
-            table.end_episode()
+        # GR00T expects a list also where a vector has one value.
+        rows = row_tables(episode, contents.images, own, lists=(STATE, ACTION), image_types=True)
+        write_table(folder, schema.DATA_PATH_V21.format(**place), [rows])
         for name, codec in contents.videos.items():
             path = folder / schema.VIDEO_PATH_V21.format(video_key=IMAGES + name, **place)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -344,7 +341,7 @@ class LeRobotFormat(WrittenByTasks):
             for name, codec in contents.videos.items()
         }
         (folder / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
-        _write_episodes_v3(contents, folder, places, videos)
+        write_table(folder, schema.EPISODES_V3, [_episode_rows(contents, places, videos)])
         _write_tasks(folder, dataset.tasks)
         contents.write_provenance(folder)
         write_norm_stats(folder, dataset.stats)
@@ -365,25 +362,19 @@ def _video_files(dataset: ExportedDataset, name: str, codec: str) -> list[range]
 def _write_data(dataset: ExportedDataset, folder: Path) -> list[DataPlace]:
     """Write the rows; return the place of each episode."""
     images = _Contents(dataset, LEROBOT).images
-    places: list[DataPlace] = []
-    with closing(Table(folder, DATA_FILES, DATA_FILE_MB, CHUNK_FILES)) as table:
-        for episode in dataset.episodes:
-            for rows in row_tables(episode, images, standard_columns(episode)):
-                table.append(rows)
-            places.append(table.end_episode())
-    return places
+    rows = (row_tables(episode, images, standard_columns(episode)) for episode in dataset.episodes)
+    return write_table(folder, DATA_FILES, rows, DATA_FILE_MB, CHUNK_FILES)
 
 
 def _write_video(
     dataset: ExportedDataset, folder: Path, name: str, codec: str, file: int, group: range
 ) -> list[VideoPlace]:
     """Write a video file of a stream; return the place of each episode in it."""
-    path = VIDEO_FILES.replace("{video_key}", IMAGES + name)
-    with closing(JoinedVideo(folder, path, dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES, files=file)) as joined:
-        episodes = map(dataset.episodes.__getitem__, group)
-        places = [joined.append(episode.video(name, codec), episode.length) for episode in episodes]
-    assert all(place[:2] == divmod(file, CHUNK_FILES) for place in places)
-    return places
+    chunk, number = divmod(file, CHUNK_FILES)
+    path = folder / VIDEO_FILES.format(video_key=IMAGES + name, chunk_index=chunk, file_index=number)
+    episodes = map(dataset.episodes.__getitem__, group)
+    firsts = join_video(path, ((each.video(name, codec), each.length) for each in episodes), dataset.rate_hz)
+    return [(chunk, number, first) for first in firsts]
 
 
 def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
@@ -395,35 +386,34 @@ def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
     return {name: of_columns(*values) for name, values in parts.items()}
 
 
-def _write_episodes_v3(
-    contents: _Contents, folder: Path, places: Sequence[DataPlace], videos: Mapping[str, Sequence[VideoPlace]]
-) -> None:
+def _episode_rows(
+    contents: _Contents, places: Sequence[DataPlace], videos: Mapping[str, Sequence[VideoPlace]]
+) -> Iterator[Any]:
+    """Yield what is known of each episode, as tables of one row."""
     rate_hz = contents.dataset.rate_hz
-    with closing(Table(folder, schema.EPISODES_V3)) as table:
-        for episode in contents.dataset.episodes:
-            chunk, file = places[episode.index]
-            entry = {
-                "episode_index": episode.index,
-                "tasks": [episode.task],
-                "length": episode.length,
-                "data/chunk_index": chunk,
-                "data/file_index": file,
-                "dataset_from_index": episode.first_row,
-                "dataset_to_index": episode.first_row + episode.length,
-                "meta/episodes/chunk_index": 0,
-                "meta/episodes/file_index": 0,
-            }
-            for name, of_episodes in videos.items():
-                chunk, file, first = of_episodes[episode.index]
-                stated = {"chunk_index": chunk, "file_index": file, "from_timestamp": first / rate_hz}
-                stated["to_timestamp"] = (first + episode.length) / rate_hz
-                entry |= {f"videos/{IMAGES}{name}/{key}": value for key, value in stated.items()}
-            own = {name: of_columns(values) for name, values in standard_columns(episode).items()}
-            of_media = {IMAGES + name: episode.image_stats(name) for name in {**contents.encodings, **contents.videos}}
-            for key, values in {**episode.stats, **own, **of_media}.items():
-                entry |= {f"stats/{key}/{name}": value for name, value in values.items()}
-            table.append(need("pyarrow", "export").Table.from_pylist([entry]))
-        table.end_episode()
+    for episode in contents.dataset.episodes:
+        chunk, file = places[episode.index]
+        entry = {
+            "episode_index": episode.index,
+            "tasks": [episode.task],
+            "length": episode.length,
+            "data/chunk_index": chunk,
+            "data/file_index": file,
+            "dataset_from_index": episode.first_row,
+            "dataset_to_index": episode.first_row + episode.length,
+            "meta/episodes/chunk_index": 0,
+            "meta/episodes/file_index": 0,
+        }
+        for name, of_episodes in videos.items():
+            chunk, file, first = of_episodes[episode.index]
+            stated = {"chunk_index": chunk, "file_index": file, "from_timestamp": first / rate_hz}
+            stated["to_timestamp"] = (first + episode.length) / rate_hz
+            entry |= {f"videos/{IMAGES}{name}/{key}": value for key, value in stated.items()}
+        own = {name: of_columns(values) for name, values in standard_columns(episode).items()}
+        of_media = {IMAGES + name: episode.image_stats(name) for name in {**contents.encodings, **contents.videos}}
+        for key, values in {**episode.stats, **own, **of_media}.items():
+            entry |= {f"stats/{key}/{name}": value for name, value in values.items()}
+        yield need("pyarrow", "export").Table.from_pylist([entry])
 
 
 LEROBOT = LeRobotFormat()

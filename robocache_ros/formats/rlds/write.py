@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from robocache_ros.extras import need
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredMedia
 from robocache_ros.formats.read import ACTION, PROVENANCE, STATE
 from robocache_ros.formats.rlds import read as rlds
-from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, RecordWriter, encode_example
+from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, encode_example, write_records
 from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
@@ -108,8 +108,7 @@ def _observation(
     for name, encoding in encodings.items():
         found[name] = image((*dataset.pictures[name].shape, 3), encoding, f"RGB image of {name}.")
     for name, info in dataset.arrays.items():
-        dtype = "uint8" if info.dtype == "bits" else info.dtype
-        found[name] = tensor(info.shape, dtype, f"Array of {name}.", "zlib")
+        found[name] = tensor(info.shape, info.numpy_dtype.name, f"Array of {name}.", "zlib")
     for stream in windows:
         samples = f"Samples since the last tick, oldest first: {', '.join(stream.components)}."
         found[stream.name] = tensor(stream.shape, "float32", samples)
@@ -245,22 +244,19 @@ def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: in
     """Write the records of some episodes; return the episodes, and the bytes of the records."""
     folder, contents = folder / NAME / VERSION, _Contents(dataset)
     folder.mkdir(parents=True, exist_ok=True)
-    total = 0
-    writer = RecordWriter(folder / f"{NAME}-train.tfrecord-{shard:05d}-of-{shards:05d}")
-    try:
-        for index in group:
-            episode = dataset.episodes[index]
-            nbytes, chunks = encode_example(contents.features(episode))
-            if nbytes > RECORD_BYTES:
-                raise RoboCacheError(
-                    f"{printable(episode.recording, 60)}: an episode of {episode.length:,} ticks takes {nbytes:,} "
-                    "bytes, and rlds holds 2 GiB at most; use smaller images or shorter episodes"
-                )
-            writer.write(nbytes, chunks)
-            total += nbytes
-    finally:
-        writer.close()
-    return group, total
+
+    def record(index: int) -> tuple[int, Iterator[bytes]]:
+        episode = dataset.episodes[index]
+        nbytes, chunks = encode_example(contents.features(episode))
+        if nbytes > RECORD_BYTES:
+            raise RoboCacheError(
+                f"{printable(episode.recording, 60)}: an episode of {episode.length:,} ticks takes {nbytes:,} "
+                "bytes, and rlds holds 2 GiB at most; use smaller images or shorter episodes"
+            )
+        return nbytes, chunks
+
+    name = f"{NAME}-train.tfrecord-{shard:05d}-of-{shards:05d}"
+    return group, write_records(folder / name, map(record, group))
 
 
 def _compressed(arrays: StoredMedia) -> HeldBytes:
