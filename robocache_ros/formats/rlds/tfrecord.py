@@ -92,7 +92,7 @@ def unpacked(data: memoryview) -> NDArray[np.int64]:
 
 Values: TypeAlias = "list[memoryview] | NDArray[np.float32] | NDArray[np.int64]"
 _BYTES, _FLOATS, _INTS = 1, 2, 3
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
+_LENGTH_DELIMITED, _FIXED32, _VARINT = 2, 5, 0  # wire types of protobuf
 _FIRST = 1 << 3 | _LENGTH_DELIMITED  # the tag of field 1 with a length: each message above begins its fields with it
 
 
@@ -151,9 +151,9 @@ def parse_example(record: bytes) -> dict[str, Values]:
     """Parse an example. The bytes and floats are views of the record."""
     try:
         features: dict[str, Values] = {}
-        for _, message in _messages(memoryview(record), {1}):
-            for _, entry in _messages(message, {1}):
-                parts = dict(_messages(entry, {1, 2}))
+        for _, message in _fields(memoryview(record), {1}):
+            for _, entry in _fields(message, {1}):
+                parts = dict(_fields(entry, {1, 2}))
                 features[bytes(parts.get(1, b"")).decode()] = _values(parts.get(2, memoryview(b"")))
         return features
     except (IndexError, ValueError) as error:
@@ -176,63 +176,79 @@ def _prefixed(number: int, nbytes: int) -> bytes:
     return bytes([number << 3 | _LENGTH_DELIMITED]) + varint(nbytes)
 
 
-def _messages(data: memoryview, numbers: set[int]) -> Iterator[tuple[int, memoryview]]:
-    """Yield the fields of a message that have one of these numbers, which have a length; others are skipped."""
-    for tag, field_data in _fields(data, "a field is"):
-        if tag >> 3 in numbers:
-            if tag & 7 != _LENGTH_DELIMITED:
-                raise ValueError(f"field {tag >> 3} has wire type {tag & 7}")
-            yield tag >> 3, field_data
-
-
-def _fields(data: memoryview, what: str) -> Iterator[tuple[int, memoryview]]:
-    """Yield the tag and the data of each field of a message: of a number, the bytes that encode it."""
+def _fields(data: memoryview, numbers: set[int]) -> Iterator[tuple[int, memoryview]]:
+    """Yield the fields of a message that have a length; others of protobuf are skipped if they are not in `numbers`."""
     at, end = 0, len(data)
     while at < end:
         tag, at = data[at], at + 1
         if tag > 0x7F:
             tag, at = read_varint(data, at - 1)
-        wire = tag & 7
+        number, wire = tag >> 3, tag & 7
         if wire == _LENGTH_DELIMITED:
             nbytes, at = data[at], at + 1
             if nbytes > 0x7F:
                 nbytes, at = read_varint(data, at - 1)
+            if nbytes > end - at:
+                raise ValueError("a field is cut off")
+            if number in numbers:
+                yield number, data[at : at + nbytes]
+            at += nbytes
+        elif number in numbers:
+            raise ValueError(f"field {number} has wire type {wire}")
         elif wire == _VARINT:
-            nbytes = read_varint(data, at)[1] - at
-        elif wire in (_FIXED32, _FIXED64):
-            nbytes = 4 if wire == _FIXED32 else 8
+            _, at = read_varint(data, at)
         else:
-            raise ValueError(f"wire type {wire}")
-        start, at = at, at + nbytes
-        if at > end:
-            raise ValueError(f"{what} cut off")
-        yield tag, data[start:at]
+            if wire not in (1, _FIXED32):
+                raise ValueError(f"wire type {wire}")
+            at += 8 if wire == 1 else 4
 
 
 def _values(feature: memoryview) -> Values:
     """Parse the list of a feature; an empty feature is an empty list of bytes."""
-    for number, values in _messages(feature, {_BYTES, _FLOATS, _INTS}):
-        return _strings(values) if number == _BYTES else _numbers(values, number)
+    for number, values in _fields(feature, {_BYTES, _FLOATS, _INTS}):
+        if number == _BYTES:
+            return _strings(values)
+        return _numbers(values, number)
     return []
 
 
 def _strings(data: memoryview) -> list[memoryview]:
     found = []
-    for tag, value in _fields(data, "bytes are"):
-        if tag != _FIRST:
-            raise ValueError(f"a list of bytes has the tag {tag}")
-        found.append(value)
+    at, end = 0, len(data)
+    while at < end:
+        if data[at] != _FIRST:
+            raise ValueError(f"a list of bytes has the tag {data[at]}")
+        nbytes, at = data[at + 1], at + 2
+        if nbytes > 0x7F:
+            nbytes, at = read_varint(data, at - 1)
+        stop = at + nbytes
+        if stop > end:
+            raise ValueError("bytes are cut off")
+        found.append(data[at:stop])
+        at = stop
     return found
 
 
 def _numbers(data: memoryview, kind: int) -> NDArray[Any]:
     """Parse a list of numbers, packed as writers of today do it, or one by one as proto2 does."""
     parts: list[NDArray[Any]] = []
-    one_by_one = 1 << 3 | (_FIXED32 if kind == _FLOATS else _VARINT)
-    for tag, part in _fields(data, "numbers are"):
-        if tag not in (_FIRST, one_by_one):
+    at, end = 0, len(data)
+    while at < end:
+        tag = data[at]
+        if tag == _FIRST:
+            nbytes, at = read_varint(data, at + 1)
+            if nbytes > end - at:
+                raise ValueError("numbers are cut off")
+            part = data[at : at + nbytes]
+        elif kind == _FLOATS and tag == 1 << 3 | _FIXED32:
+            part, at, nbytes = data[at + 1 : at + 5], at + 1, 4
+        elif kind == _INTS and tag == 1 << 3 | _VARINT:
+            _, stop = read_varint(data, at + 1)
+            part, nbytes, at = data[at + 1 : stop], stop - at - 1, at + 1
+        else:
             raise ValueError(f"a list of numbers has the tag {tag}")
         parts.append(np.frombuffer(part, "<f4") if kind == _FLOATS else unpacked(part))
+        at += nbytes
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, np.float32 if kind == _FLOATS else np.int64)
