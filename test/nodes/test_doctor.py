@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -15,7 +12,7 @@ from sensor_msgs.msg import JointState
 
 from robocache_ros.cli import doctor as command
 from robocache_ros.cli import main
-from test.nodes.rig import JOINT_SPEC, Rig, stamped
+from test.nodes.rig import publishing, stamped
 from test.policy.doctor.lerobot_files import save
 
 JOINTS = [0.25, -0.5]
@@ -32,29 +29,21 @@ STATISTICS = {
 
 
 @pytest.fixture
-def spec():
-    made = deepcopy(JOINT_SPEC)
-    made["streams"]["command"]["role"] = "action"
-    return made
+def spec(joint_spec):
+    joint_spec["streams"]["command"]["role"] = "action"
+    return joint_spec
 
 
-@contextmanager
-def publishing(rig: Rig, position: list[float]) -> Iterator[None]:
-    """Publish joints from a thread."""
-    publisher, stopped = rig.publisher(JointState, "/joints"), threading.Event()
+@pytest.fixture
+def joints(rig):
+    """Publishes positions from a thread."""
+    publisher = rig.publisher(JointState, "/joints")
 
-    def run() -> None:
+    def publish(position: list[float]) -> Any:
         message = JointState(name=["a", "b"], position=position)
-        while not stopped.wait(0.005):
-            publisher.publish(stamped(message))
+        return publishing(lambda: publisher.publish(stamped(message)), 0.005)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+    return publish
 
 
 def diagnosis(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, list[str]]:
@@ -64,11 +53,11 @@ def diagnosis(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[An
     return ended.value.code, (captured.out + captured.err).splitlines()
 
 
-def test_degrees_of_a_live_robot_are_found(rig, spec, tmp_path, capfd):
+def test_degrees_of_a_live_robot_are_found(rig, spec, joints, tmp_path, capfd):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     rig.fusion(spec).autostart()
 
-    with publishing(rig, [57.3 * joint for joint in JOINTS]):
+    with joints([57.3 * joint for joint in JOINTS]):
         code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
 
     assert code == 1
@@ -76,13 +65,13 @@ def test_degrees_of_a_live_robot_are_found(rig, spec, tmp_path, capfd):
     assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], lines
 
 
-def test_a_node_with_another_spec_is_found(rig, spec, tmp_path, capfd):
+def test_a_node_with_another_spec_is_found(rig, spec, joints, tmp_path, capfd):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     other = deepcopy(spec)
     other["streams"]["joints"]["names"] = ["b", "a"]
     rig.fusion(other).autostart()
 
-    with publishing(rig, JOINTS):
+    with joints(JOINTS):
         code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 1)
 
     assert code == 1

@@ -24,7 +24,7 @@ from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_cl
 from robocache_ros.nodes.subscriptions import ReceivedMessage
 from robocache_ros.nodes.tick_loop import ClockReader, SimClockSource
 from robocache_ros.spec import QosSpec, load_spec
-from test.nodes.rig import repeating, stamped, until
+from test.nodes.rig import clock_cdr, repeating, stamped, until
 
 S = 1_000_000_000
 
@@ -58,10 +58,6 @@ class FakeTopics:
         return [(topic, ReceivedMessage(b"", self.waiting.pop(), 0))] if self.waiting else []
 
 
-def clock_message(now_ns: int) -> bytes:
-    return struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, S))
-
-
 class Simulation:
     """Publishes /clock and joints to an active node."""
 
@@ -70,18 +66,15 @@ class Simulation:
         rig.fusion(spec, use_sim_time=True).autostart()
         self.fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
         self.diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
-        self._clock = rig.publisher(Clock, "/clock")
+        self.clock = rig.publisher(Clock, "/clock")
         self._joints = rig.publisher(JointState, "/joints")
-        topics = (self._clock.get_subscription_count, self._joints.get_subscription_count,
+        topics = (self.clock.get_subscription_count, self._joints.get_subscription_count,
                   self.fused.subscription.get_publisher_count)  # fmt: skip
         until(lambda: all(matched() for matched in topics), "the node")
 
-    def publish_clock(self, data: bytes) -> None:
-        self._clock.publish(data)
-
     def step(self, now_ns: int) -> None:
         self._now_ns = now_ns
-        self.publish_clock(clock_message(now_ns))
+        self.clock.publish(clock_cdr(now_ns))
         self._joints.publish(stamped(JointState(name=["a", "b"], position=[now_ns / S, 0.0]), now_ns))
 
     def run(self, first_ns: int, last_ns: int) -> None:
@@ -93,7 +86,7 @@ class Simulation:
 
     def until_tick(self, tick_ns: int) -> None:
         """Wait for a tick; the clock moves on by 1 ns, again and again, since a subscriber may lose a message."""
-        again = repeating(lambda: self.publish_clock(clock_message(self._now_ns + 1)), lambda: tick_ns in self.ticks())
+        again = repeating(lambda: self.clock.publish(clock_cdr(self._now_ns + 1)), lambda: tick_ns in self.ticks())
         until(again, f"tick {tick_ns}")
 
 
@@ -255,8 +248,8 @@ def test_clock_message_is_a_time_or_invalid(data, time_ns):
 def test_invalid_clocks_are_counted_logged_once_and_ignored(simulation, capfd):
     simulation.run(5 * S, 6 * S)
     for seconds, nanoseconds in ((-1, 0), (-(2**31), 0), (6, S), (-1, 2**32 - 1)):
-        simulation.publish_clock(struct.pack("<4siI", b"\0\1\0\0", seconds, nanoseconds))
-    simulation.publish_clock(b"\0\1\0\0\1")
+        simulation.clock.publish(struct.pack("<4siI", b"\0\1\0\0", seconds, nanoseconds))
+    simulation.clock.publish(b"\0\1\0\0\1")
     simulation.run(6 * S, 7 * S)
 
     simulation.until_tick(7 * S - 20_000_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -25,35 +24,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import frame_messages
 from robocache_ros.nodes import fused_subscriber as module
 from robocache_ros.spec import load_spec
-from test.nodes.rig import JOINT_SPEC, Rig, stamped, until
-
-
-class Robot:
-    """Publishes joints, an image and a cloud from a thread."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._joints = rig.publisher(JointState, "/joints")
-        self._image = rig.publisher(Image, "/camera")
-        self._cloud = rig.publisher(PointCloud2, "/points")
-        self._stopped = threading.Event()
-        self.image = Image(height=2, width=2, encoding="rgb8", step=6, data=bytes(range(12)))
-        fields = [PointField(name=n, offset=4 * i, datatype=7, count=1) for i, n in enumerate("xyz")]
-        point = torch.tensor([0.25, 0.75, 0.25]).numpy().tobytes()
-        self.cloud = PointCloud2(height=1, width=1, fields=fields, point_step=12, row_step=12, data=point)
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(0.005):
-            joints, now_ns = JointState(name=["a", "b"], position=[0.25, -0.5]), time.time_ns()
-            self._joints.publish(stamped(joints, now_ns))
-            self._image.publish(stamped(self.image, now_ns))
-            self._cloud.publish(stamped(self.cloud, now_ns))
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
+from test.nodes.rig import JOINT_SPEC, Rig, publishing, stamped, until
 
 QOS = {"reliability": "reliable", "depth": 20}
 GRID = {"origin_m": [0, 0, 0], "size_m": 0.5, "shape": [2, 2, 2]}
@@ -77,11 +48,24 @@ def rig(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def robot(rig):
-    """One robot, and an active node, for all tests of this file."""
+    """A robot that publishes joints, an image and a cloud, and an active node, for all tests of this file."""
     rig.fusion(SPEC).autostart()
-    robot = Robot(rig)
-    yield robot
-    robot.stop()
+    fields = [PointField(name=n, offset=4 * i, datatype=7, count=1) for i, n in enumerate("xyz")]
+    point = torch.tensor([0.25, 0.75, 0.25]).numpy().tobytes()
+    messages = {
+        "/joints": JointState(name=["a", "b"], position=[0.25, -0.5]),
+        "/camera": Image(height=2, width=2, encoding="rgb8", step=6, data=bytes(range(12))),
+        "/points": PointCloud2(height=1, width=1, fields=fields, point_step=12, row_step=12, data=point),
+    }
+    publishers = [(rig.publisher(type(message), topic), message) for topic, message in messages.items()]
+
+    def publish() -> None:
+        now_ns = time.time_ns()
+        for publisher, message in publishers:
+            publisher.publish(stamped(message, now_ns))
+
+    with publishing(publish, 0.005):
+        yield
 
 
 @pytest.fixture

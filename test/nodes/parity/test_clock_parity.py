@@ -16,6 +16,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
 from test.nodes.parity.live import replay
+from test.nodes.rig import clock_cdr
 
 MS, S = 1_000_000, 1_000_000_000
 LOG = 1_760_000_000 * S
@@ -30,10 +31,6 @@ def pose(stamp_ns: int, x: float) -> bytes:
 
 def command(x: float) -> bytes:
     return b"\0\1\0\0" + struct.pack("<III4x1d", 0, 0, 1, x)
-
-
-def clock(time_ns: int) -> bytes:
-    return b"\0\1\0\0" + struct.pack("<iI", *divmod(time_ns, S))
 
 
 def messages(
@@ -62,7 +59,7 @@ def messages(
         yield "/command", start_ns + 50 * k * MS + 7 * MS, command(number())
     if with_clock:
         for k in range(round(100 * seconds)):
-            yield "/clock", start_ns + 10 * k * MS, clock(time_of(start_ns + 10 * k * MS))
+            yield "/clock", start_ns + 10 * k * MS, clock_cdr(time_of(start_ns + 10 * k * MS))
 
 
 def slow(log_ns: int) -> int:

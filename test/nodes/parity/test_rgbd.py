@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("rclpy")
 pytest.importorskip("rosbags", reason="needs the `bags` extra")
 from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
 from std_msgs.msg import Header
 
@@ -57,8 +58,6 @@ def camera_info(stamp_ns: int) -> CameraInfo:
 @pytest.fixture
 def recording(tmp_path):
     """Two seconds at 30 Hz: colour 3 ms after depth, arriving before or after it, some of it lost."""
-    from rclpy.serialization import serialize_message
-
     rng = np.random.default_rng(7)
     sent = []
     for k in range(FRAMES):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import signal
 import struct
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rclpy")
 import rclpy
 from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.srv import ListParameters
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Float32MultiArray, Float64MultiArray, String
 
@@ -27,7 +23,6 @@ from robocache_ros.nodes import bag_player, middleware
 from robocache_ros.nodes.bag_player import BagPlayer, Options
 from robocache_ros.nodes.frame_messages import read_fused
 from robocache_ros.spec import load_spec
-from test import forked
 from test.fuzz.recordings import make
 from test.nodes.rig import PANDA, PATIENCE_S, ROOT, until
 
@@ -126,30 +121,16 @@ def test_recording_or_option_that_cannot_be_played_is_one_error_line(rig, capfd,
     assert "Traceback" not in errors
 
 
-@contextmanager
-def player(tmp_path: Path, *arguments: str, number: int = signal.SIGINT) -> Iterator[None]:
-    """`robocache play` of a recording, which ends cleanly by a signal."""
-    log = tmp_path / "player.log"
-    with log.open("w") as out:
-        command = [sys.executable, "-m", "robocache_ros", "play", str(PANDA), *arguments]
-        process = forked.Popen(command, preload=forked.NODE, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        yield
-        process.send_signal(number)
-        assert process.wait(120) == 0, log.read_text()
-    finally:
-        process.kill()
-    assert "Traceback" not in log.read_text()
-
-
 @pytest.mark.parametrize(
     ("number", "waiting"), [(signal.SIGINT, False), (signal.SIGTERM, True)], ids=["playing", "waiting"]
 )
-def test_signal_ends_a_replay_cleanly(rig, tmp_path, number, waiting):
+def test_signal_ends_a_replay_cleanly(rig, number, waiting):
     poses = rig.listen(PoseStamped, "/panda/ee_pose")
-    arguments = ["--wait-for-subscribers", "1000"] if waiting else ["--loop"]
-    with player(tmp_path, *arguments, number=number):
-        until(lambda: poses.subscription.get_publisher_count() if waiting else len(poses), "the player")
+    player = rig.program("play", PANDA, *(("--wait-for-subscribers", "1000") if waiting else ("--loop",)))
+    until(lambda: poses.subscription.get_publisher_count() if waiting else len(poses), "the player")
+
+    assert player.stop(number) == 0, player.log.read_text()
+    assert "Traceback" not in player.log.read_text()
 
 
 def test_type_that_is_not_installed_is_an_error_with_its_package(rig, monkeypatch):
@@ -214,18 +195,16 @@ def test_topic_whose_type_is_not_installed_is_skipped_with_a_line(rig, capfd, mo
     assert "1 messages published" in everything
 
 
-def test_parameters_of_the_player_answer_during_a_replay(rig, tmp_path):
-    from rcl_interfaces.srv import ListParameters
-
-    with player(tmp_path, "--loop"):
-        answer = rig.call(ListParameters, "/bag_player/list_parameters", ListParameters.Request())
-        assert "use_sim_time" in answer.result.names
+def test_parameters_of_the_player_answer_during_a_replay(rig):
+    rig.program("play", PANDA, "--loop")
+    answer = rig.call(ListParameters, "/bag_player/list_parameters", ListParameters.Request())
+    assert "use_sim_time" in answer.result.names
 
 
-def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig, tmp_path):
+def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig):
     poses = rig.listen(PoseStamped, "/left/pose")
     commands = rig.listen(Float64MultiArray, "/left/command")
     words = ["--topics", "/panda/ee_pose", "/panda/command", "-r", "8", "-l", "-s", "mcap", "--start-offset", "1"]
     remapped = ["-m", "/panda/ee_pose:=/left/pose", "--ros-args", "-r", "/panda/command:=/left/command"]
-    with player(tmp_path, *words, *remapped):
-        until(lambda: poses and commands, "messages under their new names")
+    rig.program("play", PANDA, *words, *remapped)
+    until(lambda: len(poses) and len(commands), "messages under their new names")
