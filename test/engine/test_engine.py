@@ -103,9 +103,9 @@ def test_a_stamp_far_from_its_arrival_is_refused():
     assert push(engine, "v", 100, 0, 1.0) is Outcome.ACCEPTED
 
 
-@pytest.mark.parametrize("stamp_ns", [None, 0])
-def test_a_stream_by_header_drops_a_message_without_a_stamp(stamp_ns):
-    engine = FusionEngine(spec(v=STAMPED))
+@pytest.mark.parametrize(("stamp", "stamp_ns"), [("header", None), ("header", 0), ("device", 0)])
+def test_a_stream_by_header_or_device_drops_a_message_without_a_stamp(stamp, stamp_ns):
+    engine = FusionEngine(spec(v={**STAMPED, "stamp": stamp}))
     assert engine.push("v", stamp_ns, T0, value(1.0)) is Outcome.UNSTAMPED
     assert engine.advance(T0).valid.tolist() == []
 

@@ -196,12 +196,3 @@ def test_a_bounded_index_drops_its_oldest_sample_and_a_growing_one_keeps_all(ste
     index = SampleIndex(2 if growing else 5, growing=growing)
     replay(index, steps)
     assert not (growing and index.full)
-
-
-def test_a_cleared_index_accepts_older_stamps_again():
-    index = SampleIndex(4)
-    index.insert(10, 0)
-    index.clear()
-    assert 10 not in index
-    index.insert(3, 1)
-    assert index.stamps_ns.tolist() == [3]

@@ -16,19 +16,14 @@ from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.runner import Reply, Runner, State, Step
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.run import RunOptions
-from test.policy.models import GENERATIONS, FakeWorker, ForwardController, TrajectoryController
+from test.policy.models import ARM, GENERATIONS, FakeWorker, ForwardController, TrajectoryController
 
 RATE_HZ, PERIOD_NS = 50, 20_000_000
 START = 1000  # the first tick
 
 
 def outputs_of(output: dict[str, Any] | None = None, stream: dict[str, Any] | None = None, **options: Any) -> Outputs:
-    streams = {
-        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"]},
-        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
-        | {"role": "action"}
-        | (stream or {}),
-    }
+    streams = ARM | {"action": ARM["action"] | (stream or {})}
     run = RunOptions(**options, **({"outputs": {"action": output}} if output else {}))
     return Outputs(load_spec({"robocache": 1, "streams": streams}), run)
 
