@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import struct
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -29,6 +28,7 @@ from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import flags_of, keys_of, read_values
 from test.cli.conftest import BAG, ROOT, SPEC
+from test.fuzz.messages import serialize
 
 SECTION = "dataset: {media: none, task: lift the cube, split_s: 1, action_offset: 1, preset: 12, formats: [lerobot]}\n"
 FLAGS = ["--media", "none", "--split", "1", "--action-offset", "1", "--preset", "12", "--format", "lerobot", "--task"]
@@ -232,12 +232,11 @@ MS = 1_000_000
 def test_a_yaw_in_degrees_crosses_the_wrap_and_not_the_whole_range(robocache, tmp_path, low, rate_hz):
     """A turn of 60 deg a second, sampled at 20 Hz from 10 deg before the wrap."""
     truth = lambda seconds: (low + 350 + 60 * seconds - low) % 360 + low  # noqa: E731
-    messages = [
-        ("/yaw", START_NS + 50 * k * MS, b"\0\1\0\0" + struct.pack("<III4xd", 0, 0, 1, truth(0.05 * k)))
-        for k in range(40)
-    ]
-    bag = write_bag(tmp_path / "turn", {"/yaw": "std_msgs/msg/Float64MultiArray"}, messages)
-    yaw = {"topic": "/yaw", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "angle", "unit": "deg"}
+    kind = "std_msgs/msg/Float64MultiArray"
+    rows = [serialize(kind, {"data": [truth(0.05 * k)]}) for k in range(40)]
+    messages = [("/yaw", START_NS + 50 * k * MS, row) for k, row in enumerate(rows)]
+    bag = write_bag(tmp_path / "turn", {"/yaw": kind}, messages)
+    yaw = {"topic": "/yaw", "type": kind, "dim": 1, "align": "angle", "unit": "deg"}
     spec = tmp_path / "spec.yaml"
     spec.write_text(yaml.safe_dump({"robocache": 1, "rate_hz": 50, "actions": "none", "streams": {"yaw": yaw}}))
 

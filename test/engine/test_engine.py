@@ -1,7 +1,6 @@
 """The engine: what a tick sees, and that a robot and its recording cannot differ."""
 
 import gc
-import struct
 import weakref
 
 import numpy as np
@@ -14,6 +13,7 @@ from robocache_ros.alignments import spec_alignments
 from robocache_ros.engine import FusionEngine, Ingest, Outcome, tick_grid
 from robocache_ros.engine.samples import slots_for
 from robocache_ros.spec import load_spec
+from test.fuzz.messages import header, serialize
 
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9  # a tick: full seconds are on every grid
@@ -273,8 +273,7 @@ def ingest(**keys):
 
 def message(stamp_ns):
     """A Vector3Stamped in CDR."""
-    header = struct.pack("<4BiII4x", 0, 1, 0, 0, *divmod(stamp_ns, 10**9), 1)
-    return header + bytes(-(len(header) - 4) % 8) + struct.pack("<3d", 1.0, 2.0, 3.0)
+    return serialize(VECTOR["type"], {"header": header(stamp_ns), "vector": {"x": 1.0, "y": 2.0, "z": 3.0}})
 
 
 def test_an_unset_stamp_is_counted_as_unstamped_and_the_log_names_the_key_to_set(caplog):

@@ -29,7 +29,7 @@ from robocache_ros.recorder.mcap import McapWriter
 from robocache_ros.recorder.run_log import CALLS, EVENTS, RUN, LoggedEngine, RunLog, RunReader, read_event
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 from test.policy.models import ARM, JOINT, FakeWorker
 
 ROOT = Path(__file__).parents[2]
@@ -94,10 +94,8 @@ def play(path: Path, policy: str, seed: int, outputs: Outputs, ticks: int = 300)
         tick += 1
         now_ns = tick_grid.tick_ns(tick, RATE_HZ)
         for _ in range(random_.choice((1, 1, 1, 1, 2))):  # some joints come twice
-            seconds, nanoseconds = divmod(now_ns, 10**9)
-            header = {"stamp": {"sec": seconds, "nanosec": nanoseconds}}
             place = [count / 10, -count / 10]
-            data = serialize(JOINT, {"header": header, "name": ["a", "b"], "position": place})
+            data = serialize(JOINT, {"header": header(now_ns), "name": ["a", "b"], "position": place})
             if random_.random() < 0.95:  # some are lost
                 log.message("/joints", data, now_ns)
                 ingest.serialized("joints", data, now_ns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import struct
 import threading
 
 import pytest
@@ -23,10 +22,12 @@ from robocache_ros.nodes import bag_player, middleware
 from robocache_ros.nodes.bag_player import BagPlayer, Options
 from robocache_ros.nodes.frame_messages import read_fused
 from robocache_ros.spec import load_spec
+from test.fuzz.messages import serialize
 from test.fuzz.recordings import make
 from test.nodes.rig import PANDA, PATIENCE_S, ROOT, until
 
 MS = 1_000_000
+TEXT = serialize("std_msgs/msg/String", {"data": "map"})
 
 
 def test_bytes_are_published_unchanged(rig):
@@ -77,9 +78,8 @@ def test_replay_begins_when_the_nodes_that_listen_to_the_clock_have_found_it(rig
 
 
 def test_latched_messages_reach_later_subscribers(rig, tmp_path):
-    text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
     types = {"/map_name": "std_msgs/msg/String", "/spoken": "std_msgs/msg/String"}
-    messages = [("/map_name", 10**18, text), ("/spoken", 10**18 + MS, text)]
+    messages = [("/map_name", 10**18, TEXT), ("/spoken", 10**18 + MS, TEXT)]
     path = write_bag(tmp_path / "bag", types, messages, latched=["/map_name"])
     with Bag(path) as bag:
         BagPlayer(rig.node, bag, Options()).run()
@@ -180,11 +180,10 @@ def test_relative_topics_of_a_spec_are_replayed_in_the_namespace(rig, tmp_path):
 
 
 def test_topic_whose_type_is_not_installed_is_skipped_with_a_line(rig, capfd, monkeypatch, tmp_path):
-    text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
     types = {"/named": "std_msgs/msg/String", "/odd": "stereo_msgs/msg/DisparityImage"}
     installed = middleware.load_message_class
     monkeypatch.setattr(middleware, "load_message_class", lambda name: None if "stereo" in name else installed(name))
-    path = write_bag(tmp_path / "bag", types, [("/named", 10**18, text), ("/odd", 10**18 + MS, text)])
+    path = write_bag(tmp_path / "bag", types, [("/named", 10**18, TEXT), ("/odd", 10**18 + MS, TEXT)])
 
     assert called(path) == 0
     everything = capfd.readouterr().err
