@@ -91,12 +91,12 @@ def test_the_last_velocity_is_zero_on_every_output_whatever_is_killed(rig, tmp_p
     (tmp_path / "mine.py").write_text(CODE.replace("WIDTH", str(width)))
     fusion = rig.process(SPEC)
     policy = f"{tmp_path / 'mine.py'}:ones"
-    runner = rig.program("run", policy, "--spec", rig.write(SPEC), "--fusion", "fusion_node").popen
+    runner = rig.program("run", policy, "--spec", rig.write(SPEC), "--fusion", "fusion_node")
     robot = Robot(rig)
     robot.wait_for(1.0, "commands of the policy")
-    pids = {"fusion": fusion.popen.pid, "runner": runner.pid, "policy": int((tmp_path / "mine.pid").read_text())}
+    pids = {"fusion": fusion.popen.pid, "runner": runner.popen.pid, "policy": int((tmp_path / "mine.pid").read_text())}
     os.kill(pids[killed], signal.SIGKILL)
     robot.wait_for(0.0, "zero velocity")
-    assert (runner.poll() is None) == (killed != "runner")
+    assert runner.wait() == -signal.SIGKILL if killed == "runner" else runner.runs()
     for name in {"base", "fingers", "jog"} & {*SPEC["streams"]}:
         assert np.diff(robot.stamps_ns(name)).min() >= 0  # a receiver ignores a command that is old
