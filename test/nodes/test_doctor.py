@@ -11,7 +11,6 @@ pytest.importorskip("rclpy")
 from sensor_msgs.msg import JointState
 
 from robocache_ros.cli import doctor as command
-from robocache_ros.cli import main
 from test.nodes.rig import publishing, stamped
 from test.policy.doctor.lerobot_files import save
 
@@ -46,42 +45,36 @@ def joints(rig):
     return publish
 
 
-def diagnosis(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, list[str]]:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *(str(argument) for argument in arguments)])
-    captured = capfd.readouterr()
-    return ended.value.code, (captured.out + captured.err).splitlines()
-
-
-def test_degrees_of_a_live_robot_are_found(rig, spec, joints, tmp_path, capfd):
+def test_degrees_of_a_live_robot_are_found(rig, spec, joints, tmp_path, robocache):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     rig.fusion(spec).autostart()
 
     with joints([57.3 * joint for joint in JOINTS]):
-        code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
+        done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
 
-    assert code == 1
-    wrong = [line for line in lines if line.startswith("error: joints: values")]
-    assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], lines
+    assert done.code == 1
+    wrong = [line for line in done.out.splitlines() if line.startswith("error: joints: values")]
+    assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], done.out
 
 
-def test_a_node_with_another_spec_is_found(rig, spec, joints, tmp_path, capfd):
+def test_a_node_with_another_spec_is_found(rig, spec, joints, tmp_path, robocache):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     other = deepcopy(spec)
     other["streams"]["joints"]["names"] = ["b", "a"]
     rig.fusion(other).autostart()
 
     with joints(JOINTS):
-        code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 1)
+        done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 1)
 
-    assert code == 1
-    assert "error: spec: the node has another one: joints; start the node with this spec" in lines
+    assert done.code == 1
+    assert "error: spec: the node has another one: joints; start the node with this spec\n" in done.out
 
 
-def test_a_node_that_does_not_run_is_an_error(spec, rig, tmp_path, monkeypatch, capfd):
+def test_a_node_that_does_not_run_is_an_error(spec, rig, tmp_path, monkeypatch, robocache):
     monkeypatch.setattr(command, "WAIT_S", 0.2)
 
-    code, lines = diagnosis(capfd, save(tmp_path / "act", CONFIG, STATISTICS), "--spec", rig.write(spec), "--live")
+    checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
+    done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live")
 
-    assert code == 2
-    assert "robocache: fusion_node/layout: no message within 0.2 s" in lines[-1]
+    assert done.code == 2
+    assert "robocache: fusion_node/layout: no message within 0.2 s" in done.err.splitlines()[-1]
