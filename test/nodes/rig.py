@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -374,14 +375,22 @@ class Rig:
             player = BagPlayer(self.node, bag, Options(**{"clock": True, "wait_s": PATIENCE_S} | options))
             return player.run()
 
-    def status(self, diagnostics: Inbox, part: str) -> tuple[Any, dict[str, str]]:
-        """The newest diagnostic status of a stream or the ticks, and its values."""
-        if not len(diagnostics):
-            return None, {}
-        for status in diagnostics.newest.status:
-            if status.name.endswith(f": {part}"):
-                return status, {pair.key: pair.value for pair in status.values}
-        return None, {}
+    @cached_property
+    def diagnostics(self) -> Inbox:
+        """What nodes report, from the first time that a test asks for it."""
+        from diagnostic_msgs.msg import DiagnosticArray
+
+        return self.listen(DiagnosticArray, "/diagnostics")
+
+    def status(self, part: str) -> Any:
+        """The newest diagnostic status of a stream, the ticks or the run; None before the first one."""
+        found = self.diagnostics.newest.status if len(self.diagnostics) else ()
+        return next((status for status in found if status.name.endswith(f": {part}")), None)
+
+    def counts(self, part: str) -> dict[str, str]:
+        """The values of that status."""
+        status = self.status(part)
+        return {pair.key: pair.value for pair in status.values} if status else {}
 
     def close(self) -> None:
         """End everything."""

@@ -11,7 +11,6 @@ from itertools import pairwise
 import pytest
 
 pytest.importorskip("rclpy")
-from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, String
 
@@ -150,12 +149,11 @@ def test_name_namespace_and_topics_can_be_remapped(rig, joint_spec):
     remapped = rig.publisher(Float32MultiArray, "/elsewhere/command")
     relative = rig.publisher(JointState, "/left/joints")
     layout = rig.listen(String, "/left/arm/layout", latched=True)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     remap = ["__node:=arm", "__ns:=/left", "/command:=/elsewhere/command"]
     process = rig.start(joint_spec, remap=remap, autostart=True, diagnostics_period_s=0.2)
 
-    names = (remapped.get_subscription_count, relative.get_subscription_count, layout.__len__, diagnostics.__len__)
+    names = (remapped.get_subscription_count, relative.get_subscription_count, layout.__len__, rig.diagnostics.__len__)
     until(lambda: all(found() for found in names), "the remapped and the relative names")
 
-    assert diagnostics.newest.status[0].name == "left/arm: joints"
+    assert rig.diagnostics.newest.status[0].name == "left/arm: joints"
     assert process.stop() == 0, process.log.read_text()

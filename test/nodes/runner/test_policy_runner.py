@@ -16,7 +16,7 @@ import pytest
 from test.nodes.rig import ACTION, Rig, repeating, stamped, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy
 from sensor_msgs.msg import JointState, Joy
@@ -107,7 +107,6 @@ def runner(rig, spec, policy):
 
 def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, runner):
     robot = Robot(rig)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     interventions = rig.listen(Bool, "/policy_runner/intervention", latched=True)
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
     assert (robot.newest[0] - 7) * 64 == round((robot.newest[0] - 7) * 64)  # a row of the chunk, to the bit
@@ -128,8 +127,9 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after a stop")
 
     def stopped() -> Any:
-        status, pairs = rig.status(diagnostics, "run")
-        return status and status.message == "stop: a call of ~/stop" and float(pairs["inference_ms_p50"]) >= 0
+        status = rig.status("run")
+        is_stopped = status and status.message == "stop: a call of ~/stop"
+        return is_stopped and float(rig.counts("run")["inference_ms_p50"]) >= 0
 
     robot.wait_for(stopped, "the reason in the diagnostics")
 
@@ -137,7 +137,7 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
 
     bad = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
-    counted = lambda: float(rig.status(diagnostics, "run")[1].get("chunks_malformed", 0))  # noqa: E731
+    counted = lambda: float(rig.counts("run").get("chunks_malformed", 0))  # noqa: E731
     until(repeating(lambda: bad.publish(Float32MultiArray(data=array("f", [1.0]))), counted), "a refused chunk")
     [process] = multiprocessing.active_children()
     os.kill(process.pid, signal.SIGKILL)
@@ -149,18 +149,17 @@ def test_commands_that_no_controller_receives_are_warned_of_once(rig, spec, capf
     del spec["run"]["outputs"]["action"]["topic"]  # the topic of the stream, which the fusion node subscribes to
     rig.fusion(spec).autostart()
     node = rig.runner(spec, diagnostics_period_s=0.1)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     assert node.autostart()
     other_node, controller = rig.stranger(), rig.stranger()  # a participant has one type for a topic
 
     def report(words: str) -> None:
         def shown() -> Any:
-            status, _ = rig.status(diagnostics, "run")
+            status = rig.status("run")
             return status and status.level == DiagnosticStatus.WARN and status.message == words
 
         until(shown, words)
-        reports = len(diagnostics)
-        until(lambda: len(diagnostics) > reports + 5, "more reports")
+        reports = len(rig.diagnostics)
+        until(lambda: len(rig.diagnostics) > reports + 5, "more reports")
 
     see = "ros2 topic info -v /command"
     none = (
@@ -264,7 +263,6 @@ def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_
 def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, spec, request, monkeypatch, stop):
     spec["run"]["stop"] = stop
     runner, robot = request.getfixturevalue("runner"), Robot(rig)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
 
     with monkeypatch.context() as patch:
@@ -277,7 +275,7 @@ def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, 
             assert robot.newest == [0, 0]
 
     def stopped() -> Any:
-        status, _ = rig.status(diagnostics, "run")
+        status = rig.status("run")
         return status and status.message.startswith("stop: commands could not be sent: ZeroDivisionError")
 
     robot.wait_for(stopped, "the reason in the diagnostics")
