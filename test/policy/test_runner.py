@@ -387,32 +387,6 @@ def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(blen
                 assert controller.commands[-1] == row.astype(np.float64).tolist()
 
 
-@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
-@pytest.mark.parametrize("back", [30, 150])
-def test_after_the_clock_has_gone_back_the_commands_are_those_of_the_oracle_for_the_chunks_since(back, blend):
-    (sent, ticks), (again, _) = traffic(7), traffic(8)
-    again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
-    robot = without_policy(blend=blend)
-
-    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> list[Step]:
-        return [step for step, _, _ in drive(robot, chunks, first, count)]
-
-    before = run(sent, START, 60)
-    stopped = run([], START + 60 - back, 5)  # the first call notes the jump
-    robot.runner.arm()
-    first = START + 65 - back
-    after = run(again, first, ticks - 70)
-
-    assert before[-1].row is not None
-    assert [step.state for step in stopped] == [State.STOP] * 4
-    assert all(step.row is not None and step.row.tobytes() == before[-1].row.tobytes() for step in stopped)
-    since = [each for each in again if each[0] >= first]
-    for step in after:
-        row = oracle_row(since, step.tick, step.tick, blend)
-        if row is not None:
-            assert step.row.tobytes() == row.tobytes()
-    assert sum(step.origin == "policy" for step in after) > 100
-
 
 @pytest.mark.parametrize(("blend", "share"), [("none", 1.0), ("crossfade", 1 / 9), ("ensemble", 1 / 1.99)])
 @pytest.mark.parametrize("late", [0, 1, 12])
