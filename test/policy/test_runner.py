@@ -387,7 +387,6 @@ def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(blen
                 assert controller.commands[-1] == row.astype(np.float64).tolist()
 
 
-
 @pytest.mark.parametrize(("blend", "share"), [("none", 1.0), ("crossfade", 1 / 9), ("ensemble", 1 / 1.99)])
 @pytest.mark.parametrize("late", [0, 1, 12])
 def test_the_step_at_a_seam_is_that_of_the_plan_and_the_share_of_its_distance_to_the_new_chunk(late, blend, share):
