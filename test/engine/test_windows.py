@@ -163,9 +163,10 @@ operations = st.lists(
 )
 
 
-def replay(index, steps):
-    """Apply the steps to the index and to a dictionary stamp -> (arrival, slot); compare after each."""
-    model = {}
+@given(operations, st.booleans())
+def test_a_bounded_index_drops_its_oldest_sample_and_a_growing_one_keeps_all(steps, growing):
+    index = SampleIndex(2 if growing else 5, growing=growing)
+    model = {}  # stamp -> (arrival, slot)
     for arrival, (what, number) in enumerate(steps):
         assert index.full == (len(model) == index.capacity and not index.growing)
         if what == "insert" and number not in index:
@@ -194,9 +195,3 @@ def replay(index, steps):
         assert index.slots.tolist() == [model[stamp][1] for stamp in sorted(model)]
         assert all(stamp in index for stamp in model)
         assert len({slot for _, slot in model.values()}) == len(model)
-
-
-@given(operations, st.booleans())
-def test_a_bounded_index_drops_its_oldest_sample_and_a_growing_one_keeps_all(steps, growing):
-    index = SampleIndex(2 if growing else 5, growing=growing)
-    replay(index, steps)
