@@ -259,13 +259,12 @@ class Rig:
         return self.make(PolicyRunner, {"spec": str(self.write(spec))} | parameters, spins=spins)
 
     @contextmanager
-    def simulator(self, **given: Any) -> Iterator[Any]:
+    def simulator(self, *options: str) -> Iterator[Any]:
         """The simulated robot without its camera, in lockstep, which runs in this process."""
         from robocache_ros.nodes.simulator import Simulator
-        from robocache_ros.sim.command import SimArguments
-        from robocache_ros.sim.simulation import SimOptions
+        from robocache_ros.sim.command import parse
 
-        node = Simulator(SimArguments(SimOptions(camera=False), lockstep=True, **given), context=self.context)
+        node = Simulator(parse(["--no-camera", "--lockstep", *options]), context=self.context)
         self.executor.add_node(node)
         stopped = threading.Event()
         thread = threading.Thread(target=node.run, args=(stopped.is_set,), daemon=True)

@@ -22,7 +22,7 @@ from robocache_ros.nodes.frame_messages import stamp_ns
 
 @pytest.fixture
 def simulator(rig):
-    with rig.simulator(rate=1.0) as node:
+    with rig.simulator("--rate=1") as node:
         yield node
 
 
@@ -92,7 +92,7 @@ def test_in_lockstep_the_first_episode_begins_with_the_first_command(rig, monkey
     episode = rig.listen(Bool, "/so101/episode", latched=True)
     commands = rig.publisher(JointState, "/so101/commands")
     begin_ns = time.monotonic_ns()
-    with rig.simulator(episodes=1, rate=0) as node:
+    with rig.simulator("--episodes=1", "--rate=0") as node:
         first_ns = node.simulation.now_ns
         until(
             lambda: len(clock) and node.simulation.now_ns > first_ns + 3 * longest_ns, "three episodes without commands"

@@ -33,7 +33,7 @@ def spec_of(action: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def simulator(rig):
-    with rig.simulator(rate=0.25) as node:  # all nodes are in this process, which a busy machine slows down
+    with rig.simulator("--rate=0.25") as node:  # all nodes are in this process, which a busy machine slows down
         yield node
 
 
