@@ -18,6 +18,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -288,6 +289,28 @@ def host_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ctyp
         return ctypes.CDLL(str(file.with_suffix(".so")))
 
     return build
+
+
+class Finished(NamedTuple):
+    """The exit code of a command, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def robocache(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+    """Runs a command of `robocache` in this process."""
+    from robocache_ros.cli import main
+
+    def run(*arguments: object) -> Finished:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Finished(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
-"""The command line, run in this process."""
+"""The recording that the tests of commands use."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -13,25 +12,6 @@ from test.shared import once
 
 ROOT = Path(__file__).parents[2]
 BAG, SPEC = str(ROOT / "test" / "data" / "panda_lift"), str(ROOT / "config" / "panda_lift.yaml")
-
-
-class Finished(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def robocache(capfd):
-    from robocache_ros.cli import main
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return Finished(int(ended.value.code or 0), captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -34,12 +34,7 @@ class Recording:
 
     def numbers(self, topic, rate_hz, values):
         """Add a Float64MultiArray."""
-
-        def data(k):
-            row = values(k)
-            return b"\0\1\0\0" + struct.pack(f"<III4x{len(row)}d", 0, 0, len(row), *row)
-
-        self.add(topic, FLOAT, rate_hz, data)
+        self.add(topic, FLOAT, rate_hz, lambda k: serialize(FLOAT, {"data": values(k)}))
 
     def flat(self, topic, kind, fields, rate_hz=50):
         """Add a type of its own; its fields are numbers of 8 bytes."""
@@ -252,9 +247,8 @@ def test_many_short_episodes_are_announced_with_their_cause_and_the_setting_that
     recording = Recording()
     recording.numbers("/arm/joints", 50, lambda k: [sine(k)])
     recording.types["/gripper"] = FLOAT
-    row = lambda k: b"\0\1\0\0" + struct.pack("<III4xd", 0, 0, 1, sine(k))  # noqa: E731
     times = [START_NS + (k // 25 * 1000 + k % 25 * 30) * MS for k in range(100)]  # 0.75 s of messages in each second
-    recording.messages += [("/gripper", time, row(k)) for k, time in enumerate(times)]
+    recording.messages += [("/gripper", time, serialize(FLOAT, {"data": [sine(k)]})) for k, time in enumerate(times)]
     spec, _, done = first(recording)
     stream = spec.stream("gripper")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import struct
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -29,6 +28,7 @@ from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import flags_of, keys_of, read_values
 from test.cli.conftest import BAG, ROOT, SPEC
+from test.fuzz.messages import serialize
 
 SECTION = "dataset: {media: none, task: lift the cube, split_s: 1, action_offset: 1, preset: 12, formats: [lerobot]}\n"
 FLAGS = ["--media", "none", "--split", "1", "--action-offset", "1", "--preset", "12", "--format", "lerobot", "--task"]
@@ -200,20 +200,10 @@ def test_options_of_episodes_and_actions_reach_the_dataset(robocache, tmp_path):
     assert "delta_action.0" in {column["name"] for column in reported["layout"]["columns"]}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--action-offset", "30ms"], "action_offset: 30 ms is 1.50 ticks of 20 ms; use whole ticks"),
-        (["--episode-topic", "episode"], "--episode-topic: 'episode' is not an absolute topic name"),
-        (["--split", "-1"], "--split: -1.0 is not a number from 0"),
-        (["--rate-hz", "0"], "rate_hz: 0 is not an integer from 1 to 1000"),
-        (["--task-topic", "/what"], "task_topic: "),
-    ],
-)
-def test_a_mistake_in_an_option_is_one_line(robocache, tmp_path, options, message):
-    result = robocache("export", BAG, "--spec", SPEC, "--out", tmp_path / "out", "--media", "none", *options)
-    assert result.code == 2
-    assert result.err.splitlines()[0].startswith(f"robocache: {message}")
+def test_a_recording_without_the_topic_of_an_option_is_one_line(robocache, tmp_path):
+    options = ("--out", tmp_path / "out", "--media", "none", "--task-topic", "/what")
+    result = robocache("export", BAG, "--spec", SPEC, *options)
+    assert (result.code, result.err.partition(": /")[0]) == (2, "robocache: task_topic")
 
 
 def test_a_recording_below_the_quality_in_the_spec_is_reported_all_the_same(robocache, short, tmp_path):
@@ -232,12 +222,11 @@ MS = 1_000_000
 def test_a_yaw_in_degrees_crosses_the_wrap_and_not_the_whole_range(robocache, tmp_path, low, rate_hz):
     """A turn of 60 deg a second, sampled at 20 Hz from 10 deg before the wrap."""
     truth = lambda seconds: (low + 350 + 60 * seconds - low) % 360 + low  # noqa: E731
-    messages = [
-        ("/yaw", START_NS + 50 * k * MS, b"\0\1\0\0" + struct.pack("<III4xd", 0, 0, 1, truth(0.05 * k)))
-        for k in range(40)
-    ]
-    bag = write_bag(tmp_path / "turn", {"/yaw": "std_msgs/msg/Float64MultiArray"}, messages)
-    yaw = {"topic": "/yaw", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "angle", "unit": "deg"}
+    kind = "std_msgs/msg/Float64MultiArray"
+    rows = [serialize(kind, {"data": [truth(0.05 * k)]}) for k in range(40)]
+    messages = [("/yaw", START_NS + 50 * k * MS, row) for k, row in enumerate(rows)]
+    bag = write_bag(tmp_path / "turn", {"/yaw": kind}, messages)
+    yaw = {"topic": "/yaw", "type": kind, "dim": 1, "align": "angle", "unit": "deg"}
     spec = tmp_path / "spec.yaml"
     spec.write_text(yaml.safe_dump({"robocache": 1, "rate_hz": 50, "actions": "none", "streams": {"yaw": yaw}}))
 

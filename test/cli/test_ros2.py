@@ -25,46 +25,45 @@ def test_setup_has_a_verb_for_each_command():
 
 
 @pytest.fixture
-def ros2():
-    """The main function of `ros2`."""
+def ros2(capsys):
+    """Runs `ros2 robocache`; returns its exit code and what it printed."""
     cli = pytest.importorskip("ros2cli.cli", reason="ros2cli is a package of ROS")
     if len(entry_points(group="robocache_ros.verb")) < len(COMMANDS):
         pytest.skip("the installed robocache_ros has other entry points: install it again")
-    return lambda *words: cli.main(argv=["robocache", *words])
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main(argv=["robocache", *words])
+        return end.value.code, *capsys.readouterr()
+
+    return run
 
 
-def test_help_lists_the_commands(ros2, capsys):
-    with pytest.raises(SystemExit) as end:
-        ros2("--help")
+def test_help_lists_the_commands(ros2):
+    code, out, err = ros2("--help")
 
-    shown = capsys.readouterr()
-    assert end.value.code == 0
-    assert re.findall(r"^  ([a-z-]+)  ", shown.out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
-    assert shown.err == ""
+    assert (code, err) == (0, "")
+    assert re.findall(r"^  ([a-z-]+)  ", out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
 
 
-def test_help_of_a_verb_is_that_of_the_command(ros2, capsys):
-    with pytest.raises(SystemExit) as end:
-        ros2("export", "--help")
+def test_help_of_a_verb_is_that_of_the_command(ros2):
+    code, out, _ = ros2("export", "--help")
 
-    assert end.value.code == 0
-    assert "Usage: ros2 robocache export [OPTIONS] [BAG]..." in capsys.readouterr().out
-
-
-def test_options_reach_the_command_and_its_exit_code_comes_back(ros2, capsys):
-    with pytest.raises(SystemExit) as end:
-        ros2("info", "--json", "/nowhere")
-
-    assert end.value.code == 2
-    assert json.loads(capsys.readouterr().out)["command"] == "info"
+    assert code == 0
+    assert "Usage: ros2 robocache export [OPTIONS] [BAG]..." in out
 
 
-def test_a_mistake_is_one_line(ros2, capsys):
-    with pytest.raises(SystemExit) as end:
-        ros2("check", "/nowhere.yaml")
+def test_options_reach_the_command_and_its_exit_code_comes_back(ros2):
+    code, out, _ = ros2("info", "--json", "/nowhere")
 
-    assert end.value.code == 2
-    assert capsys.readouterr().err.startswith("robocache: /nowhere.yaml: ")
+    assert (code, json.loads(out)["command"]) == (2, "info")
+
+
+def test_a_mistake_is_one_line(ros2):
+    code, _, err = ros2("check", "/nowhere.yaml")
+
+    assert code == 2
+    assert err.startswith("robocache: /nowhere.yaml: ")
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,9 @@ from test.cli.conftest import BAG, ROOT, SPEC
 
 
 @pytest.fixture(autouse=True)
-def handlers():
-    """The handlers of the tests, afterwards."""
-    hook = sys.unraisablehook
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    sys.unraisablehook = hook
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def unraisable_hook(monkeypatch):
+    """The hook of the tests, afterwards."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.engine import FusionEngine, Ingest, Outcome
+from robocache_ros.engine.ingest import WAITING
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from test.fuzz.messages import header, serialize
@@ -66,11 +67,12 @@ def test_a_pair_arrives_when_its_later_half_does():
     assert ingest.engine.advance(T0 + 60 * MS).valid.tolist() == [[1]]
 
 
-def test_images_without_their_other_half_are_dropped_and_counted():
+def test_depth_without_camera_info_is_dropped_and_counted_and_said_once(caplog):
     ingest = started(spec(color="/color"))
-    for i in range(20):
-        ingest.serialized("rgbd", depth(T0 + i), T0 + i)
-    assert ingest.counters["rgbd"]["unpaired"] == 12
+    for i in range(WAITING + 3):
+        assert ingest.serialized("rgbd", depth(T0 + i), T0 + i) is Outcome.WAITING
+    assert ingest.counters["rgbd"]["unpaired"] == ingest.counters["rgbd"]["unpaired:camera_info"] == 3
+    assert caplog.messages == ["rgbd: a depth image is dropped: no message on /info matches it"]
 
 
 def test_colour_of_another_size_is_refused_with_the_way_out(caplog):

@@ -28,8 +28,7 @@ CAMERA = Sample(T0, CameraPayload(2, 1, (10.0, 10.0, 1.0, 0.0)))
 def synchronizer(camera=CAMERA, *, live=False, keys=PAIRED, **more):
     stream = load_spec({"robocache": 1, "streams": {"rgbd": {**keys, **more}}}).stream("rgbd")
     made = DepthSynchronizer(stream, live=live)
-    if camera:
-        assert list(made.add("rgbd/camera_info", camera)) == []
+    assert list(made.add("rgbd/camera_info", camera)) == []
     return made
 
 
@@ -89,16 +88,6 @@ def test_a_lost_colour_image_costs_its_depth_image_and_no_other():
     sent = [(kind, k * 33 * MS) for k in range(6) for kind in ("depth", "color") if (kind, k) != ("color", 2)]
     assert pairs(made, sent) == [(k * 33 * MS,) * 2 for k in (0, 1, 3, 4, 5)]
     assert made.counters == {"unpaired": 1, "unpaired:color": 1}
-
-
-def test_depth_without_camera_info_is_given_up_and_said_once(caplog):
-    made = synchronizer(camera=None)
-    for k in range(WAITING + 3):
-        assert list(made.add("rgbd", depth(k * MS))) == []
-    assert made.counters == {"unpaired": 3, "unpaired:camera_info": 3}
-    assert [record.message for record in caplog.records] == [
-        "rgbd: a depth image is dropped: no message on /info matches it"
-    ]
 
 
 def test_the_newest_intrinsics_count():

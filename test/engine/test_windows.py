@@ -158,15 +158,17 @@ def test_a_rate_that_does_not_divide_a_second_keeps_whole_seconds():
 
 
 operations = st.lists(
-    st.tuples(st.sampled_from(["insert", "insert", "insert", "extend", "prune", "drop"]), st.integers(0, 30)),
+    st.tuples(st.sampled_from(["insert", "insert", "insert", "extend", "prune", "drop", "clear"]), st.integers(0, 30)),
     max_size=60,
 )
 
 
-def replay(index, steps):
-    """Apply the steps to the index and to a dictionary stamp -> (arrival, slot); compare after each."""
-    model = {}
+@given(operations, st.booleans())
+def test_a_bounded_index_drops_its_oldest_sample_and_a_growing_one_keeps_all(steps, growing):
+    index = SampleIndex(2 if growing else 5, growing=growing)
+    model = {}  # stamp -> (arrival, slot)
     for arrival, (what, number) in enumerate(steps):
+        assert index.full == (len(model) == index.capacity and not index.growing)
         if what == "insert" and number not in index:
             if index.full:
                 del model[min(model)]
@@ -184,24 +186,12 @@ def replay(index, steps):
         elif what == "drop" and number < len(index):
             stamp = sorted(model)[number]
             assert index.drop(number) == model.pop(stamp)[1]
+        elif what == "clear":
+            index.clear()
+            model.clear()
+            assert index.newest_ns < 0
         assert index.stamps_ns.tolist() == sorted(model)
         assert index.arrivals_ns.tolist() == [model[stamp][0] for stamp in sorted(model)]
         assert index.slots.tolist() == [model[stamp][1] for stamp in sorted(model)]
         assert all(stamp in index for stamp in model)
         assert len({slot for _, slot in model.values()}) == len(model)
-
-
-@given(operations, st.booleans())
-def test_a_bounded_index_drops_its_oldest_sample_and_a_growing_one_keeps_all(steps, growing):
-    index = SampleIndex(2 if growing else 5, growing=growing)
-    replay(index, steps)
-    assert not (growing and index.full)
-
-
-def test_a_cleared_index_accepts_older_stamps_again():
-    index = SampleIndex(4)
-    index.insert(10, 0)
-    index.clear()
-    assert 10 not in index
-    index.insert(3, 1)
-    assert index.stamps_ns.tolist() == [3]

@@ -67,6 +67,18 @@ def joint_spec():
 
 
 @pytest.fixture
+def tf_as_bytes(monkeypatch):
+    """tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name."""
+    from std_msgs.msg import String
+
+    from robocache_ros.nodes import middleware
+    from robocache_ros.spec import TF_TYPE
+
+    load = middleware.load_message_class
+    monkeypatch.setattr(middleware, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
+
+
+@pytest.fixture
 def own_sockets(monkeypatch):
     """A folder for the sockets of this test, with a short name: the path of a socket has 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="rc") as folder:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ JOINT_SPEC: dict[str, Any] = {
         },
     },
 }  # fmt: skip
+ACTION = {"align": "hold", "role": "action"}  # keys of a stream of commands
 PATIENCE_S = 120.0  # for a condition that holds at once on an idle machine
 
 
@@ -64,6 +66,29 @@ def stamped(message: Any, stamp_ns: int | None = None) -> Any:
     stamp = message.header.stamp
     stamp.sec, stamp.nanosec = divmod(time.time_ns() if stamp_ns is None else stamp_ns, 10**9)
     return message
+
+
+@contextmanager
+def publishing(publish: Callable[[], Any], period_s: float = 0.01) -> Iterator[None]:
+    """Call a function from a thread, again and again."""
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not stopped.wait(period_s):
+            publish()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def clock_cdr(time_ns: int) -> bytes:
+    """A message of /clock."""
+    return struct.pack("<4siI", b"\0\1\0\0", *divmod(time_ns, 10**9))
 
 
 class Inbox:
@@ -121,7 +146,7 @@ class SimClock:
 
     def publish(self) -> None:
         """Publish the newest time, and 1 ns more: a tick is computed when the clock has passed its deadline."""
-        self._publisher.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(self.now_ns + 1, 10**9)))
+        self._publisher.publish(clock_cdr(self.now_ns + 1))
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait for a condition, which may depend on the newest time."""
@@ -129,28 +154,45 @@ class SimClock:
 
 
 class Process:
-    """A fusion node in a process of its own."""
+    """A module of the package that runs in a process of its own, and its output."""
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, words: Sequence[object], log: Path) -> None:
         self.log = log
         with log.open("w") as out:
             self.popen = forked.Popen(
-                [sys.executable, "-m", "robocache_ros.nodes.fusion_node", "--ros-args", *arguments],
+                [sys.executable, "-m", *words],
                 preload=forked.NODE,
                 cwd=ROOT,
+                stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
 
-    def stop(self) -> int:
-        """End it as Ctrl-C does; returns its exit code."""
+    def runs(self) -> bool:
+        """True; an ended process fails the test with its output."""
+        assert self.popen.poll() is None, self.log.read_text()
+        return True
+
+    def say(self, line: str) -> None:
+        """Give it a line of stdin."""
+        self.popen.stdin.write(line.encode() + b"\n")
+        self.popen.stdin.flush()
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """End it by a signal, as Ctrl-C does; returns its exit code."""
         if self.popen.poll() is None:
-            self.popen.send_signal(signal.SIGINT)
+            self.popen.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; returns its exit code."""
         try:
             return self.popen.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             raise
+        finally:
+            self.popen.stdin.close()
 
 
 class Rig:
@@ -210,20 +252,19 @@ class Rig:
         assert node.autostart()
         return node
 
-    def runner(self, spec: Path, *, spins: bool = True, **parameters: Any) -> Any:
+    def runner(self, spec: dict[str, Any], *, spins: bool = True, **parameters: Any) -> Any:
         """A policy runner in this process, unconfigured."""
         from robocache_ros.nodes.policy_runner import PolicyRunner
 
-        return self.make(PolicyRunner, {"spec": str(spec)} | parameters, spins=spins)
+        return self.make(PolicyRunner, {"spec": str(self.write(spec))} | parameters, spins=spins)
 
     @contextmanager
-    def simulator(self, **given: Any) -> Iterator[Any]:
+    def simulator(self, *options: str) -> Iterator[Any]:
         """The simulated robot without its camera, in lockstep, which runs in this process."""
         from robocache_ros.nodes.simulator import Simulator
-        from robocache_ros.sim.command import SimArguments
-        from robocache_ros.sim.simulation import SimOptions
+        from robocache_ros.sim.command import parse
 
-        node = Simulator(SimArguments(SimOptions(camera=False), lockstep=True, **given), context=self.context)
+        node = Simulator(parse(["--no-camera", "--lockstep", *options]), context=self.context)
         self.executor.add_node(node)
         stopped = threading.Event()
         thread = threading.Thread(target=node.run, args=(stopped.is_set,), daemon=True)
@@ -239,7 +280,14 @@ class Rig:
         given = {"spec": self.write(spec), "device": "cpu"} | parameters
         arguments = [part for name, value in given.items() for part in ("-p", f"{name}:={_yaml(value)}")]
         arguments += [part for rule in remap for part in ("-r", rule)]
-        process = Process(arguments, self.tmp_path / "fusion_node.log")
+        return self._started("robocache_ros.nodes.fusion_node", "--ros-args", *arguments)
+
+    def program(self, *words: object) -> Process:
+        """A command of `robocache` in a process of its own."""
+        return self._started("robocache_ros", *words)
+
+    def _started(self, *words: object) -> Process:
+        process = Process(words, self.tmp_path / f"process_{len(self._processes)}.log")
         self._processes.append(process)
         return process
 
@@ -249,8 +297,7 @@ class Rig:
 
         process = self.start(spec, autostart=True, **parameters)
         layout = self.listen(String, "/fusion_node/layout", latched=True)
-        until(lambda: len(layout) or process.popen.poll() is not None, "the node to become active")
-        assert process.popen.poll() is None, process.log.read_text()
+        until(lambda: process.runs() and len(layout), "the node to become active")
         return process
 
     def write(self, spec: dict[str, Any]) -> Path:
@@ -327,14 +374,22 @@ class Rig:
             player = BagPlayer(self.node, bag, Options(**{"clock": True, "wait_s": PATIENCE_S} | options))
             return player.run()
 
-    def status(self, diagnostics: Inbox, part: str) -> tuple[Any, dict[str, str]]:
-        """The newest diagnostic status of a stream or the ticks, and its values."""
-        if not len(diagnostics):
-            return None, {}
-        for status in diagnostics.newest.status:
-            if status.name.endswith(f": {part}"):
-                return status, {pair.key: pair.value for pair in status.values}
-        return None, {}
+    @cached_property
+    def diagnostics(self) -> Inbox:
+        """What nodes report, from the first time that a test asks for it."""
+        from diagnostic_msgs.msg import DiagnosticArray
+
+        return self.listen(DiagnosticArray, "/diagnostics")
+
+    def status(self, part: str) -> Any:
+        """The newest diagnostic status of a stream, the ticks or the run; None before the first one."""
+        found = self.diagnostics.newest.status if len(self.diagnostics) else ()
+        return next((status for status in found if status.name.endswith(f": {part}")), None)
+
+    def counts(self, part: str) -> dict[str, str]:
+        """The values of that status."""
+        status = self.status(part)
+        return {pair.key: pair.value for pair in status.values} if status else {}
 
     def close(self) -> None:
         """End everything."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -14,8 +11,7 @@ pytest.importorskip("rclpy")
 from sensor_msgs.msg import JointState
 
 from robocache_ros.cli import doctor as command
-from robocache_ros.cli import main
-from test.nodes.rig import JOINT_SPEC, Rig, stamped
+from test.nodes.rig import publishing, stamped
 from test.policy.doctor.lerobot_files import save
 
 JOINTS = [0.25, -0.5]
@@ -32,67 +28,53 @@ STATISTICS = {
 
 
 @pytest.fixture
-def spec():
-    made = deepcopy(JOINT_SPEC)
-    made["streams"]["command"]["role"] = "action"
-    return made
+def spec(joint_spec):
+    joint_spec["streams"]["command"]["role"] = "action"
+    return joint_spec
 
 
-@contextmanager
-def publishing(rig: Rig, position: list[float]) -> Iterator[None]:
-    """Publish joints from a thread."""
-    publisher, stopped = rig.publisher(JointState, "/joints"), threading.Event()
+@pytest.fixture
+def joints(rig):
+    """Publishes positions from a thread."""
+    publisher = rig.publisher(JointState, "/joints")
 
-    def run() -> None:
+    def publish(position: list[float]) -> Any:
         message = JointState(name=["a", "b"], position=position)
-        while not stopped.wait(0.005):
-            publisher.publish(stamped(message))
+        return publishing(lambda: publisher.publish(stamped(message)), 0.005)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+    return publish
 
 
-def diagnosis(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, list[str]]:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *(str(argument) for argument in arguments)])
-    captured = capfd.readouterr()
-    return ended.value.code, (captured.out + captured.err).splitlines()
-
-
-def test_degrees_of_a_live_robot_are_found(rig, spec, tmp_path, capfd):
+def test_degrees_of_a_live_robot_are_found(rig, spec, joints, tmp_path, robocache):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     rig.fusion(spec).autostart()
 
-    with publishing(rig, [57.3 * joint for joint in JOINTS]):
-        code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
+    with joints([57.3 * joint for joint in JOINTS]):
+        done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
 
-    assert code == 1
-    wrong = [line for line in lines if line.startswith("error: joints: values")]
-    assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], lines
+    assert done.code == 1
+    wrong = [line for line in done.out.splitlines() if line.startswith("error: joints: values")]
+    assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], done.out
 
 
-def test_a_node_with_another_spec_is_found(rig, spec, tmp_path, capfd):
+def test_a_node_with_another_spec_is_found(rig, spec, joints, tmp_path, robocache):
     checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     other = deepcopy(spec)
     other["streams"]["joints"]["names"] = ["b", "a"]
     rig.fusion(other).autostart()
 
-    with publishing(rig, JOINTS):
-        code, lines = diagnosis(capfd, checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 1)
+    with joints(JOINTS):
+        done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 1)
 
-    assert code == 1
-    assert "error: spec: the node has another one: joints; start the node with this spec" in lines
+    assert done.code == 1
+    assert "error: spec: the node has another one: joints; start the node with this spec\n" in done.out
 
 
-def test_a_node_that_does_not_run_is_an_error(spec, rig, tmp_path, monkeypatch, capfd):
+def test_a_node_that_does_not_run_is_an_error(spec, rig, tmp_path, monkeypatch, robocache):
     monkeypatch.setattr(command, "WAIT_S", 0.2)
 
-    code, lines = diagnosis(capfd, save(tmp_path / "act", CONFIG, STATISTICS), "--spec", rig.write(spec), "--live")
+    checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
+    done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live")
 
-    assert code == 2
-    assert "robocache: fusion_node/layout: no message within 0.2 s" in lines[-1]
+    assert done.code == 2
+    assert "robocache: fusion_node/layout: no message within 0.2 s" in done.err.splitlines()[-1]

@@ -23,34 +23,25 @@ from std_msgs.msg import Bool, Float32MultiArray
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.filters import FusedFilter
 from robocache_ros.nodes.frame_messages import read_fused
-from test.nodes.rig import Rig, repeating, stamped, until
+from test.nodes.rig import Rig, publishing, repeating, stamped, until
 
 JOINTS = {"joints": {"topic": "/joints", "names": ["a", "b"]}}
 
 
 class Driver:
-    """Publishes joints and images in a thread, with the values of their time."""
+    """Publishes joints and images, with the values of their time."""
 
     def __init__(self, rig: Rig) -> None:
         self._joints, self._images = rig.publisher(JointState, "/joints"), rig.publisher(Image, "/front")
-        self.images = True
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self._count, self.images = 0, True
 
-    def _run(self) -> None:
-        count = 0
-        while not self._stopped.wait(0.005):
-            now_ns = time.time_ns()
-            self._joints.publish(stamped(JointState(name=["b", "a"], position=[2.0, 1.0]), now_ns))
-            count += 1
-            if self.images and count % 5 == 0:
-                image = Image(height=2, width=3, encoding="rgb8", step=9, data=bytes([200] * 18))
-                self._images.publish(stamped(image, now_ns))
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
+    def publish(self) -> None:
+        now_ns = time.time_ns()
+        self._joints.publish(stamped(JointState(name=["b", "a"], position=[2.0, 1.0]), now_ns))
+        self._count += 1
+        if self.images and self._count % 5 == 0:
+            image = Image(height=2, width=3, encoding="rgb8", step=9, data=bytes([200] * 18))
+            self._images.publish(stamped(image, now_ns))
 
 
 def sim_time_node(rig: Rig) -> Any:
@@ -64,8 +55,8 @@ def sim_time_node(rig: Rig) -> Any:
 @pytest.fixture
 def driver(rig):
     driver = Driver(rig)
-    yield driver
-    driver.stop()
+    with publishing(driver.publish, 0.005):
+        yield driver
 
 
 @pytest.fixture

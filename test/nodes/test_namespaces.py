@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
-from test.nodes.rig import repeating, stamped, until
+from test.nodes.rig import ACTION, repeating, stamped, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import SetBool, Trigger
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.nodes.episode_recorder import EpisodeRecorder
+from robocache_ros.nodes.fusion_node import FusionNode
+from robocache_ros.nodes.policy_runner import PolicyRunner
+
 pytestmark = pytest.mark.usefixtures("forked_policies")
 
 SPEC: dict[str, Any] = {
@@ -20,8 +28,7 @@ SPEC: dict[str, Any] = {
             "topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "on_invalid": "hold",
         },
         "arm": {
-            "topic": "arm/commands", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold",
-            "role": "action", "on_invalid": "mask",
+            "topic": "arm/commands", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "on_invalid": "mask", **ACTION,
         },
     },
 }  # fmt: skip
@@ -33,17 +40,7 @@ ROBOTS = {"left": 1.0, "right": 2.0}  # the position of the joints
 
 
 def test_each_robot_is_commanded_and_recorded_by_its_own_nodes(rig, tmp_path):
-    from sensor_msgs.msg import JointState
-    from std_msgs.msg import Float64MultiArray
-    from std_srvs.srv import SetBool, Trigger
-
-    from robocache_ros.bags.reader import Bag
-    from robocache_ros.nodes.episode_recorder import EpisodeRecorder
-    from robocache_ros.nodes.fusion_node import FusionNode
-    from robocache_ros.nodes.policy_runner import PolicyRunner
-
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(SPEC))
+    spec = rig.write(SPEC)
     (tmp_path / "mine.py").write_text(POLICY)
 
     def start(kind: Any, robot: str, **values: Any) -> None:

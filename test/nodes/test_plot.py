@@ -9,22 +9,19 @@ import pytest
 
 pytest.importorskip("rclpy")
 import numpy as np
+from sensor_msgs.msg import JointState
 
-from robocache_ros.nodes.frame_messages import plot_message
+from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.frame_messages import plot_message, stamp_ns
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
+from test.nodes.faults.fusion_rig import FusionRig, joint_state
 from test.nodes.rig import JOINT_SPEC, repeating, until
 
-NAMES = [
-    *("joints.a", "joints.b", "command.0", "valid:joints", "valid:command", "age_ms:joints", "age_ms:command"),
-]
+NAMES = ["joints.a", "joints.b", "command.0", "valid:joints", "valid:command", "age_ms:joints", "age_ms:command"]
 
 
 def test_a_subscriber_gets_names_and_values_of_each_tick(rig):
-    from sensor_msgs.msg import JointState
-
-    from test.nodes.faults.fusion_rig import FusionRig, joint_state
-
     fusion = FusionRig(rig, JOINT_SPEC)
     plots = rig.listen(JointState, "/fusion_node/plot")
 
@@ -39,14 +36,11 @@ def test_a_subscriber_gets_names_and_values_of_each_tick(rig):
     assert math.isnan(values["command.0"])
     assert math.isnan(values["age_ms:command"])
     assert values["valid:command"] == 0
-    assert (plot.header.stamp.sec * 10**9 + plot.header.stamp.nanosec) % 20_000_000 == 0
+    assert stamp_ns(plot.header) % 20_000_000 == 0
     assert not plot.velocity
 
 
 def test_nothing_is_published_without_a_subscriber(rig, monkeypatch):
-    from robocache_ros.nodes import frame_messages
-    from test.nodes.faults.fusion_rig import FusionRig
-
     made: list[int] = []
     monkeypatch.setattr(frame_messages, "plot_message", lambda *args: made.append(1) or plot_message(*args))
     fusion = FusionRig(rig, JOINT_SPEC)
@@ -62,10 +56,5 @@ def test_of_a_window_the_newest_sample_is_plotted():
 
     plot = plot_message(0, row, layout)
 
-    assert dict(zip(plot.name, plot.position, strict=True)) == {
-        "imu.x": 4,
-        "imu.y": 5,
-        "imu.z": 6,
-        "valid:imu": 1,
-        "age_ms:imu": 7.5,
-    }
+    expected = {"imu.x": 4, "imu.y": 5, "imu.z": 6, "valid:imu": 1, "age_ms:imu": 7.5}
+    assert dict(zip(plot.name, plot.position, strict=True)) == expected

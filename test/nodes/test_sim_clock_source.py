@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
-from diagnostic_msgs.msg import DiagnosticArray
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
@@ -24,7 +23,7 @@ from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_cl
 from robocache_ros.nodes.subscriptions import ReceivedMessage
 from robocache_ros.nodes.tick_loop import ClockReader, SimClockSource
 from robocache_ros.spec import QosSpec, load_spec
-from test.nodes.rig import repeating, stamped, until
+from test.nodes.rig import clock_cdr, repeating, stamped, until
 
 S = 1_000_000_000
 
@@ -58,10 +57,6 @@ class FakeTopics:
         return [(topic, ReceivedMessage(b"", self.waiting.pop(), 0))] if self.waiting else []
 
 
-def clock_message(now_ns: int) -> bytes:
-    return struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, S))
-
-
 class Simulation:
     """Publishes /clock and joints to an active node."""
 
@@ -69,19 +64,15 @@ class Simulation:
         self.rig = rig
         rig.fusion(spec, use_sim_time=True).autostart()
         self.fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
-        self.diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
-        self._clock = rig.publisher(Clock, "/clock")
+        self.clock = rig.publisher(Clock, "/clock")
         self._joints = rig.publisher(JointState, "/joints")
-        topics = (self._clock.get_subscription_count, self._joints.get_subscription_count,
+        topics = (self.clock.get_subscription_count, self._joints.get_subscription_count,
                   self.fused.subscription.get_publisher_count)  # fmt: skip
         until(lambda: all(matched() for matched in topics), "the node")
 
-    def publish_clock(self, data: bytes) -> None:
-        self._clock.publish(data)
-
     def step(self, now_ns: int) -> None:
         self._now_ns = now_ns
-        self.publish_clock(clock_message(now_ns))
+        self.clock.publish(clock_cdr(now_ns))
         self._joints.publish(stamped(JointState(name=["a", "b"], position=[now_ns / S, 0.0]), now_ns))
 
     def run(self, first_ns: int, last_ns: int) -> None:
@@ -93,7 +84,7 @@ class Simulation:
 
     def until_tick(self, tick_ns: int) -> None:
         """Wait for a tick; the clock moves on by 1 ns, again and again, since a subscriber may lose a message."""
-        again = repeating(lambda: self.publish_clock(clock_message(self._now_ns + 1)), lambda: tick_ns in self.ticks())
+        again = repeating(lambda: self.clock.publish(clock_cdr(self._now_ns + 1)), lambda: tick_ns in self.ticks())
         until(again, f"tick {tick_ns}")
 
 
@@ -204,7 +195,7 @@ def test_clock_that_jumps_back_restarts_the_timeline(simulation):
     after = windows[2 * S + 20_000_000]
     assert after[:-2, 0].tolist() == [0.0, 0.0]
     assert after[-1, 0] == pytest.approx(2.02)
-    until(lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("clock_jumps") == "1", "the jump")
+    until(lambda: simulation.rig.counts("ticks").get("clock_jumps") == "1", "the jump")
 
 
 def test_clock_that_jumps_ahead_skips_the_time_between(simulation):
@@ -217,10 +208,10 @@ def test_clock_that_jumps_ahead_skips_the_time_between(simulation):
 
 
 def test_ticks_wait_for_the_clock_follow_it_and_pause_with_it(simulation):
-    until(lambda: len(simulation.diagnostics) > 3, "diagnostics")
-    status, values = simulation.rig.status(simulation.diagnostics, "ticks")
-    assert values["emitted"] == "0"
-    assert "/clock" in status.message
+    rig = simulation.rig
+    until(lambda: len(rig.diagnostics) > 3, "diagnostics")
+    assert rig.counts("ticks")["emitted"] == "0"
+    assert "/clock" in rig.status("ticks").message
 
     simulation.run(5 * S, 6 * S)
     simulation.until_tick(6 * S - 20_000_000)  # delay_ms is 20
@@ -255,13 +246,13 @@ def test_clock_message_is_a_time_or_invalid(data, time_ns):
 def test_invalid_clocks_are_counted_logged_once_and_ignored(simulation, capfd):
     simulation.run(5 * S, 6 * S)
     for seconds, nanoseconds in ((-1, 0), (-(2**31), 0), (6, S), (-1, 2**32 - 1)):
-        simulation.publish_clock(struct.pack("<4siI", b"\0\1\0\0", seconds, nanoseconds))
-    simulation.publish_clock(b"\0\1\0\0\1")
+        simulation.clock.publish(struct.pack("<4siI", b"\0\1\0\0", seconds, nanoseconds))
+    simulation.clock.publish(b"\0\1\0\0\1")
     simulation.run(6 * S, 7 * S)
 
     simulation.until_tick(7 * S - 20_000_000)
 
     assert simulation.ticks() == sorted(simulation.ticks())
-    until(lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("invalid_clocks") == "5", "the count")
-    assert simulation.rig.status(simulation.diagnostics, "ticks")[1]["clock_jumps"] == "0"
+    until(lambda: simulation.rig.counts("ticks").get("invalid_clocks") == "5", "the count")
+    assert simulation.rig.counts("ticks")["clock_jumps"] == "0"
     assert capfd.readouterr().err.count("/clock: a message is not a time") == 1

@@ -12,20 +12,21 @@ from test.nodes.rig import PATIENCE_S, repeating, stamped, until
 
 pytest.importorskip("rclpy", reason="needs the `ros` extra")
 pytest.importorskip("std_srvs", reason="needs the `ros` extra")
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
+from std_srvs.srv import SetBool, Trigger
+
+from robocache_ros.nodes.frame_messages import stamp_ns
 
 
 @pytest.fixture
 def simulator(rig):
-    with rig.simulator(rate=1.0) as node:
+    with rig.simulator("--rate=1") as node:
         yield node
 
 
 def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig, simulator):
-    from rosgraph_msgs.msg import Clock
-    from sensor_msgs.msg import JointState
-    from std_msgs.msg import Bool
-    from std_srvs.srv import SetBool, Trigger
-
     clock = rig.listen(Clock, "/clock")
     joints = rig.listen(JointState, "/so101/joint_states")
     episode = rig.listen(Bool, "/so101/episode", latched=True)
@@ -34,7 +35,7 @@ def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig, simulato
     # Joint states bear the time of /clock, and an episode runs.
     until(lambda: len(clock) > 20 and len(joints) > 20 and len(episode), "messages")
     assert episode.newest.data
-    stamps = [message.header.stamp.sec * 10**9 + message.header.stamp.nanosec for message in joints.messages[:20]]
+    stamps = [stamp_ns(message.header) for message in joints.messages[:20]]
     steps = [after - before for before, after in pairwise(stamps)]
     assert all(step > 0 and step % 2_000_000 == 0 for step in steps)  # a reader that stalls misses some
 
@@ -60,9 +61,6 @@ def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig, simulato
 
 
 def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(rig, monkeypatch):
-    from rosgraph_msgs.msg import Clock
-    from sensor_msgs.msg import JointState
-
     monkeypatch.setattr("robocache_ros.nodes.simulator.WAIT_S", PATIENCE_S)
     clock = rig.listen(Clock, "/clock")
     commands = rig.publisher(JointState, "/so101/commands")
@@ -88,17 +86,13 @@ def test_in_lockstep_a_late_command_of_an_earlier_tick_does_not_end_the_wait(rig
 
 
 def test_in_lockstep_the_first_episode_begins_with_the_first_command(rig, monkeypatch):
-    from rosgraph_msgs.msg import Clock
-    from sensor_msgs.msg import JointState
-    from std_msgs.msg import Bool
-
     longest_ns = 10**8
     monkeypatch.setattr("robocache_ros.sim.simulation.LONGEST_NS", longest_ns)
     clock = rig.listen(Clock, "/clock")
     episode = rig.listen(Bool, "/so101/episode", latched=True)
     commands = rig.publisher(JointState, "/so101/commands")
     begin_ns = time.monotonic_ns()
-    with rig.simulator(episodes=1, rate=0) as node:
+    with rig.simulator("--episodes=1", "--rate=0") as node:
         first_ns = node.simulation.now_ns
         until(
             lambda: len(clock) and node.simulation.now_ns > first_ns + 3 * longest_ns, "three episodes without commands"

@@ -13,6 +13,11 @@ from robocache_ros.policy.plan import Chunk, Prefix
 from robocache_ros.policy.runner import Reply
 
 GENERATIONS = ("at once", "deferred", "spliced")
+ARRAY, JOINT = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState"
+ARM: dict[str, dict[str, Any]] = {  # streams of two joints and their commands
+    "joints": {"topic": "/joints", "type": JOINT, "names": ["a", "b"]},
+    "action": {"topic": "/command", "type": ARRAY, "dim": 2, "align": "hold", "role": "action"},
+}
 
 
 @cache

@@ -14,13 +14,11 @@ from robocache_ros.policy.policies import check_policy, kind_of, observed_ticks
 from robocache_ros.policy.policies import lerobot as module
 from robocache_ros.policy.policies.lerobot import checked_config
 from robocache_ros.spec import FusionSpec, load_spec
+from test.policy.models import ARM
 
-STREAMS: dict[str, Any] = {
-    "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"]},
+STREAMS: dict[str, Any] = ARM | {
     "front": {"topic": "/front", "type": "sensor_msgs/msg/Image", "image": {"size": [4, 6]}},
     "wrist": {"topic": "/wrist", "type": "sensor_msgs/msg/Image"},
-    "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
-    | {"role": "action"},
 }
 
 

@@ -29,13 +29,12 @@ from robocache_ros.recorder.mcap import McapWriter
 from robocache_ros.recorder.run_log import CALLS, EVENTS, RUN, LoggedEngine, RunLog, RunReader, read_event
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
-from test.fuzz.messages import serialize
-from test.policy.models import FakeWorker
+from test.fuzz.messages import header, serialize
+from test.policy.models import ARM, JOINT, FakeWorker
 
 ROOT = Path(__file__).parents[2]
 RATE_HZ = 50
 START = 1_000_000
-JOINTS = "sensor_msgs/msg/JointState"
 CODE = """
 import numpy as np
 
@@ -73,11 +72,7 @@ class LateWorker(FakeWorker):
 
 
 def outputs_of(output: dict[str, Any] | None = None, **run: Any) -> Outputs:
-    streams = {
-        "joints": {"topic": "/joints", "type": JOINTS, "names": ["a", "b"], "on_invalid": "hold"},
-        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
-        | {"role": "action"},
-    }
+    streams = ARM | {"joints": ARM["joints"] | {"on_invalid": "hold"}}
     raw = {"robocache": 1, "horizon": 3, "delay_ms": 0, "streams": streams, "run": {"coast_ticks": 8} | run}
     if output:
         raw["run"]["outputs"] = {"action": output}
@@ -99,10 +94,8 @@ def play(path: Path, policy: str, seed: int, outputs: Outputs, ticks: int = 300)
         tick += 1
         now_ns = tick_grid.tick_ns(tick, RATE_HZ)
         for _ in range(random_.choice((1, 1, 1, 1, 2))):  # some joints come twice
-            seconds, nanoseconds = divmod(now_ns, 10**9)
-            header = {"stamp": {"sec": seconds, "nanosec": nanoseconds}}
             place = [count / 10, -count / 10]
-            data = serialize(JOINTS, {"header": header, "name": ["a", "b"], "position": place})
+            data = serialize(JOINT, {"header": header(now_ns), "name": ["a", "b"], "position": place})
             if random_.random() < 0.95:  # some are lost
                 log.message("/joints", data, now_ns)
                 ingest.serialized("joints", data, now_ns)

@@ -16,19 +16,14 @@ from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.runner import Reply, Runner, State, Step
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.run import RunOptions
-from test.policy.models import GENERATIONS, FakeWorker, ForwardController, TrajectoryController
+from test.policy.models import ARM, GENERATIONS, FakeWorker, ForwardController, TrajectoryController
 
 RATE_HZ, PERIOD_NS = 50, 20_000_000
 START = 1000  # the first tick
 
 
 def outputs_of(output: dict[str, Any] | None = None, stream: dict[str, Any] | None = None, **options: Any) -> Outputs:
-    streams = {
-        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"]},
-        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
-        | {"role": "action"}
-        | (stream or {}),
-    }
+    streams = ARM | {"action": ARM["action"] | (stream or {})}
     run = RunOptions(**options, **({"outputs": {"action": output}} if output else {}))
     return Outputs(load_spec({"robocache": 1, "streams": streams}), run)
 
@@ -390,33 +385,6 @@ def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(blen
             if row is not None:
                 assert step.row.tobytes() == row.tobytes()
                 assert controller.commands[-1] == row.astype(np.float64).tolist()
-
-
-@pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
-@pytest.mark.parametrize("back", [30, 150])
-def test_after_the_clock_has_gone_back_the_commands_are_those_of_the_oracle_for_the_chunks_since(back, blend):
-    (sent, ticks), (again, _) = traffic(7), traffic(8)
-    again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
-    robot = without_policy(blend=blend)
-
-    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> list[Step]:
-        return [step for step, _, _ in drive(robot, chunks, first, count)]
-
-    before = run(sent, START, 60)
-    stopped = run([], START + 60 - back, 5)  # the first call notes the jump
-    robot.runner.arm()
-    first = START + 65 - back
-    after = run(again, first, ticks - 70)
-
-    assert before[-1].row is not None
-    assert [step.state for step in stopped] == [State.STOP] * 4
-    assert all(step.row is not None and step.row.tobytes() == before[-1].row.tobytes() for step in stopped)
-    since = [each for each in again if each[0] >= first]
-    for step in after:
-        row = oracle_row(since, step.tick, step.tick, blend)
-        if row is not None:
-            assert step.row.tobytes() == row.tobytes()
-    assert sum(step.origin == "policy" for step in after) > 100
 
 
 @pytest.mark.parametrize(("blend", "share"), [("none", 1.0), ("crossfade", 1 / 9), ("ensemble", 1 / 1.99)])

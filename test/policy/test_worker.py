@@ -116,8 +116,9 @@ def test_a_function_may_return_a_chunk_of_another_tick(file):
     assert (found.tick, found.actions.dtype, found.actions.shape) == (7, np.float32, (2, 2))
 
 
-def test_a_function_of_a_module_is_called():
-    assert isinstance(open_policy("robocache_ros.policy.plan:Chunk", SPEC), object)
+def test_a_function_of_a_module_is_called(file, monkeypatch):
+    monkeypatch.syspath_prepend(file.parent)
+    assert open_policy("mine:held", SPEC).plan(frame(2), 5).actions.tolist() == [[2, 2]] * 3
     with pytest.raises(RoboCacheError, match="no module absent"):
         open_policy("absent.module:function", SPEC)
     with pytest.raises(RoboCacheError, match="does not exist"):

@@ -1,9 +1,8 @@
-"""The training loop: it learns, it resumes to the very step, and it refuses what cannot work."""
+"""The training loop: it learns, and it refuses what cannot work. test_checkpoints.py resumes it."""
 
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -15,29 +14,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.training.trainer import fill, release_graphs
 from robocache_ros.training.training_options import TrainingOptions
 from test.training.conftest import losses, new_trainer
-
-
-@pytest.mark.parametrize(
-    ("kind", "accumulate", "stops"),
-    [("transformer", 1, (4, 5, 7)), ("diffusion", 1, (4, 5, 7)), ("transformer", 2, (2,))],
-)
-def test_a_resumed_run_has_the_very_same_losses(kind: str, accumulate: int, stops: tuple[int, ...]) -> None:
-    steps = 12 // accumulate
-    whole = new_trainer(kind, accumulate=accumulate)
-    expected = losses(whole, steps)
-    for stop in stops:  # within an epoch of 5 batches, and at its end
-        first = new_trainer(kind, accumulate=accumulate)
-        before = losses(first, stop)
-        file = io.BytesIO()
-        torch.save(first.state_dict(), file)
-        file.seek(0)
-        second = new_trainer(kind, accumulate=accumulate)
-        second.load_state_dict(torch.load(file, weights_only=True))
-
-        assert before + losses(second, steps - stop) == expected
-        assert second.average is not None
-        assert whole.average is not None
-        assert all(torch.equal(a, b) for a, b in zip(second.average, whole.average, strict=True))
 
 
 def test_accumulated_batches_are_one_larger_batch() -> None:

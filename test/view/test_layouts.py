@@ -16,7 +16,6 @@ from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.view.layouts import foxglove, plotjuggler
 from test.cli.conftest import BAG, SPEC
-from test.cli.conftest import robocache as robocache
 
 CONFIG = Path(SPEC).parent
 TYPES = {  # kinds of panels, by their names in foxglove-sdk

@@ -17,7 +17,6 @@ from robocache_ros.decode import make_decoder
 from robocache_ros.spec import load_spec
 from robocache_ros.units import NS_PER_S
 from test.cli.conftest import BAG, SPEC
-from test.cli.conftest import robocache as robocache
 from test.fuzz.datasets import write_rlds
 from test.fuzz.messages import serialize
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from robocache_ros.engine import FusionEngine, Ingest, offline
-from robocache_ros.engine.engine import Outcome
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
@@ -59,11 +58,6 @@ def test_ticks_made_one_by_one_equal_an_offline_run_in_chunks_of_any_size():
     live, recorded = Ingest(spec, FusionEngine(spec)), Ingest(spec, FusionEngine(spec, unbounded=True))
     assert len(same_live_as_recorded(live, recorded, messages, T0, messages[-1][1], chunk=7)) > 400
     assert torch.equal(offline_rows(spec, messages, chunk=7)[0], offline_rows(spec, messages)[0])
-
-
-def test_an_unset_stamp_is_unstamped_and_not_skewed():
-    for stamp in ("header", "device"):
-        assert FusionEngine(spec_of(stamp)).push("v", 0, T0, np.zeros(3, np.float32)) is Outcome.UNSTAMPED
 
 
 def test_header_or_receive_takes_the_arrival_of_unset_stamps():

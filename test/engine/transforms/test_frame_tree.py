@@ -21,12 +21,12 @@ TURN_Z = (0.0, 0.0, HALF, HALF)  # a quarter turn about z
 NO_TURN = (0.0, 0.0, 0.0, 1.0)
 
 
-def tree(*samples, static=(), most=None):
+def tree(*samples, static=()):
     """Of (stamp, parent, child, position, rotation) samples, each of which arrives at its stamp."""
     known = StaticTransforms()
     for parent, child, at, turn in static:
         assert known.add(Transform(parent, child, at, turn))
-    found = FrameTree(known, most)
+    found = FrameTree(known, None)
     for stamp, parent, child, at, *turn in samples:
         found.add(Transform(parent, child, at, *(turn or [NO_TURN])), stamp, stamp)
     return found
@@ -82,21 +82,6 @@ def test_a_pose_is_that_worked_out_by_hand(known, way, tick, expected, valid, ag
     assert (found, found_age) == (valid, age)
 
 
-def test_a_frame_that_changes_its_parent_is_held_until_then_and_never_blended():
-    known = tree(
-        (0, "table", "cube", (5, 0, 0)),
-        (80, "gripper", "cube", (0, 0, 1)),
-        (0, "base", "table", (1, 0, 0)),
-        (80, "base", "table", (1, 0, 0)),
-        (0, "base", "gripper", (0, 2, 0)),
-        (80, "base", "gripper", (0, 2, 0)),
-    )
-    ticks = np.array([0, 40, 60, 80])
-    found = known.poses("base", "cube", ticks, LINEAR)
-    assert found.valid.tolist() == [ALIGNED, HELD, NONE, ALIGNED]
-    assert found.values[:, :3].tolist() == [[6, 0, 0], [6, 0, 0], [0, 0, 0], [0, 2, 1]]
-
-
 def test_of_two_samples_with_one_stamp_the_first_is_kept():
     known = tree((0, "base", "tool", (1, 0, 0)))
     assert not known.add(Transform("other", "tool", (2, 0, 0), NO_TURN), 0, 5)
@@ -131,19 +116,6 @@ def test_a_chain_that_is_too_long_ends():
     assert pose(known, "f0", f"f{MAX_CHAIN}", 0)[0][0] == MAX_CHAIN
     (text,) = known.poses("f0", f"f{MAX_CHAIN + 5}", np.array([0]), LINEAR).missing
     assert f"more than {MAX_CHAIN} transforms" in text
-
-
-def test_a_frame_keeps_a_bounded_number_of_samples():
-    known = tree(*((i, "base", "tool", (i, 0, 0)) for i in range(200)), most=64)
-    assert known.overrun == 200 - 64
-    assert pose(known, "base", "tool", 199)[0][0] == 199
-
-
-def test_pruned_frames_are_forgotten():
-    known = tree((0, "a", "b", (0, 0, 0)), (50, "a", "c", (0, 0, 0)))
-    known.prune(10)
-    assert len(known) == 1
-    assert pose(known, "a", "c", 50)[1] == 1
 
 
 MS = 1_000_000

@@ -44,29 +44,25 @@ def cell(into, ms):
 
 
 @pytest.fixture
-def cloud(one_point):
-    return one_point
-
-
-@pytest.fixture
 def moving(tf_message):
     """The camera's transform: 10 ms apart it moves by one metre along x, and always looks along x."""
     turn = (0.0, HALF, 0.0, HALF)  # the camera's z is the base's x
     return lambda ms: tf_message((at(ms), "base", "camera", (ms / 10 + 0.5, 2.5, 3.5), turn))
 
 
-def test_a_cloud_is_placed_by_the_pose_at_its_stamp(cloud, moving):
-    into = ingest()
+@pytest.mark.parametrize(("latency_ms", "x"), [(0, 3), (10, 2)])
+def test_a_cloud_is_placed_by_the_pose_at_its_stamp_less_the_latency_of_the_sensor(one_point, moving, latency_ms, x):
+    into = ingest(latency_ms=latency_ms)
     for ms in (0, 10, 30):
         push(into, "/tf", moving(ms), ms)
-    assert push(into, "scan", cloud(at(20)), 32) is Outcome.ACCEPTED
-    assert cell(into, 40) == [[3, 2, 3]]  # at 2.5 m, and the point is 1 m ahead
+    assert push(into, "scan", one_point(at(20)), 32) is Outcome.ACCEPTED
+    assert cell(into, 40) == [[x, 2, 3]]  # at 2.5 m without latency, and the point is 1 m ahead
 
 
-def test_a_cloud_waits_for_the_transform_after_its_stamp(cloud, moving):
+def test_a_cloud_waits_for_the_transform_after_its_stamp(one_point, moving):
     into = ingest()
     push(into, "/tf", moving(0), 0)
-    assert push(into, "scan", cloud(at(20)), 21) is Outcome.WAITING
+    assert push(into, "scan", one_point(at(20)), 21) is Outcome.WAITING
     push(into, "/tf", moving(10), 22)
     assert not cell(into, 40)
     push(into, "/tf", moving(30), 35)
@@ -75,27 +71,19 @@ def test_a_cloud_waits_for_the_transform_after_its_stamp(cloud, moving):
     assert dict(into.counters["/tf"]) == {"received": 3, "decoded": 3}
 
 
-def test_the_latency_of_the_sensor_is_taken_off_its_stamp(cloud, moving):
-    into = ingest(latency_ms=10)
-    for ms in (0, 10, 30):
-        push(into, "/tf", moving(ms), ms)
-    push(into, "scan", cloud(at(20)), 32)
-    assert cell(into, 40) == [[2, 2, 3]]
-
-
-def test_static_transforms_are_part_of_the_way(cloud, moving, tf_message):
+def test_static_transforms_are_part_of_the_way(one_point, moving, tf_message):
     into = ingest()
     into.static_transforms(tf_message((0, "camera", "optical", (0, 0, 2))))
     for ms in (0, 10):
         push(into, "/tf", moving(ms), ms)
-    push(into, "scan", cloud(at(0), frame="/optical"), 12)
+    push(into, "scan", one_point(at(0), frame="/optical"), 12)
     assert cell(into, 20) == [[3, 2, 3]]
 
 
-def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(cloud, moving, caplog):
+def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(one_point, moving, caplog):
     into = ingest()
     push(into, "/tf", moving(0), 0)
-    push(into, "scan", cloud(at(20)), 21)
+    push(into, "scan", one_point(at(20)), 21)
     push(into, "/tf", moving(10), 21 + WAIT_MS)
     assert not into.counters["scan"]["dropped"]
     push(into, "/tf", moving(11), 22 + WAIT_MS)
@@ -108,64 +96,64 @@ def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(cl
     assert not into.counters["scan"]["accepted"]
 
 
-def test_a_bounded_number_of_clouds_waits(cloud, moving):
+def test_a_bounded_number_of_clouds_waits(one_point, moving):
     into = ingest()
     push(into, "/tf", moving(0), 0)
     for k in range(WAITING + 3):
-        push(into, "scan", cloud(at(20 + k)), 21 + k)
+        push(into, "scan", one_point(at(20 + k)), 21 + k)
     assert into.counters["scan"]["dropped:no_transform"] == 3
     push(into, "/tf", moving(10), 40)
     push(into, "/tf", moving(60), 61)
     assert into.counters["scan"]["accepted"] == WAITING
 
 
-def test_a_gap_wider_than_the_stream_allows_is_not_interpolated_over(cloud, moving):
+def test_a_gap_wider_than_the_stream_allows_is_not_interpolated_over(one_point, moving):
     into = ingest(max_gap_ms=25)
     for ms in (0, 30):
         push(into, "/tf", moving(ms), ms)
-    assert push(into, "scan", cloud(at(20)), 32) is Outcome.WAITING
+    assert push(into, "scan", one_point(at(20)), 32) is Outcome.WAITING
     push(into, "/tf", moving(10), 33)  # late, and just what was missing
     assert cell(into, 40) == [[3, 2, 3]]
 
 
-def test_without_moving_frames_a_cloud_is_dropped_at_once(cloud, tf_message):
+def test_without_moving_frames_a_cloud_is_dropped_at_once(one_point, tf_message):
     into = ingest()
-    assert push(into, "scan", cloud(at(0)), 1) is Outcome.DROPPED
+    assert push(into, "scan", one_point(at(0)), 1) is Outcome.DROPPED
     assert into.counters["scan"]["dropped:no_transform"] == 1
 
 
-def test_a_cloud_without_a_stamp_cannot_be_placed(cloud, moving):
+def test_a_cloud_without_a_stamp_cannot_be_placed(one_point, moving):
     into = ingest(stamp="receive")
     push(into, "/tf", moving(0), 0)
-    assert push(into, "scan", cloud(0), 1) is Outcome.UNSTAMPED
+    assert push(into, "scan", one_point(0), 1) is Outcome.UNSTAMPED
 
 
-def test_a_jump_back_of_the_stamps_forgets_the_time_before(cloud, moving):
+def test_a_jump_back_of_the_stamps_forgets_the_time_before(one_point, moving):
     into = ingest()
     for ms in (5000, 5010):
         push(into, "/tf", moving(ms), ms)
-    push(into, "scan", cloud(at(5020)), 5021)
+    push(into, "scan", one_point(at(5020)), 5021)
     for ms in (0, 10):
         push(into, "/tf", moving(ms), ms)
     assert into.counters["scan"]["dropped:no_transform"] == 1
-    assert push(into, "scan", cloud(at(10)), 12) is Outcome.ACCEPTED
+    assert push(into, "scan", one_point(at(10)), 12) is Outcome.ACCEPTED
     assert cell(into, 20) == [[2, 2, 3]]
 
 
-def test_the_first_transform_after_a_jump_back_is_used(cloud, moving):
+def test_the_first_transform_after_a_jump_back_is_used(one_point, moving):
     into = ingest()
     push(into, "/tf", moving(5000), 5000)
     for ms in (0, 10):
         push(into, "/tf", moving(ms), ms)
-    assert push(into, "scan", cloud(at(5)), 12) is Outcome.ACCEPTED
+    assert push(into, "scan", one_point(at(5)), 12) is Outcome.ACCEPTED
     assert "dropped:no_transform" not in into.counters["scan"]
 
 
-def test_a_live_engine_makes_the_voxels_of_the_deployed_recording(cloud, moving):
+def test_a_live_engine_makes_the_voxels_of_the_deployed_recording(one_point, moving):
     rng = np.random.default_rng(4)
     stamps = np.cumsum(rng.integers(2, 18, 120))
     log = [(at(int(ms + rng.integers(0, 40))), "/tf", _shifted(moving, int(ms))) for ms in stamps]
-    log += [(at(int(ms + rng.integers(0, 60))), "scan", cloud(at(int(ms)))) for ms in range(5, 1000, 33)]
+    log += [(at(int(ms + rng.integers(0, 60))), "scan", one_point(at(int(ms)))) for ms in range(5, 1000, 33)]
     log.sort(key=lambda entry: entry[0])
     live, recorded = ingest(), Ingest(spec(), FusionEngine(spec(), unbounded=True))
     messages = [(feed, arrival, data) for arrival, feed, data in log]
@@ -182,7 +170,7 @@ def _shifted(moving, ms):
     return bytes(data)
 
 
-def test_the_gpu_backend_makes_the_voxels_of_the_cpu_backend(cloud, moving, emulated):
+def test_the_gpu_backend_makes_the_voxels_of_the_cpu_backend(one_point, moving, emulated):
     fusion = spec()
     both = [Ingest(fusion, emulated(fusion)), Ingest(fusion, FusionEngine(fusion))]
     grids = set()
@@ -193,7 +181,7 @@ def test_the_gpu_backend_makes_the_voxels_of_the_cpu_backend(cloud, moving, emul
         for into in both:
             push(into, "/tf", _shifted(moving, ms), ms)
             if ms % 50 == 0:
-                push(into, "scan", cloud(at(ms - 5)), ms)
+                push(into, "scan", one_point(at(ms - 5)), ms)
             made.append(into.engine.advance(at(ms)))
         assert torch.equal(made[0].media["scan"], made[1].media["scan"])
         assert made[0].rows().numpy().tobytes() == made[1].rows().numpy().tobytes()

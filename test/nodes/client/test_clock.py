@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 
 from robocache_ros.client import FusedFrame, FusedSubscriber
-from test.nodes.rig import repeating, stamped, until
+from test.nodes.rig import clock_cdr, repeating, stamped, until
 
 S = 1_000_000_000
 
@@ -38,7 +37,7 @@ class Simulation:
         self.now_ns = 0
 
     def tell_time(self) -> None:
-        self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(self.now_ns, S)))
+        self._clock.publish(clock_cdr(self.now_ns))
 
     def run(self, first_ns: int, condition: Callable[[], Any], what: str) -> None:
         """Simulate from a time on, until a condition is true: subscribers may be found late, and lose messages."""

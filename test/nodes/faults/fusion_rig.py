@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
 
@@ -20,19 +19,18 @@ def joint_state(time_ns: int | None = None, names: tuple[str, ...] = ("a", "b"))
 
 
 class FusionRig:
-    """An active node that subscribes to joints, and its diagnostics."""
+    """An active node that subscribes to joints."""
 
     def __init__(self, rig: Any, spec: dict[str, Any], **parameters: Any) -> None:
         self.rig = rig
         self.node = rig.fusion(spec, **parameters)
         self.node.autostart()
         self.fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
-        self.diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
         self.joints = rig.publisher(JointState, "/joints")
-        until(self.joints.get_subscription_count, "the node's subscription")
+        until(lambda: self.joints.get_subscription_count() and len(rig.diagnostics), "the node")
 
     def counts(self, part: str = "joints") -> dict[str, str]:
-        return self.rig.status(self.diagnostics, part)[1]
+        return self.rig.counts(part)
 
     def until_counted(self, key: str, count: int, part: str = "joints") -> None:
         until(lambda: int(self.counts(part).get(key, "0")) >= count, f"{key} to be {count}")

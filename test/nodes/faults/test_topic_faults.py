@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("rclpy")
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import ReliabilityPolicy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, String
@@ -25,7 +25,7 @@ def test_silent_topic_is_stale_and_a_stream_that_stops_keeps_its_value(rig, join
     joint_spec["streams"]["joints"]["on_invalid"] = "hold"
     fusion = FusionRig(rig, joint_spec)
     until(lambda: len(fusion.fused) > 3, "ticks")
-    status = until(lambda: rig.status(fusion.diagnostics, "joints")[0], "diagnostics")
+    status = until(lambda: rig.status("joints"), "diagnostics")
     assert status.level == DiagnosticStatus.STALE
     assert "/joints" in status.message
 
@@ -36,7 +36,7 @@ def test_silent_topic_is_stale_and_a_stream_that_stops_keeps_its_value(rig, join
     until(accepted, "a message that is not late")
 
     def stale_ms() -> float:
-        status = rig.status(fusion.diagnostics, "joints")[0]
+        status = rig.status("joints")
         # A row is joints, command, then `valid` of both and their ages.
         stale = status.level == DiagnosticStatus.STALE and "stale" in status.message
         return float(fusion.fused.newest.data[-2]) if stale else 0.0
@@ -52,10 +52,9 @@ def test_topic_of_another_type_is_an_error_in_the_diagnostics(rig, joint_spec):
     other = stranger.create_publisher(String, "/joints", 1)
     node = rig.fusion(joint_spec)
     node.autostart()
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
 
     def mismatch() -> Any:
-        status = rig.status(diagnostics, "joints")[0]
+        status = rig.status("joints")
         return status and status.level == DiagnosticStatus.ERROR and status
 
     assert "std_msgs/msg/String" in until(mismatch, "the mismatch").message
@@ -65,12 +64,11 @@ def test_topic_of_another_type_is_an_error_in_the_diagnostics(rig, joint_spec):
 
 def test_publisher_with_incompatible_qos_is_an_error_in_the_diagnostics(rig, joint_spec):
     rig.fusion(joint_spec).autostart()
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     rig.publisher(JointState, "/joints", reliability=ReliabilityPolicy.BEST_EFFORT)
 
-    until(lambda: rig.status(diagnostics, "joints")[1].get("incompatible_qos") == "1", "the event")
+    until(lambda: rig.counts("joints").get("incompatible_qos") == "1", "the event")
 
-    status = rig.status(diagnostics, "joints")[0]
+    status = rig.status("joints")
     assert status.level == DiagnosticStatus.ERROR
     assert "reliability" in status.message
 
@@ -115,7 +113,6 @@ def test_node_without_file_descriptors_goes_on_and_recovers(rig, joint_spec):
     until(lambda: len(fused) > before + 50, "a second of ticks without file descriptors")
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
-    until(lambda: int(rig.status(diagnostics, "ticks")[1].get("emitted", "0")) > 50, "diagnostics")
+    until(lambda: int(rig.counts("ticks").get("emitted", "0")) > 50, "diagnostics")
     assert process.stop() == 0, process.log.read_text()
     assert "Traceback" not in process.log.read_text()

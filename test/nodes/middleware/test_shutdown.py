@@ -8,8 +8,6 @@ from rclpy.executors import SingleThreadedExecutor
 
 from robocache_ros.nodes.process import until_shutdown
 
-pytestmark = pytest.mark.ros
-
 
 @pytest.fixture
 def context():

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image, PointCloud2
 from std_msgs.msg import Float32MultiArray
 from torch import Tensor
@@ -41,7 +40,7 @@ def replay(
     spec = load_spec(given)
     given_parameters = {"use_sim_time": True, "diagnostics_period_s": 0.2} | (parameters or {})
     process = None if node else rig.process(given, **given_parameters)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    rig.diagnostics.raw.clear()  # of an earlier node
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     streams = spec.media if media else ()
     aligned = {
@@ -51,7 +50,7 @@ def replay(
     until(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
     rig.play(recording, **options)
     until(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
-    until(lambda: int(rig.status(diagnostics, "ticks")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
+    until(lambda: int(rig.counts("ticks").get("newest_tick_ns") or 0) >= last_ns, "the last counters")
     live = Live(
         [frame_messages.read_fused(message) for message in fused.messages],
         {
@@ -63,7 +62,7 @@ def replay(
             }
             for stream in streams
         },
-        {stream.name: rig.status(diagnostics, stream.name)[1] for stream in spec.streams},
+        {stream.name: rig.counts(stream.name) for stream in spec.streams},
     )
     if process:
         assert process.stop() == 0, process.log.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +14,9 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
+from test.fuzz.messages import header, serialize
 from test.nodes.parity.live import replay
+from test.nodes.rig import clock_cdr
 
 MS, S = 1_000_000, 1_000_000_000
 LOG = 1_760_000_000 * S
@@ -25,15 +26,7 @@ Message = tuple[str, int, bytes]
 
 
 def pose(stamp_ns: int, x: float) -> bytes:
-    return b"\0\1\0\0" + struct.pack("<iII4x7d", *divmod(stamp_ns, S), 1, x, 0, 0, 0, 0, 0, 1)
-
-
-def command(x: float) -> bytes:
-    return b"\0\1\0\0" + struct.pack("<III4x1d", 0, 0, 1, x)
-
-
-def clock(time_ns: int) -> bytes:
-    return b"\0\1\0\0" + struct.pack("<iI", *divmod(time_ns, S))
+    return serialize(POSE, {"header": header(stamp_ns), "pose": {"position": {"x": x}, "orientation": {"w": 1.0}}})
 
 
 def messages(
@@ -59,10 +52,10 @@ def messages(
         lidar = (log - LOG) * (10**6 - 150) // 10**6 + 77 * S  # since its start, and slower by 150 ppm
         yield "/lidar", log + int(rng.integers(0, 15 * MS)), pose(lidar, float(rng.normal()))
     for k in range(round(20 * seconds)):
-        yield "/command", start_ns + 50 * k * MS + 7 * MS, command(number())
+        yield "/command", start_ns + 50 * k * MS + 7 * MS, serialize(ARRAY, {"data": [number()]})
     if with_clock:
         for k in range(round(100 * seconds)):
-            yield "/clock", start_ns + 10 * k * MS, clock(time_of(start_ns + 10 * k * MS))
+            yield "/clock", start_ns + 10 * k * MS, clock_cdr(time_of(start_ns + 10 * k * MS))
 
 
 def slow(log_ns: int) -> int:

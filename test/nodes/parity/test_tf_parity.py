@@ -13,7 +13,6 @@ from std_msgs.msg import String
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.nodes import middleware
 from robocache_ros.nodes.middleware import latched
 from robocache_ros.spec import TF_TYPE, load_spec
 from test.nodes.parity.live import replay
@@ -62,10 +61,8 @@ def recording(tmp_path, tf_message, one_point):
     return write_bag(tmp_path / "recording", types, sorted(messages, key=lambda message: message[1]))
 
 
-def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(rig, recording, monkeypatch):
-    # tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name.
-    load = middleware.load_message_class
-    monkeypatch.setattr(middleware, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
+@pytest.mark.usefixtures("tf_as_bytes")
+def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(rig, recording):
     spec = load_spec(SPEC)
     with Bag(recording) as bag:
         run = BagRun(bag, spec, visibility="deployed", trim=False)

@@ -19,7 +19,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.recorder.episodes import read_episode
-from test.nodes.rig import repeating, until
+from test.nodes.rig import publishing, repeating, until
 
 
 class Robot:
@@ -43,9 +43,8 @@ class Robot:
 @pytest.fixture
 def robot(rig):
     robot = Robot(rig)
-    timer = rig.node.create_timer(0.01, robot.publish)
-    yield robot
-    rig.node.destroy_timer(timer)
+    with publishing(robot.publish):
+        yield robot
 
 
 def ask(rig: Any, action: str, success: bool | None = None) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 pytest.importorskip("rclpy")
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
@@ -20,8 +20,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.policy.replay import cut, verify
 from robocache_ros.recorder.run_log import RunReader
-from test import forked
-from test.nodes.rig import PATIENCE_S, ROOT, stamped, until
+from test.nodes.rig import ACTION, PATIENCE_S, publishing, stamped, until
 
 CODE = """
 import time
@@ -40,13 +39,9 @@ SPEC: dict[str, Any] = {
     "streams": {
         "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "on_invalid": "hold"},
         "camera": {
-            "topic": "/camera",
-            "type": "sensor_msgs/msg/Image",
-            "image": {"size": [24, 32]},
-            "max_age_ms": 1000,
+            "topic": "/camera", "type": "sensor_msgs/msg/Image", "image": {"size": [24, 32]}, "max_age_ms": 1000,
         },
-        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold"}
-        | {"role": "action"},
+        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, **ACTION},
     },
     "run": {
         "replan_every": 4,
@@ -54,19 +49,18 @@ SPEC: dict[str, Any] = {
         "invalid_ticks": 1000,
         "outputs": {"action": {"takeover": "/operator"}},
     },
-}
+}  # fmt: skip
 
 
 class Robot:
     """Publishes joints of which some are late, lost or twice, images, and the commands of an operator."""
 
     def __init__(self, rig: Any) -> None:
-        self._rig, self._count = rig, 0
+        self._count = 0
         self._joints, self._images = rig.publisher(JointState, "/joints"), rig.publisher(Image, "/camera")
         self._operator = rig.publisher(Float64MultiArray, "/operator")
-        self._timer = rig.node.create_timer(0.005, self._publish)
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         self._count += 1
         if self._count % 7 == 0:
             return
@@ -80,29 +74,18 @@ class Robot:
             self._images.publish(image)
             self._operator.publish(Float64MultiArray(data=[self._count / 100, 0.5]))
 
-    def close(self) -> None:
-        self._rig.node.destroy_timer(self._timer)
-
 
 def record(rig: Any, path: Path, commands: int) -> None:
     """Record a run of `robocache run` that is taken over, stopped, armed, and ended by Ctrl-C."""
     (rig.tmp_path / "mine.py").write_text(CODE)
-    spec = rig.tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(SPEC))
-    words = ["run", f"{rig.tmp_path / 'mine.py'}:late", "--spec", str(spec), "--record", str(path)]
-    with (rig.tmp_path / "run.log").open("w") as out:
-        program = forked.Popen(
-            [sys.executable, "-m", "robocache_ros", *words], preload=forked.NODE, cwd=ROOT, stdout=out, stderr=out
-        )
+    program = rig.program("run", f"{rig.tmp_path / 'mine.py'}:late", "--spec", rig.write(SPEC), "--record", path)
     sent = rig.listen(Float64MultiArray, "/command")
-    robot = Robot(rig)
 
     def more(count: int, what: str) -> None:
         before = len(sent)
-        until(lambda: len(sent) > before + count or program.poll() is not None, what, PATIENCE_S + count)
-        assert program.poll() is None, (rig.tmp_path / "run.log").read_text()
+        until(lambda: program.runs() and len(sent) > before + count, what, PATIENCE_S + count)
 
-    try:
+    with publishing(Robot(rig).publish, 0.005):
         more(commands, "commands of the policy")
         rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True))
         more(commands, "commands of the operator")
@@ -111,12 +94,7 @@ def record(rig: Any, path: Path, commands: int) -> None:
         more(5, "commands after a stop")
         rig.call(Trigger, "/policy_runner/arm", Trigger.Request())
         more(commands, "commands after arming")
-        program.send_signal(signal.SIGINT)
-        assert program.wait(120) == 0, (rig.tmp_path / "run.log").read_text()
-    finally:
-        program.kill()
-        program.wait()
-        robot.close()
+        assert program.stop() == 0, program.log.read_text()
 
 
 def check(rig: Any, path: Path, commands: int) -> None:
@@ -135,24 +113,30 @@ def check(rig: Any, path: Path, commands: int) -> None:
     assert {event.name for event in events} == {*names.split()}
 
 
-def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig):
-    path = rig.tmp_path / "run.mcap"
-    record(rig, path, 20)
-    check(rig, path, 20)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_long_run_of_a_policy_under_load_is_recomputed_to_the_bit(rig):
-    path = rig.tmp_path / "run.mcap"
+@contextmanager
+def busy_machine() -> Iterator[None]:
+    """More processes that compute than processors."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
-        record(rig, path, 500)
+        yield
     finally:
         for burner in burners:
             burner.kill()
             burner.wait()
-    check(rig, path, 500)
+
+
+LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(
+    ("commands", "load"),
+    [pytest.param(20, nullcontext, id="short"), pytest.param(500, busy_machine, id="long, under load", marks=LONG)],
+)
+def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig, commands, load):
+    path = rig.tmp_path / "run.mcap"
+    with load():
+        record(rig, path, commands)
+    check(rig, path, commands)
 
 
 def test_a_live_run_is_recomputed_to_the_bit(rig, joint_spec):
@@ -172,14 +156,13 @@ def test_a_live_run_is_recomputed_to_the_bit(rig, joint_spec):
         joints.publish(message)  # a duplicate
         command.publish(Float32MultiArray(data=[float(sent)]))
 
-    timer = rig.node.create_timer(0.005, publish)
-    until(lambda: len(fused) > 50, "ticks")
-    assert rig.change_state("deactivate")
-    assert rig.change_state("activate")
-    before = len(fused)
-    until(lambda: len(fused) > before + 20, "ticks after it")
-    assert rig.change_state("deactivate")
-    rig.node.destroy_timer(timer)
+    with publishing(publish, 0.005):
+        until(lambda: len(fused) > 50, "ticks")
+        assert rig.change_state("deactivate")
+        assert rig.change_state("activate")
+        before = len(fused)
+        until(lambda: len(fused) > before + 20, "ticks after it")
+        assert rig.change_state("deactivate")
     assert rig.change_state("cleanup")
 
     found = verify(path)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import signal
-import struct
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rclpy")
 import rclpy
 from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.srv import ListParameters
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Float32MultiArray, Float64MultiArray, String
 
@@ -27,11 +22,12 @@ from robocache_ros.nodes import bag_player, middleware
 from robocache_ros.nodes.bag_player import BagPlayer, Options
 from robocache_ros.nodes.frame_messages import read_fused
 from robocache_ros.spec import load_spec
-from test import forked
+from test.fuzz.messages import serialize
 from test.fuzz.recordings import make
 from test.nodes.rig import PANDA, PATIENCE_S, ROOT, until
 
 MS = 1_000_000
+TEXT = serialize("std_msgs/msg/String", {"data": "map"})
 
 
 def test_bytes_are_published_unchanged(rig):
@@ -82,9 +78,8 @@ def test_replay_begins_when_the_nodes_that_listen_to_the_clock_have_found_it(rig
 
 
 def test_latched_messages_reach_later_subscribers(rig, tmp_path):
-    text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
     types = {"/map_name": "std_msgs/msg/String", "/spoken": "std_msgs/msg/String"}
-    messages = [("/map_name", 10**18, text), ("/spoken", 10**18 + MS, text)]
+    messages = [("/map_name", 10**18, TEXT), ("/spoken", 10**18 + MS, TEXT)]
     path = write_bag(tmp_path / "bag", types, messages, latched=["/map_name"])
     with Bag(path) as bag:
         BagPlayer(rig.node, bag, Options()).run()
@@ -126,30 +121,16 @@ def test_recording_or_option_that_cannot_be_played_is_one_error_line(rig, capfd,
     assert "Traceback" not in errors
 
 
-@contextmanager
-def player(tmp_path: Path, *arguments: str, number: int = signal.SIGINT) -> Iterator[None]:
-    """`robocache play` of a recording, which ends cleanly by a signal."""
-    log = tmp_path / "player.log"
-    with log.open("w") as out:
-        command = [sys.executable, "-m", "robocache_ros", "play", str(PANDA), *arguments]
-        process = forked.Popen(command, preload=forked.NODE, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        yield
-        process.send_signal(number)
-        assert process.wait(120) == 0, log.read_text()
-    finally:
-        process.kill()
-    assert "Traceback" not in log.read_text()
-
-
 @pytest.mark.parametrize(
     ("number", "waiting"), [(signal.SIGINT, False), (signal.SIGTERM, True)], ids=["playing", "waiting"]
 )
-def test_signal_ends_a_replay_cleanly(rig, tmp_path, number, waiting):
+def test_signal_ends_a_replay_cleanly(rig, number, waiting):
     poses = rig.listen(PoseStamped, "/panda/ee_pose")
-    arguments = ["--wait-for-subscribers", "1000"] if waiting else ["--loop"]
-    with player(tmp_path, *arguments, number=number):
-        until(lambda: poses.subscription.get_publisher_count() if waiting else len(poses), "the player")
+    player = rig.program("play", PANDA, *(("--wait-for-subscribers", "1000") if waiting else ("--loop",)))
+    until(lambda: poses.subscription.get_publisher_count() if waiting else len(poses), "the player")
+
+    assert player.stop(number) == 0, player.log.read_text()
+    assert "Traceback" not in player.log.read_text()
 
 
 def test_type_that_is_not_installed_is_an_error_with_its_package(rig, monkeypatch):
@@ -199,11 +180,10 @@ def test_relative_topics_of_a_spec_are_replayed_in_the_namespace(rig, tmp_path):
 
 
 def test_topic_whose_type_is_not_installed_is_skipped_with_a_line(rig, capfd, monkeypatch, tmp_path):
-    text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
     types = {"/named": "std_msgs/msg/String", "/odd": "stereo_msgs/msg/DisparityImage"}
     installed = middleware.load_message_class
     monkeypatch.setattr(middleware, "load_message_class", lambda name: None if "stereo" in name else installed(name))
-    path = write_bag(tmp_path / "bag", types, [("/named", 10**18, text), ("/odd", 10**18 + MS, text)])
+    path = write_bag(tmp_path / "bag", types, [("/named", 10**18, TEXT), ("/odd", 10**18 + MS, TEXT)])
 
     assert called(path) == 0
     everything = capfd.readouterr().err
@@ -214,18 +194,16 @@ def test_topic_whose_type_is_not_installed_is_skipped_with_a_line(rig, capfd, mo
     assert "1 messages published" in everything
 
 
-def test_parameters_of_the_player_answer_during_a_replay(rig, tmp_path):
-    from rcl_interfaces.srv import ListParameters
-
-    with player(tmp_path, "--loop"):
-        answer = rig.call(ListParameters, "/bag_player/list_parameters", ListParameters.Request())
-        assert "use_sim_time" in answer.result.names
+def test_parameters_of_the_player_answer_during_a_replay(rig):
+    rig.program("play", PANDA, "--loop")
+    answer = rig.call(ListParameters, "/bag_player/list_parameters", ListParameters.Request())
+    assert "use_sim_time" in answer.result.names
 
 
-def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig, tmp_path):
+def test_topics_are_remapped_and_short_options_are_those_of_ros2_bag_play(rig):
     poses = rig.listen(PoseStamped, "/left/pose")
     commands = rig.listen(Float64MultiArray, "/left/command")
     words = ["--topics", "/panda/ee_pose", "/panda/command", "-r", "8", "-l", "-s", "mcap", "--start-offset", "1"]
     remapped = ["-m", "/panda/ee_pose:=/left/pose", "--ros-args", "-r", "/panda/command:=/left/command"]
-    with player(tmp_path, *words, *remapped):
-        until(lambda: poses and commands, "messages under their new names")
+    rig.program("play", PANDA, *words, *remapped)
+    until(lambda: len(poses) and len(commands), "messages under their new names")

@@ -21,10 +21,8 @@ from rcl_interfaces.srv import GetParameters
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, String
 
-from test.nodes.rig import until
+from test.nodes.rig import ACTION, PANDA, ROOT, until
 
-ROOT = Path(__file__).parents[3]
-PANDA = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
 PATIENCE_S = 60.0  # ros2 launch alone takes seconds to start
 
@@ -116,11 +114,23 @@ def test_parameter_file_decides_what_no_argument_says(rig, launched, tmp_path):
     assert rig.state() == "unconfigured"
 
 
-def test_parameter_file_that_does_not_exist_ends_the_launch_with_its_name(launched):
-    launch = launched("fusion.launch.py", f"spec:={SPEC}", "params_file:=/nowhere/node.yaml")
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("fusion", [f"spec:={SPEC}", "params_file:=/nowhere/node.yaml"], "params_file: /nowhere/node.yaml does not"),
+        ("replay", ["spec:=/nowhere/spec.yaml", f"bag:={PANDA}"], "spec: /nowhere/spec.yaml does not exist"),
+        ("replay", [f"spec:={SPEC}", "bag:=/nowhere/bag", "device:=cpu"], "/nowhere/bag: no such recording"),
+        ("fusion", [f"spec:={SPEC}", "device:=no", "exit_on_error:=true"], "fusion_node-1 failed with exit code 1"),
+        ("sim", ["episodes:=many"], "simulator-1 failed with exit code 2"),
+    ],
+    ids=["parameter file", "spec", "recording", "node with exit_on_error", "simulation"],
+)
+def test_what_cannot_be_fails_the_launch_with_a_line(launched, name, arguments, message):
+    launch = launched(f"{name}.launch.py", *arguments)
 
     assert launch.popen.wait(PATIENCE_S) == 1
-    assert "params_file: /nowhere/node.yaml does not exist" in launch.output
+    assert message in launch.output
+    assert "Traceback" not in launch.output
 
 
 def test_replay_launch_plays_the_recording_and_ends(rig, launched):
@@ -142,13 +152,6 @@ def test_ctrl_c_ends_a_replay_without_an_error(rig, launched):
     assert launch.press_ctrl_c() == 0
     assert "[ERROR]" not in launch.output
     assert "Traceback" not in launch.output
-
-
-def test_spec_that_does_not_exist_ends_the_launch_with_its_name(launched):
-    launch = launched("replay.launch.py", "spec:=/nowhere/spec.yaml", f"bag:={PANDA}", "device:=cpu")
-
-    assert launch.popen.wait(PATIENCE_S) == 1
-    assert "spec: /nowhere/spec.yaml does not exist" in launch.output
 
 
 def test_spec_that_is_wrong_fails_the_replay_before_a_message_is_published(launched, tmp_path):
@@ -173,14 +176,6 @@ def test_node_that_dies_fails_the_replay(rig, launched):
 
     assert launch.popen.wait(PATIENCE_S) == 1
     assert "fusion_node-1 failed with exit code -9" in launch.output
-
-
-def test_replay_that_cannot_be_fails_the_launch(launched):
-    launch = launched("replay.launch.py", f"spec:={SPEC}", "bag:=/nowhere/bag", "device:=cpu")
-
-    assert launch.popen.wait(PATIENCE_S) == 1
-    assert "/nowhere/bag: no such recording" in launch.output
-    assert "Traceback" not in launch.output
 
 
 def test_profile_is_applied_unless_the_user_has_one(monkeypatch):
@@ -237,27 +232,22 @@ def test_recorder_that_cannot_start_logs_what_to_do(launched):
     assert launch.press_ctrl_c() == 0
 
 
-def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(rig, launched, tmp_path):
-    spec = tmp_path / "spec.yaml"
+@pytest.fixture
+def arm(rig):
+    """A spec of a joint and its command."""
     joints = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
-    arm = {"topic": "arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"}
-    spec.write_text(yaml.safe_dump({"robocache": 1, "streams": {"joints": joints, "arm": arm}}))
+    arm = {"topic": "arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, **ACTION}
+    return rig.write({"robocache": 1, "streams": {"joints": joints, "arm": arm}})
 
-    launch = launched("policy.launch.py", f"spec:={spec}", "device:=cpu", "namespace:=left", "name:=fusion")
+
+def test_policy_launch_tells_the_runner_the_name_of_the_fusion_node(rig, launched, arm):
+    launch = launched("policy.launch.py", f"spec:={arm}", "device:=cpu", "namespace:=left", "name:=fusion")
 
     request = GetParameters.Request(names=["fusion"])
     (fusion,) = rig.call(GetParameters, "/left/policy_runner/get_parameters", request, PATIENCE_S).values
     assert fusion.string_value == "fusion"
     assert rig.state("/left/fusion", PATIENCE_S) in ("inactive", "active", "unconfigured")
     assert launch.press_ctrl_c() == 0
-    assert "Traceback" not in launch.output
-
-
-def test_exit_on_error_fails_the_launch_with_the_node(launched):
-    launch = launched("fusion.launch.py", f"spec:={SPEC}", "device:=nothing", "exit_on_error:=true")
-
-    assert launch.popen.wait(PATIENCE_S) == 1
-    assert "fusion_node-1 failed with exit code 1" in launch.output
     assert "Traceback" not in launch.output
 
 
@@ -279,28 +269,15 @@ def test_wrong_options_are_refused_before_a_process_starts(launched, name, optio
     assert "Traceback" not in launch.output
 
 
-def test_options_have_the_types_of_the_parameters_of_the_runner(rig, launched, tmp_path):
-    spec = tmp_path / "spec.yaml"
-    joints = {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]}
-    arm = {"topic": "arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"}
-    spec.write_text(yaml.safe_dump({"robocache": 1, "streams": {"joints": joints, "arm": arm}}))
-
+def test_options_have_the_types_of_the_parameters_of_the_runner(rig, launched, arm):
     options = "options:=replan_every:=5 takeover_button:=4 diagnostics_period_s:=2 task:='lift the cube'"
-    launched("policy.launch.py", f"spec:={spec}", "device:=cpu", options)
+    launched("policy.launch.py", f"spec:={arm}", "device:=cpu", options)
 
     request = GetParameters.Request(names=["replan_every", "takeover_button", "diagnostics_period_s", "task"])
     found = rig.call(GetParameters, "/policy_runner/get_parameters", request, PATIENCE_S).values
     ticks, button, period, task = found
     assert (ticks.string_value, button.integer_value, task.string_value) == ("5", 4, "lift the cube")
     assert period.double_value == 2.0
-
-
-def test_simulation_that_cannot_be_fails_the_launch(launched):
-    launch = launched("sim.launch.py", "episodes:=many")
-
-    assert launch.popen.wait(PATIENCE_S) == 1
-    assert "simulator-1 failed with exit code 2" in launch.output
-    assert "Traceback" not in launch.output
 
 
 def test_arguments_of_the_recorder_reach_its_node(rig, launched, tmp_path):

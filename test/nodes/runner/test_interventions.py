@@ -33,7 +33,7 @@ def spec_of(action: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def simulator(rig):
-    with rig.simulator(rate=0.25) as node:  # all nodes are in this process, which a busy machine slows down
+    with rig.simulator("--rate=0.25") as node:  # all nodes are in this process, which a busy machine slows down
         yield node
 
 
@@ -41,10 +41,9 @@ def simulator(rig):
 def runner(rig, simulator, tmp_path):
     (tmp_path / "mine.py").write_text(POLICY)
     run = {"coast_ticks": 1000, "invalid_ticks": 1000, "outputs": {"action": {"takeover": "/operator"}}}
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(spec_of({}, run=run)))
-    rig.fusion(path, use_sim_time=True).autostart()
-    node = rig.runner(path, policy=f"{tmp_path / 'mine.py'}:still", use_sim_time=True)
+    spec = spec_of({}, run=run)
+    rig.fusion(spec, use_sim_time=True).autostart()
+    node = rig.runner(spec, policy=f"{tmp_path / 'mine.py'}:still", use_sim_time=True)
     assert node.autostart()
     return node
 
@@ -58,6 +57,7 @@ def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig, runne
     from robocache_ros.bags.reader import Bag
     from robocache_ros.decode.cdr import read_message
     from robocache_ros.decode.definitions import message_type
+    from robocache_ros.nodes.frame_messages import stamp_ns
 
     pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
@@ -87,7 +87,7 @@ def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig, runne
         kind = message_type("sensor_msgs/msg/JointState", bag.definitions)
         actions = [read_message(kind, message.data) for message in bag.messages(["/policy_runner/action"])]
         assert abs(len(list(bag.messages(["/policy_runner/executed"]))) - len(actions)) <= 2  # at the ends
-    ticks = {m.header.stamp.sec * 10**9 + m.header.stamp.nanosec: m.position for m in actions}
+    ticks = {stamp_ns(m.header): m.position for m in actions}
     assert list(actions[0].name) == [*ACTION, "intervention"]
 
     # All ticks: what was executed is the action, to the bit, and a column marks the operator's.

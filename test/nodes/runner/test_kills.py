@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -12,10 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from test import forked
-from test.nodes.rig import ROOT, Inbox, Rig, repeating, stamped, until
+from test.nodes.rig import ACTION, Inbox, Rig, repeating, stamped, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+from geometry_msgs.msg import TwistStamped
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+
+from robocache_ros.nodes.frame_messages import stamp_ns
 
 CODE = """
 import os
@@ -34,15 +37,9 @@ SPEC: dict[str, Any] = {
     "delay_ms": 10,
     "streams": {
         "joints": {"topic": "/joints", "type": JOINTS, "names": ["a"], "on_invalid": "hold"},
-        "wheels": {"topic": "/wheels", "type": ARRAY, "dim": 2, "align": "hold", "role": "action", "unit": "rad/s"},
+        "wheels": {"topic": "/wheels", "type": ARRAY, "dim": 2, "unit": "rad/s", **ACTION},
         "fingers": {"topic": "/fingers", "type": JOINTS, "names": ["l", "r"], "field": "velocity", "role": "action"},
-        "base": {
-            "topic": "/base",
-            "type": TWIST,
-            "field": ["twist.linear", "twist.angular"],
-            "align": "hold",
-            "role": "action",
-        },
+        "base": {"topic": "/base", "type": TWIST, "field": ["twist.linear", "twist.angular"], **ACTION},
     },
     "run": {
         "coast_ticks": 100,  # on a busy machine
@@ -50,14 +47,7 @@ SPEC: dict[str, Any] = {
     },
 }
 if find_spec("control_msgs"):  # a package of ROS that is not on PyPI: of a sourced ROS, or of a workspace
-    SPEC["streams"]["jog"] = {
-        "topic": "/jog",
-        "type": JOG,
-        "field": "velocities",
-        "dim": 2,
-        "align": "hold",
-        "role": "action",
-    }
+    SPEC["streams"]["jog"] = {"topic": "/jog", "type": JOG, "field": "velocities", "dim": 2, **ACTION}
     SPEC["run"]["outputs"]["jog"] = {"names": ["l", "r"]}
 
 
@@ -65,11 +55,7 @@ class Robot:
     """The velocities of a robot."""
 
     def __init__(self, rig: Rig) -> None:
-        from geometry_msgs.msg import TwistStamped
-        from sensor_msgs.msg import JointState
-        from std_msgs.msg import Float64MultiArray
-
-        self._joints, self._message = rig.publisher(JointState, "/joints"), JointState
+        self._joints = rig.publisher(JointState, "/joints")
         self._inboxes: dict[str, tuple[Inbox, Callable[[Any], list[float]]]] = {
             "wheels": (rig.listen(Float64MultiArray, "/wheels"), lambda message: list(message.data)),
             "fingers": (rig.listen(JointState, "/fingers"), lambda message: list(message.velocity)),
@@ -81,7 +67,7 @@ class Robot:
             self._inboxes["jog"] = (rig.listen(JointJog, "/jog"), lambda message: list(message.velocities))
 
     def move(self) -> None:
-        self._joints.publish(stamped(self._message(name=["a"], position=[0.0])))
+        self._joints.publish(stamped(JointState(name=["a"], position=[0.0])))
 
     def velocity(self, name: str) -> set[float]:
         """The velocities of the last command of an output."""
@@ -90,8 +76,7 @@ class Robot:
 
     def stamps_ns(self, name: str) -> list[int]:
         """The stamps of the commands of an output."""
-        stamps = [message.header.stamp for message in self._inboxes[name][0].messages]
-        return [stamp.sec * 10**9 + stamp.nanosec for stamp in stamps]
+        return [stamp_ns(message.header) for message in self._inboxes[name][0].messages]
 
     def wait_for(self, value: float, what: str) -> None:
         at_rest = lambda: all(self.velocity(name) == {value} for name in self._inboxes)  # noqa: E731
@@ -105,20 +90,13 @@ def test_the_last_velocity_is_zero_on_every_output_whatever_is_killed(rig, tmp_p
     width = 12 if "jog" in SPEC["streams"] else 10
     (tmp_path / "mine.py").write_text(CODE.replace("WIDTH", str(width)))
     fusion = rig.process(SPEC)
-    words = ["run", f"{tmp_path / 'mine.py'}:ones", "--spec", str(rig.write(SPEC)), "--fusion", "fusion_node"]
-    with (tmp_path / "run.log").open("w") as out:
-        runner = forked.Popen(
-            [sys.executable, "-m", "robocache_ros", *words], preload=forked.NODE, cwd=ROOT, stdout=out, stderr=out
-        )
+    policy = f"{tmp_path / 'mine.py'}:ones"
+    runner = rig.program("run", policy, "--spec", rig.write(SPEC), "--fusion", "fusion_node")
     robot = Robot(rig)
-    try:
-        robot.wait_for(1.0, "commands of the policy")
-        pids = {"fusion": fusion.popen.pid, "runner": runner.pid, "policy": int((tmp_path / "mine.pid").read_text())}
-        os.kill(pids[killed], signal.SIGKILL)
-        robot.wait_for(0.0, "zero velocity")
-        assert (runner.poll() is None) == (killed != "runner")
-        for name in {"base", "fingers", "jog"} & {*SPEC["streams"]}:
-            assert np.diff(robot.stamps_ns(name)).min() >= 0  # a receiver ignores a command that is old
-    finally:
-        runner.kill()
-        runner.wait()
+    robot.wait_for(1.0, "commands of the policy")
+    pids = {"fusion": fusion.popen.pid, "runner": runner.popen.pid, "policy": int((tmp_path / "mine.pid").read_text())}
+    os.kill(pids[killed], signal.SIGKILL)
+    robot.wait_for(0.0, "zero velocity")
+    assert runner.wait() == -signal.SIGKILL if killed == "runner" else runner.runs()
+    for name in {"base", "fingers", "jog"} & {*SPEC["streams"]}:
+        assert np.diff(robot.stamps_ns(name)).min() >= 0  # a receiver ignores a command that is old

@@ -5,20 +5,29 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from array import array
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from test import forked
-from test.nodes.rig import ROOT, Rig, repeating, stamped, until
+from test.nodes.rig import ACTION, Rig, repeating, stamped, until
 
 pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy
+from sensor_msgs.msg import JointState, Joy
+from std_msgs.msg import Bool, Float32MultiArray, Float64MultiArray, String
+from std_srvs.srv import SetBool, Trigger
+
+from robocache_ros.engine import tick_grid
+from robocache_ros.nodes import process
+from robocache_ros.nodes.frame_messages import fused_cdr, read_fused
+from robocache_ros.nodes.managed_node import FAILURE
+
 pytestmark = pytest.mark.usefixtures("forked_policies")
 
 POLICY = """
@@ -32,14 +41,7 @@ SPEC: dict[str, Any] = {
     "delay_ms": 10,
     "streams": {
         "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"], "on_invalid": "hold"},
-        "action": {
-            "topic": "/command",
-            "type": "std_msgs/msg/Float64MultiArray",
-            "dim": 2,
-            "align": "hold",
-            "role": "action",
-            "unit": "rad/s",
-        },
+        "action": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "unit": "rad/s", **ACTION},
     },
     "run": {
         "blend": "none",
@@ -53,11 +55,7 @@ class Robot:
     """A robot that publishes its joints, and hears commands."""
 
     def __init__(self, rig: Rig) -> None:
-        from sensor_msgs.msg import JointState
-        from std_msgs.msg import Float32MultiArray, Float64MultiArray
-
         self.rig = rig
-        self._message, self._array = JointState, Float64MultiArray
         self._joints = rig.publisher(JointState, "/joints")
         self._operator = rig.publisher(Float64MultiArray, "/operator")
         self.commands = rig.listen(Float64MultiArray, "/arm")
@@ -65,10 +63,10 @@ class Robot:
         self.actions = rig.listen(JointState, "/policy_runner/action")
 
     def move(self) -> None:
-        self._joints.publish(stamped(self._message(name=["a", "b"], position=[0.0, 0.0])))
+        self._joints.publish(stamped(JointState(name=["a", "b"], position=[0.0, 0.0])))
 
     def operate(self) -> None:
-        self._operator.publish(self._array(data=array("d", [3.0, 4.0])))
+        self._operator.publish(Float64MultiArray(data=array("d", [3.0, 4.0])))
 
     def wait_for(self, condition: Any, what: str, operates: bool = False) -> None:
         def act() -> None:
@@ -88,29 +86,27 @@ class Robot:
 
 
 @pytest.fixture
-def spec(tmp_path):
-    path = tmp_path / "spec.yaml"
-    path.write_text(yaml.safe_dump(SPEC))
-    (tmp_path / "mine.py").write_text(POLICY)
-    return path
+def spec():
+    return deepcopy(SPEC)
 
 
 @pytest.fixture
-def runner(rig, spec):
+def policy(tmp_path):
+    (tmp_path / "mine.py").write_text(POLICY)
+    return f"{tmp_path / 'mine.py'}:seven"
+
+
+@pytest.fixture
+def runner(rig, spec, policy):
     """The nodes in this process: a fusion node, and an active runner."""
     rig.fusion(spec).autostart()
-    node = rig.runner(spec, policy=f"{spec.parent / 'mine.py'}:seven", diagnostics_period_s=0.1)
+    node = rig.runner(spec, policy=policy, diagnostics_period_s=0.1)
     assert node.autostart()
     return node
 
 
 def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, runner):
-    from diagnostic_msgs.msg import DiagnosticArray
-    from std_msgs.msg import Bool, Float32MultiArray
-    from std_srvs.srv import SetBool, Trigger
-
     robot = Robot(rig)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     interventions = rig.listen(Bool, "/policy_runner/intervention", latched=True)
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
     assert (robot.newest[0] - 7) * 64 == round((robot.newest[0] - 7) * 64)  # a row of the chunk, to the bit
@@ -131,8 +127,9 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after a stop")
 
     def stopped() -> Any:
-        status, pairs = rig.status(diagnostics, "run")
-        return status and status.message == "stop: a call of ~/stop" and float(pairs["inference_ms_p50"]) >= 0
+        status = rig.status("run")
+        is_stopped = status and status.message == "stop: a call of ~/stop"
+        return is_stopped and float(rig.counts("run")["inference_ms_p50"]) >= 0
 
     robot.wait_for(stopped, "the reason in the diagnostics")
 
@@ -140,7 +137,7 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
 
     bad = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
-    counted = lambda: float(rig.status(diagnostics, "run")[1].get("chunks_malformed", 0))  # noqa: E731
+    counted = lambda: float(rig.counts("run").get("chunks_malformed", 0))  # noqa: E731
     until(repeating(lambda: bad.publish(Float32MultiArray(data=array("f", [1.0]))), counted), "a refused chunk")
     [process] = multiprocessing.active_children()
     os.kill(process.pid, signal.SIGKILL)
@@ -149,28 +146,20 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
 
 
 def test_commands_that_no_controller_receives_are_warned_of_once(rig, spec, capfd):
-    from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-    from std_msgs.msg import Float32MultiArray, Float64MultiArray
-
-    from robocache_ros.nodes import process
-
-    text = yaml.safe_load(spec.read_text())
-    del text["run"]["outputs"]["action"]["topic"]  # the topic of the stream, which the fusion node subscribes to
-    spec.write_text(yaml.safe_dump(text))
+    del spec["run"]["outputs"]["action"]["topic"]  # the topic of the stream, which the fusion node subscribes to
     rig.fusion(spec).autostart()
     node = rig.runner(spec, diagnostics_period_s=0.1)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     assert node.autostart()
     other_node, controller = rig.stranger(), rig.stranger()  # a participant has one type for a topic
 
     def report(words: str) -> None:
         def shown() -> Any:
-            status, _ = rig.status(diagnostics, "run")
+            status = rig.status("run")
             return status and status.level == DiagnosticStatus.WARN and status.message == words
 
         until(shown, words)
-        reports = len(diagnostics)
-        until(lambda: len(diagnostics) > reports + 5, "more reports")
+        reports = len(rig.diagnostics)
+        until(lambda: len(rig.diagnostics) > reports + 5, "more reports")
 
     see = "ros2 topic info -v /command"
     none = (
@@ -192,9 +181,6 @@ def test_commands_that_no_controller_receives_are_warned_of_once(rig, spec, capf
 
 
 def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkeypatch):
-    from sensor_msgs.msg import Joy
-    from std_msgs.msg import Bool
-
     pytest.importorskip("evdev", reason="needs the pedals extra")
     from test.nodes.pedal import Plug
 
@@ -242,16 +228,11 @@ def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkey
 
 
 def test_the_limits_of_robot_description_hold(rig, spec):
-    from rclpy.qos import DurabilityPolicy
-    from std_msgs.msg import String
-
     limit = '<limit lower="0" upper="1" velocity="2"/>'
     joints = "".join(f'<joint name="{name}" type="revolute">{limit}</joint>' for name in "ab")
     latched = rig.publisher(String, "/robot_description", durability=DurabilityPolicy.TRANSIENT_LOCAL, depth=1)
     latched.publish(String(data=f"<robot>{joints}</robot>"))
-    text = yaml.safe_load(spec.read_text())
-    text["run"]["outputs"]["action"] |= {"urdf": "/robot_description", "names": ["a", "b"]}
-    spec.write_text(yaml.safe_dump(text))
+    spec["run"]["outputs"]["action"] |= {"urdf": "/robot_description", "names": ["a", "b"]}
     node = rig.runner(spec, spins=False)
 
     node.trigger_configure()
@@ -259,13 +240,8 @@ def test_the_limits_of_robot_description_hold(rig, spec):
     assert node.parts.runner.outputs.limits.upper.tolist() == [2, 2]  # the outputs are velocities
 
 
-def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_leaves_nothing(rig, spec, tmp_path):
-    from rclpy.parameter import Parameter
-
-    from robocache_ros.nodes.managed_node import FAILURE
-
-    (tmp_path / "mine.py").write_text("def seven(frame): return None\n")
-    node = rig.runner(spec, spins=False, policy=f"{tmp_path / 'mine.py'}:seven", fusion="not a name")
+def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_leaves_nothing(rig, spec, policy):
+    node = rig.runner(spec, spins=False, policy=policy, fusion="not a name")
     publishers = len(list(node.publishers))
 
     assert node.trigger_configure() != FAILURE  # rclpy refuses the name of the topic
@@ -277,19 +253,16 @@ def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_
     assert node.configured
     for name, value in (("device", "cuda"), ("replan_every", 5)):
         [result] = node.set_parameters([Parameter(name, value=value)])
-        assert (result.successful, "is read when the node is configured" in result.reason) == (False, True)
+        assert not result.successful
+        assert result.reason.startswith(f"{name}: is read when the node is configured; first call cleanup")
+    node.trigger_cleanup()
+    assert node.set_parameters([Parameter("replan_every", value=5)])[0].successful
 
 
 @pytest.mark.parametrize("stop", ["hold", "none"])
 def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, spec, request, monkeypatch, stop):
-    from diagnostic_msgs.msg import DiagnosticArray
-    from std_srvs.srv import Trigger
-
-    text = yaml.safe_load(spec.read_text())
-    text["run"]["stop"] = stop
-    spec.write_text(yaml.safe_dump(text))
+    spec["run"]["stop"] = stop
     runner, robot = request.getfixturevalue("runner"), Robot(rig)
-    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     robot.wait_for(lambda: robot.newest and robot.newest[0] >= 7, "commands of the policy")
 
     with monkeypatch.context() as patch:
@@ -302,7 +275,7 @@ def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, 
             assert robot.newest == [0, 0]
 
     def stopped() -> Any:
-        status, _ = rig.status(diagnostics, "run")
+        status = rig.status("run")
         return status and status.message.startswith("stop: commands could not be sent: ZeroDivisionError")
 
     robot.wait_for(stopped, "the reason in the diagnostics")
@@ -321,11 +294,6 @@ def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, 
 
 
 def test_chunks_of_another_process_are_executed_at_their_ticks(rig, spec):
-    from std_msgs.msg import Float32MultiArray
-
-    from robocache_ros.engine import tick_grid
-    from robocache_ros.nodes.frame_messages import fused_cdr, read_fused
-
     assert rig.runner(spec).autostart()
     robot = Robot(rig)
     chunks = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
@@ -349,10 +317,6 @@ def test_chunks_of_another_process_are_executed_at_their_ticks(rig, spec):
 
 
 def test_steps_follow_the_sim_clock_while_the_executor_of_the_node_is_busy(rig, spec):
-    from std_msgs.msg import Float32MultiArray
-
-    from robocache_ros.nodes.frame_messages import read_fused
-
     node = rig.runner(spec, spins=False, use_sim_time=True)  # no executor runs its callbacks
     assert node.autostart()
     executed = rig.listen(Float32MultiArray, "/policy_runner/executed")
@@ -365,37 +329,19 @@ def test_steps_follow_the_sim_clock_while_the_executor_of_the_node_is_busy(rig, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, 0])
-def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(rig, spec, tmp_path, number):
-    from sensor_msgs.msg import Joy
-    from std_msgs.msg import Bool
-
-    words = ["run", f"{tmp_path / 'mine.py'}:seven", "--spec", str(spec), "--takeover-button", "1"]
-    command = [sys.executable, "-m", "robocache_ros", *words]
-    log = tmp_path / "run.log"
-    with log.open("w") as out:
-        program = forked.Popen(
-            command, preload=forked.NODE, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT
-        )
+def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(rig, spec, policy, number):
+    program = rig.program("run", policy, "--spec", rig.write(spec), "--takeover-button", "1")
     robot = Robot(rig)
-    try:
-        robot.wait_for(
-            lambda: (robot.newest and robot.newest[0] >= 7) or program.poll() is not None, "commands of the policy"
-        )
-        assert program.poll() is None, log.read_text()
-        if number:
-            program.send_signal(number)
-        else:
-            joy, intervention = (
-                rig.publisher(Joy, "/joy"),
-                rig.listen(Bool, "/policy_runner/intervention", latched=True),
-            )
-            press = lambda: joy.publish(Joy(buttons=[0, 1]))  # noqa: E731
-            until(repeating(press, lambda: len(intervention) and intervention.newest.data, 0.02), "the takeover")
-            program.stdin.write(b"jump\ns\nq\n")
-            program.stdin.close()
-        assert program.wait(120) == (-signal.SIGKILL if number == signal.SIGKILL else 0), log.read_text()
-    finally:
-        program.kill()
-        program.communicate()
+    robot.wait_for(lambda: program.runs() and robot.newest and robot.newest[0] >= 7, "commands of the policy")
+    if number:
+        program.popen.send_signal(number)
+    else:
+        joy = rig.publisher(Joy, "/joy")
+        intervention = rig.listen(Bool, "/policy_runner/intervention", latched=True)
+        press = lambda: joy.publish(Joy(buttons=[0, 1]))  # noqa: E731
+        until(repeating(press, lambda: len(intervention) and intervention.newest.data, 0.02), "the takeover")
+        for line in ("jump", "s", "q"):
+            program.say(line)
+    assert program.wait() == (-signal.SIGKILL if number == signal.SIGKILL else 0), program.log.read_text()
     until(lambda: robot.newest == [0, 0], "zero velocity")
-    assert number or "'jump' is no action" in log.read_text()
+    assert number or "'jump' is no action" in program.log.read_text()

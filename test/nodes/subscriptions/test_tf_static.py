@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 pytest.importorskip("rclpy")
-pytest.importorskip("rosbags", reason="needs the `bags` extra")
-from rosbags.typesys import Stores, get_typestore
 from std_msgs.msg import String
 
 from robocache_ros.decode.transforms import read_transforms
@@ -20,36 +16,17 @@ from robocache_ros.nodes.subscriptions import TF_STATIC_DEPTH, subscribe_static_
 from robocache_ros.spec import TF_TYPE, load_spec
 from test.nodes.rig import until
 
-SPEC = {
-    "robocache": 1,
-    "streams": {
-        "scan": {
-            "topic": "/scan",
-            "type": "sensor_msgs/msg/PointCloud2",
-            "voxels": {"origin_m": [-1, -1, 0], "size_m": 0.1, "shape": [20, 20, 20], "frame": "base_link"},
-        }
-    },
-}
+GRID = {"origin_m": [-1, -1, 0], "size_m": 0.1, "shape": [20, 20, 20], "frame": "base_link"}
+SPEC = {"robocache": 1, "streams": {"scan": {"topic": "/scan", "type": "sensor_msgs/msg/PointCloud2", "voxels": GRID}}}
 POSES = [
     ("base_link", "mast", (0.1, -0.2, 2.1), (0.0, 0.0, 0.6, 0.8)),
     ("mast", "optical", (0.05, 0.0, 0.3), (0.48, -0.6, 0.0, 0.64)),
 ]
 
 
-def message(parent: str, child: str, at: Any, turn: Any) -> bytes:
-    """A TFMessage of one transform, in CDR."""
-    store = get_typestore(Stores.LATEST)
-    make = {name.rpartition("/")[2]: kind for name, kind in store.types.items() if "/msg/" in name}
-    header = make["Header"](make["Time"](0, 0), parent)
-    pose = make["Transform"](make["Vector3"](*at), make["Quaternion"](*turn))
-    return bytes(store.serialize_cdr(make["TFMessage"]([make["TransformStamped"](header, child, pose)]), TF_TYPE))
-
-
-def test_latched_transforms_give_the_bits_of_a_recording(rig, monkeypatch):
-    # tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name.
-    load = middleware.load_message_class
-    monkeypatch.setattr(middleware, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
-    data = [message(*pose) for pose in POSES]
+@pytest.mark.usefixtures("tf_as_bytes")
+def test_latched_transforms_give_the_bits_of_a_recording(rig, tf_message):
+    data = [tf_message((0, *pose)) for pose in POSES]
     profile = latched(TF_STATIC_DEPTH)
     publishers = []  # of a node each, as robots have them; and before the fusion node listens
     for one in data:

@@ -36,14 +36,10 @@ class Diagnosis(NamedTuple):
 
 
 @pytest.fixture
-def doctor(capfd):
-    from robocache_ros.cli import main
-
+def doctor(robocache):
     def run(*arguments: object) -> Diagnosis:
-        with pytest.raises(SystemExit) as ended:
-            main(["doctor", *(str(argument) for argument in arguments)])
-        captured = capfd.readouterr()
-        return Diagnosis(int(ended.value.code or 0), (captured.out + captured.err).splitlines())
+        done = robocache("doctor", *arguments)
+        return Diagnosis(done.code, (done.out + done.err).splitlines())
 
     return run
 

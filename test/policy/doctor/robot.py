@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.write import write_bag
+from test.fuzz.messages import header, serialize
 
 START_NS = 1_700_000_000_000_000_000
 LENGTH_NS = 3_000_000_000
@@ -66,23 +66,6 @@ class Mistakes:
     without: str = ""
 
 
-@cache
-def store() -> Any:
-    from rosbags.typesys import Stores, get_typestore
-
-    return get_typestore(Stores.LATEST)
-
-
-def serialized(kind: str, **values: Any) -> bytes:
-    made = store()
-    return bytes(made.serialize_cdr(made.types[kind](**values), kind))
-
-
-def header(stamp_ns: int) -> Any:
-    time = store().types["builtin_interfaces/msg/Time"](*divmod(stamp_ns, 10**9))
-    return store().types["std_msgs/msg/Header"](time, "base")
-
-
 def joints_at(seconds: float) -> Values:
     """All within their limits, and each in another range; the gripper closes half-way."""
     waves = [0.5 + 0.3 * np.sin(2 * seconds), -1.2 + 0.2 * np.cos(3 * seconds), 2.0 + 0.4 * np.sin(4 * seconds)]
@@ -91,38 +74,30 @@ def joints_at(seconds: float) -> Values:
 
 def messages(seed: int, wrong: Mistakes) -> Iterator[tuple[str, int, bytes]]:
     """In the order of their stamps."""
-    types = store().types
     random = np.random.default_rng(seed)
     phase = random.uniform(0, 0.3)
     for at_ns in range(0, LENGTH_NS, 10_000_000):
         stamp_ns, seconds = START_NS + at_ns, at_ns / 1e9 + phase
-        values = wrong.joints(joints_at(seconds))
-        data = serialized(
-            JOINT, header=header(stamp_ns), name=JOINTS, position=values, velocity=np.zeros(0), effort=np.zeros(0)
-        )
-        yield "/joints", stamp_ns + 2_000_000 + wrong.late_ns, data
+        joints = {"header": header(stamp_ns), "name": JOINTS, "position": wrong.joints(joints_at(seconds)).tolist()}
+        yield "/joints", stamp_ns + 2_000_000 + wrong.late_ns, serialize(JOINT, joints)
         if at_ns % 20_000_000 == 0:
             position = wrong.position(np.array([0.3, 0.0, 0.2]) + 0.1 * np.sin(seconds * np.array([2, 3, 4])))
             turned = np.array([0.1, 0.3, 0.5, 0.8]) + 0.03 * np.sin(seconds * np.array([2, 3, 4, 5]))
             turned = wrong.orientation(turned / np.linalg.norm(turned))
-            pose = types["geometry_msgs/msg/Pose"](
-                types["geometry_msgs/msg/Point"](*position), types["geometry_msgs/msg/Quaternion"](*turned)
-            )
-            yield "/pose", stamp_ns + 2_000_000, serialized(POSE, header=header(stamp_ns - wrong.stale_ns), pose=pose)
-            layout = types["std_msgs/msg/MultiArrayLayout"]([], 0)
-            command = joints_at(seconds + 0.1)
-            yield "/arm", stamp_ns + 1_000_000, serialized(ARRAY, layout=layout, data=command[:3])
-            yield "/hand", stamp_ns + 1_000_000, serialized(ARRAY, layout=layout, data=command[3:])
+            pose = {"position": dict(zip("xyz", position, strict=True))}
+            pose["orientation"] = dict(zip("xyzw", turned, strict=True))
+            stamped = {"header": header(stamp_ns - wrong.stale_ns), "pose": pose}
+            yield "/pose", stamp_ns + 2_000_000, serialize(POSE, stamped)
+            command = joints_at(seconds + 0.1).tolist()
+            yield "/arm", stamp_ns + 1_000_000, serialize(ARRAY, {"data": command[:3]})
+            yield "/hand", stamp_ns + 1_000_000, serialize(ARRAY, {"data": command[3:]})
         if at_ns % 100_000_000 == 0 and at_ns >= wrong.silent * LENGTH_NS:
             pixels = random.integers(0, 60, (*SIZE, 3)) + np.array([180, 100, 30])
             pixels = wrong.image(pixels.astype(np.uint8))
             height, width = pixels.shape[:2]
-            shape = {"height": height, "width": width, "encoding": "rgb8", "is_bigendian": 0, "step": 3 * width}
-            yield (
-                "/camera",
-                stamp_ns + 20_000_000,
-                serialized(IMAGE, header=header(stamp_ns), data=pixels.reshape(-1), **shape),
-            )
+            shape = {"height": height, "width": width, "encoding": "rgb8", "step": 3 * width}
+            image = {"header": header(stamp_ns), **shape, "data": pixels.tobytes()}
+            yield "/camera", stamp_ns + 20_000_000, serialize(IMAGE, image)
 
 
 def record(path: Path, seed: int = 0, wrong: Mistakes | None = None, *, commands: bool = False) -> Path:

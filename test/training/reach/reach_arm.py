@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.spec import FusionSpec, load_spec
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 
 LINKS_M = np.array([0.4, 0.3, 0.2])
 START_RAD = np.array([0.6, 0.7, 0.5])
@@ -136,17 +135,14 @@ def demonstration(seed: int, reaches: int, commands: int = 60) -> list[Message]:
 
 def joint_state(stamp_ns: int, joints: Float64) -> bytes:
     names = ("shoulder", "elbow", "wrist")
-    return serialize("sensor_msgs/msg/JointState", {**_header(stamp_ns), "name": names, "position": joints.tolist()})
+    values = {"header": header(stamp_ns), "name": names, "position": joints.tolist()}
+    return serialize("sensor_msgs/msg/JointState", values)
 
 
 def point(stamp_ns: int, goal: Float64) -> bytes:
-    return serialize("geometry_msgs/msg/PointStamped", {**_header(stamp_ns), "point": {"x": goal[0], "y": goal[1]}})
+    values = {"header": header(stamp_ns), "point": {"x": goal[0], "y": goal[1]}}
+    return serialize("geometry_msgs/msg/PointStamped", values)
 
 
 def numbers(values: Float64) -> bytes:
     return serialize("std_msgs/msg/Float64MultiArray", {"data": values.tolist()})
-
-
-def _header(stamp_ns: int) -> dict[str, Any]:
-    seconds, nanoseconds = divmod(stamp_ns, 10**9)
-    return {"header": {"stamp": {"sec": seconds, "nanosec": nanoseconds}}}
