@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper, lru_cache
-from multiprocessing import connection, resource_tracker
-from typing import TypeVar
+from multiprocessing import connection, resource_tracker, spawn
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -40,6 +40,38 @@ def blocked_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_PREPARING = threading.Lock()
+
+
+@contextmanager
+def main_left_out(given: bytes = b"") -> Iterator[None]:
+    """Start processes here that do not import the main module of this one; multiprocessing has no option for it.
+
+    That of a training or of a notebook may import libraries for many seconds, and runs once more in each process if it
+    has no `if __name__ == "__main__":`.
+
+    Args:
+        given: what the processes get, pickled. They import the main module if it refers to that module.
+    """
+    if b"__main__" in given:
+        yield
+        return
+    thread = threading.get_ident()
+    with _PREPARING:
+        prepare = spawn.get_preparation_data
+
+        def prepare_without_main(name: str) -> dict[str, Any]:
+            data: dict[str, Any] = prepare(name)
+            kept = {key: value for key, value in data.items() if not key.startswith("init_main_from_")}
+            return kept if threading.get_ident() == thread else data
+
+        spawn.get_preparation_data = prepare_without_main
+        try:
+            yield
+        finally:
+            spawn.get_preparation_data = prepare
 
 
 def end_with_parent() -> None:

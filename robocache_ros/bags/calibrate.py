@@ -16,9 +16,7 @@ and inertial sensors are synchronised (Mair et al., Spatio-Temporal Initializati
   and of the distance do not count.
 - The peak is interpolated by a parabola, on a grid of 5 ms.
 - The interval is that of the bootstrap over blocks (Carlstein, The Use of Subseries Values for Estimating the Variance,
-  Ann. Stat. 14, 1986): blocks are drawn with replacement 400 times. With few blocks, 90 % of the peaks are too
-  narrow; the quantiles are those of the expanded percentile interval (Hesterberg, What Teachers Should Know About the
-  Bootstrap, The American Statistician 69, 2015), 92.4 % of the peaks with 20 blocks.
+  Ann. Stat. 14, 1986): blocks are drawn with replacement 200 times, and 90 % of their peaks are inside of it.
 
 **Latency of actions.** The same correlation, of the steps from a command to the next with the motion of the joints
 after a lag: by column where commands and positions have as many columns, else as for a camera.
@@ -35,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +55,7 @@ COARSE_S, FINE_S, NEAR_S = 0.02, 0.005, 0.1  # steps of the lags; lags around th
 MIN_ROWS, MIN_S = 100, 7.5  # intervals between frames, and their time
 MAX_S = 600.0  # of a recording that is read
 BLOCKS, SHORTEST_BLOCK_S, LONGEST_BLOCK_S = 16, 1.0, 3.0
-RESAMPLES, COVERAGE = 400, 0.9
+RESAMPLES, COVERAGE = 200, 0.9
 MAX_RIVAL = 0.93  # of the largest correlation, that of another peak; irregular motion has at most 0.85, a sine 0.97
 NOT_NOISE = 0.8  # a larger correlation at several lags comes from a period
 MAX_FAR_SHARE = 0.05  # resamples whose peak is somewhere else
@@ -290,18 +287,11 @@ def _lag(times_s: Float64, target: Float64, features: Callable[[float], Float64]
     near = sums.of([features(lag)[used] for lag in fine.tolist()])
     correlations = near.correlations(ones)
     value = float(_peaks(fine, correlations)[0])
-    edge = _edge(len(firsts))
+    edge = (1 - COVERAGE) / 2
     low, high = np.quantile(_peaks(fine, near.correlations(weights)), [edge, 1 - edge]).tolist()
     if high - low > MAX_WIDTH_S:
         raise RefusedError(f"uncertain, {low * 1e3:.0f} to {high * 1e3:.0f} ms; {SHORT}, and faster")
     return Lag(value, min(low, value - EXACT_S), max(high, value + EXACT_S), float(correlations.max()), count)
-
-
-def _edge(blocks: int) -> float:
-    """Return the share of the peaks below the interval, and above it: that of a t distribution for the blocks."""
-    z, freedom = NormalDist().inv_cdf((1 + COVERAGE) / 2), blocks - 1
-    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)  # Cornish and Fisher
-    return NormalDist().cdf(-t * (blocks / freedom) ** 0.5)
 
 
 def _clear_peak(lags: Float64, correlations: Float64) -> float:

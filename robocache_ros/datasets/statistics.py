@@ -28,7 +28,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.read import DatasetError, SourceEpisode, read_object
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.kernels import cache_directory
-from robocache_ros.processes import blocked_interrupt
+from robocache_ros.processes import blocked_interrupt, main_left_out
 from robocache_ros.storage.paths import RemotePath
 from robocache_ros.untrusted_files import file_below
 
@@ -157,9 +157,9 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
     edges = np.linspace(0, count, min(workers * PARTS_PER_WORKER, max(count, 1)) + 1).astype(int).tolist()
     pickled = pickle.dumps(vectors)
     given = (dict(os.environ), pickled, skip)
-    with ProcessPoolExecutor(workers, forked_processes.worker_context(pickled), _begin, given) as pool:
+    with ProcessPoolExecutor(workers, forked_processes.worker_context(), _begin, given) as pool:
         try:
-            with blocked_interrupt():
+            with blocked_interrupt(), main_left_out(pickled):
                 parts = deque(pool.submit(_part_of_worker, range(first, last)) for first, last in pairwise(edges))
             while parts:
                 yield parts.popleft().result()

@@ -29,7 +29,7 @@ import torch
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.extras import need
-from robocache_ros.processes import blocked_interrupt, end_with_parent, set_malloc
+from robocache_ros.processes import blocked_interrupt, end_with_parent, main_left_out, set_malloc
 from robocache_ros.storage.cache import UNITS, release_all
 from robocache_ros.storage.errors import error_number
 
@@ -356,7 +356,7 @@ def _started(threads: int) -> _Process:
     context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
     here, there = context.Pipe()
     process = context.Process(target=_work, args=(there, threads), daemon=True)
-    with closing(there), blocked_interrupt():
+    with closing(there), blocked_interrupt(), main_left_out():
         process.start()
     return _Process(process, here)
 

@@ -200,8 +200,7 @@ def export(
 
     Readers find no dataset in `out` until it is complete. The other keywords are the options of the command:
     `formats=["rlds"]`, `task="lift the cube"`, `jobs=4`, ...; docs/reference/commands.md lists them. They come first,
-    then those of the section `dataset` of the spec. With more than one job, guard the code of the main module with
-    `if __name__ == "__main__":`.
+    then those of the section `dataset` of the spec.
 
     Args:
         recordings: a recording, a folder, a glob or a URL, or a list of them, or of `PlannedRecording`.

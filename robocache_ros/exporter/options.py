@@ -29,7 +29,7 @@ class ExportOptions(DatasetOptions):
     )
     jobs: int | None = key(
         integer(1, MAX_JOBS),
-        "processes that convert recordings; 1 by default in Python, because more need `if __name__ == '__main__':`",
+        "processes that convert recordings; 1 by default in Python",
         default=None,
         flag=Flag(MACHINES, "Processes.", ("--jobs", "-j"), "N", "number of cores"),
     )

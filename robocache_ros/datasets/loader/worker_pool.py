@@ -22,7 +22,7 @@ from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.worker import NO_JOB, Done, Failed, Grown, Job, NewMemory, Place, TooSmall, run
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ipc.shared_memory import create
-from robocache_ros.processes import blocked_interrupt
+from robocache_ros.processes import blocked_interrupt, main_left_out
 
 GRANULARITY = 2**20  # bytes: slots of batches of about one size are not replaced again and again
 
@@ -98,7 +98,7 @@ class _Worker:
     def __init__(self, context: Any, reader: bytes) -> None:
         self.connection, there = context.Pipe()
         self.process = context.Process(target=run, args=(there, reader, dict(os.environ)), daemon=True)
-        with blocked_interrupt():
+        with blocked_interrupt(), main_left_out(reader):
             self.process.start()
         there.close()
         self.jobs: OrderedDict[int, Job] = OrderedDict()
@@ -136,7 +136,7 @@ class WorkerPool:
             ) from error
         self.replaced = 0  # workers that died
         self._count = workers
-        self._context = worker_context(self._reader)
+        self._context = worker_context()
         self._slots = {slot.number: slot for slot in slots}
         self._free = deque(slots)
         self._selector = selectors.DefaultSelector()
