@@ -12,8 +12,8 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_depth
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS
 from test.fuzz.messages import header, serialize
+from test.fuzz.recordings import MS, START_NS
 
 HEIGHT, WIDTH, FRAMES = 12, 16, 15
 CAMERA = (14.0, 15.0, 7.5, 5.5)

@@ -52,6 +52,16 @@ def header(stamp_ns: int, frame: str = "") -> dict[str, Any]:
     return {"stamp": {"sec": seconds, "nanosec": nanoseconds}, "frame_id": frame}
 
 
+def numbers(*values: float) -> bytes:
+    """A std_msgs/msg/Float64MultiArray in CDR."""
+    return b"\0\1\0\0" + struct.pack(f"<III4x{len(values)}d", 0, 0, len(values), *values)
+
+
+def pose(stamp_ns: int, x: float = 0.0) -> bytes:
+    """A geometry_msgs/msg/PoseStamped in CDR, of no frame and identity orientation."""
+    return b"\0\1\0\0" + struct.pack("<iII4x7d", *divmod(stamp_ns, 10**9), 1, x, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+
+
 def _write(t: Type, value: Any, out: bytearray, order: str) -> None:
     if isinstance(t, Struct):
         for name, field in t.fields:

@@ -13,9 +13,11 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from test.bags.conftest import MS, START_NS, numbers, pose, read
-from test.bags.conftest import TYPES as ARM
+from test.bags.conftest import read
 from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.messages import numbers, pose
+from test.fuzz.recordings import MS, START_NS
+from test.fuzz.recordings import TYPES as ARM
 
 
 def test_without_metadata_the_files_are_read_and_it_says_so(make_bag):
@@ -76,11 +78,7 @@ def places(data, op):
 
 
 LAYOUTS = {
-    "plain": McapLayout(),
-    "lz4": McapLayout(compression="lz4"),
-    "zstd": McapLayout(compression="zstd"),
     "no chunks": McapLayout(chunk_messages=0),
-    "no summary": McapLayout(summary=False),
     "no checksums": McapLayout(checksums=False),
     "no message indexes": McapLayout(message_indexes=False),
     "half outside of chunks": McapLayout(loose_every=2),
