@@ -14,7 +14,7 @@ import torch
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, TimelineDataset, open_dataset
+from robocache_ros.datasets import LeRobotTimelineDataset, TimelineDataset, open_dataset
 from robocache_ros.exporter.datasets import ExportResult
 from robocache_ros.formats.delta.log import append_dataset
 from robocache_ros.formats.lerobot import write
@@ -123,12 +123,6 @@ EVERYTHING = ("vision", "proprio", "language", "depth", "voxels")
 WITH_SUCCESS = ("lerobot", "lerobot21", "rlds", "webdataset", "diffusion_policy", "delta")
 
 
-def opened_whole(name: str, exports: Path, **options: Any) -> TimelineDataset:
-    if name == "robomimic":
-        options["obs_modality"] = "image"
-    return open_dataset(name, exports / name, modalities=EVERYTHING, **options)
-
-
 @pytest.fixture(scope="module")
 def outcomes() -> FusionSpec:
     raw = sensor_spec(outcomes=True).to_dict()
@@ -153,7 +147,7 @@ def episodes(result: ExportResult, outcomes: FusionSpec) -> list[Rows]:
 def test_every_stream_of_an_export_is_the_engines(
     name: str, result: ExportResult, outcomes: FusionSpec, episodes: list[Rows]
 ) -> None:
-    dataset = opened_whole(name, result.out)
+    dataset = opened(name, result.out, modalities=EVERYTHING)
     assert len(dataset) == len(episodes) == 2
     for index, rows in enumerate(episodes):
         sample, streams = dataset[index], dataset.streams_of(index).streams
@@ -207,8 +201,6 @@ def spec_of_lift() -> FusionSpec:
 
 # LeRobot datasets whose rows and videos are in several files and chunks.
 
-WITH_VOXELS = ("vision", "proprio", "language", "voxels")
-
 
 def test_episodes_in_files_and_chunks_of_their_own_are_those_of_one_file(
     bag: Path, spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -221,7 +213,7 @@ def test_episodes_in_files_and_chunks_of_their_own_are_those_of_one_file(
     apart = export([bag], spec, tmp_path / "apart", options).out
     assert len(list(apart.glob("data/chunk-*/*.parquet"))) == 2
     assert len(list(apart.glob("videos/observation.images.front/chunk-*/*.mp4"))) == 2
-    first, second = (LeRobotTimelineDataset(path, WITH_VOXELS) for path in (together, apart))
+    first, second = (LeRobotTimelineDataset(path, EVERYTHING) for path in (together, apart))
     assert len(first) == len(second) == 2
     for index in range(2):
         one, other = first[index], second[index]
@@ -230,8 +222,6 @@ def test_episodes_in_files_and_chunks_of_their_own_are_those_of_one_file(
 
 
 # Delta Lake tables that were appended to, compacted or damaged, as datasets.
-
-WITH_DEPTH = ("vision", "proprio", "language", "depth")
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +240,7 @@ def grown(made: list[Path], tmp_path: Path) -> Path:
 
 
 def opened_tables(path: Path, **options: int) -> TimelineDataset:
-    return open_dataset("delta", path, modalities=WITH_DEPTH, **options)
+    return open_dataset("delta", path, modalities=EVERYTHING, **options)
 
 
 def assert_equal(dataset: TimelineDataset, others: list[TimelineDataset]) -> None:
@@ -274,24 +264,3 @@ def test_compacted_tables_are_read(grown: Path, made: list[Path]) -> None:
         deltalake.DeltaTable(grown / name).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert len(list(grown.glob("ticks/*/*.parquet"))) == 1
     assert_equal(opened_tables(grown), [opened_tables(each) for each in made])
-
-
-def read_all(path: Path) -> None:
-    dataset = opened_tables(path)
-    for index in range(len(dataset)):
-        dataset[index]
-
-
-@pytest.mark.parametrize("pattern", ["ticks/*/*.parquet", "appends/*/images/color/*/*.parquet"])
-def test_a_missing_file_is_named(pattern: str, grown: Path) -> None:
-    missing = next(grown.glob(pattern))
-    missing.unlink()
-    with pytest.raises(DatasetError, match=f"{missing.name[-12:]}: not there"):
-        read_all(grown)
-
-
-def test_a_damaged_image_is_named(grown: Path) -> None:
-    path = next(grown.glob("appends/*/images/color/*/*.parquet"))
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DatasetError, match=r"file-000.parquet: damaged"):
-        read_all(grown)

@@ -167,13 +167,6 @@ def test_a_group_without_streams_is_refused_by_its_name(tmp_path: Path) -> None:
         Hdf5Trajectories(tmp_path / "a.hdf5")
 
 
-def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
-    path = write_trajectories(tmp_path / "runs.hdf5")
-    path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DatasetError, match="get the file again"):
-        Hdf5Trajectories(path).read(2)
-
-
 def test_windows_of_an_empty_trajectory_are_refused_and_the_others_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "own.hdf5", "w") as file:
         for name, steps in (("empty", 0), ("one", 3)):
