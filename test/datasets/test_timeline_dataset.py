@@ -272,16 +272,19 @@ def test_windows_of_the_loader_are_complete_parts_that_ranks_share(
     wanted = [(index, start) for index, length in enumerate(lengths) for start in range(0, length - ticks + 1, stride)]
     assume(wanted and len(wanted) // ranks >= -(-len(wanted) // (ranks * batch_size)))  # else it is refused
     dataset = TimelineDataset(counted(lengths, 0), target_hz=HZ)
-    seen = []
+    seen, shares = [], []
     for rank in range(ranks):
         options = LoaderOptions(windows=(ticks, stride), rank=rank, world_size=ranks)
-        for batch in TimelineLoader(dataset, batch_size, shuffle=True, options=options):
+        shares.append(list(TimelineLoader(dataset, batch_size, shuffle=True, options=options)))
+        for batch in shares[-1]:
+            assert 0 < len(batch["proprio"]) <= batch_size
             assert batch["proprio"].shape[1:] == (ticks, 1)
             for values in batch["proprio"][:, :, 0].tolist():
                 index, start = divmod(int(values[0]), 100)
                 assert values == [100 * index + start + k for k in range(ticks)]
                 seen.append((index, start))
     assert sorted(seen) == wanted
+    assert len({len(share) for share in shares}) == 1  # a rank with a batch more would wait for the others for ever
 
 
 # Datasets with different columns in one layout.

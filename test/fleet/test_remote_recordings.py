@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import fsspec
@@ -29,6 +27,7 @@ from robocache_ros.storage.cache import VARIABLE, cache_folder
 from test.export.conftest import contents, dry_run
 from test.exporting import export
 from test.ros1_bags import write_ros1_bag
+from test.shared import FolderRequests, served
 
 # Recordings at URLs are those of the local files, and only what is needed of them is downloaded.
 
@@ -150,12 +149,7 @@ def test_info_reads_the_index_and_a_few_chunks(faulty_s3, faults, tmp_path, monk
 # Recordings at URLs of other file systems than S3.
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-class _WithRanges(_Quiet):
+class WithRanges(FolderRequests):
     """Answers requests for a part of a file."""
 
     def do_GET(self) -> None:
@@ -183,23 +177,18 @@ def mcap_file(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def url_of(mcap_file) -> Iterator[Callable[[str], str]]:
     """The URL of the file in a kind of file system."""
-    servers: list[ThreadingHTTPServer] = []
+    with ExitStack() as servers:
 
-    def make(kind: str) -> str:
-        if kind == "memory":
-            fsspec.filesystem("memory").put(str(mcap_file), "/raw/run.mcap")
-            return "memory://raw/run.mcap"
-        if kind == "file":
-            return f"file://{mcap_file}"
-        handler = partial(_WithRanges if kind == "http with ranges" else _Quiet, directory=str(mcap_file.parent))
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-        threading.Thread(target=servers[0].serve_forever, args=(0.05,)).start()
-        return f"http://127.0.0.1:{servers[0].server_port}/run.mcap"
+        def make(kind: str) -> str:
+            if kind == "memory":
+                fsspec.filesystem("memory").put(str(mcap_file), "/raw/run.mcap")
+                return "memory://raw/run.mcap"
+            if kind == "file":
+                return f"file://{mcap_file}"
+            handler = WithRanges if kind == "http with ranges" else FolderRequests
+            return servers.enter_context(served(mcap_file.parent, handler)) + "/run.mcap"
 
-    yield make
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield make
     fsspec.filesystem("memory").rm("/", recursive=True)
 
 

@@ -72,15 +72,6 @@ class Surroundings(Counting):
         return {**item, "random": np.random.rand(1), "environment": os.environ.get("COUNTED", "")}  # noqa: NPY002
 
 
-def same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
-    """Whether two sequences of batches are the same, bit for bit."""
-    return len(first) == len(second) and all(
-        a.keys() == b.keys()
-        and all(a[key] == b[key] if isinstance(a[key], list) else a[key].equal(b[key]) for key in a)
-        for a, b in zip(first, second, strict=True)
-    )
-
-
 def order_of(batches: list[dict[str, Any]]) -> list[list[int]]:
     """The numbers of the samples of each batch."""
     return [batch["index"].tolist() for batch in batches]

@@ -1,7 +1,7 @@
-"""A training that takes a step when it is told to: its test kills it, or its workers, between two steps.
+"""A training that takes a step when it is told to: its test kills it between two steps.
 
 Arguments: the dataset, the file of the state, and the number of workers. It prints its workers, then a line for each
-batch after it has stored the state, and at last how many workers were replaced.
+batch after it has stored the state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def main(folder: str, state: Path, workers: int) -> None:
             os.replace(partial, state)
             print(reported(batch), flush=True)  # noqa: T201
             sys.stdin.readline()
-    print(f"replaced {loader.replaced_workers}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
