@@ -140,18 +140,6 @@ def test_progress_ends_at_the_whole_of_each_recording(bags, spec, tmp_path):
     assert all(0 <= share <= 1 for _, share in seen)
 
 
-def test_a_recording_that_spans_no_tick_is_refused(bags, spec, tmp_path):
-    topic = "/panda/joint_states"
-    joint = replace(spec, actions="none", streams=tuple(s for s in spec.streams if s.name == "joint_position"))
-    with Bag(bags[0]) as bag:
-        first = next(m for m in bag.messages([topic]))
-    short = write_bag(
-        tmp_path / "short", {topic: bag.topics[topic].type}, [(topic, 1_760_000_000_000_000_001, first.data)]
-    )
-    with pytest.raises(RoboCacheError, match="without a tick"):
-        export([short], joint, tmp_path / "set", DatasetOptions())
-
-
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [

@@ -208,15 +208,6 @@ def test_a_dataset_states_how_its_images_are_stored(made):
 # Ticks at which a stream has no value, in a dataset.
 
 
-def test_a_gap_ends_an_episode_and_what_follows_begins_another(made):
-    rows = columns(made("none"))
-    assert (np.array(rows["robocache.valid"]) > 0).all()
-    ticks, episodes = np.array(rows["robocache.tick_ns"]), np.array(rows["episode_index"])
-    steps, same = np.diff(ticks), np.diff(episodes) == 0
-    assert (steps[same] == 20_000_000).all()
-    assert steps[~same][0] == 6 * 20_000_000  # five ticks without joints are left out
-
-
 def test_masked_ticks_are_stored_as_zeros_and_marked_and_do_not_count_into_the_statistics(bags, spec, tmp_path):
     result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
     rows = columns(result)

@@ -17,7 +17,7 @@ from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import START_NS, contents, spec_of
+from test.export.conftest import START_NS, spec_of
 from test.export.readers.environments import ffmpeg, needs, probe
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
@@ -55,21 +55,6 @@ def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(recor
     for episode, success in zip(rlds, (True, False), strict=True):  # a terminal step follows from success only
         terminal = episode["steps/is_terminal"]
         assert terminal.tolist() == [False] * (len(terminal) - 1) + [success]
-
-
-@pytest.mark.slow
-def test_a_dataset_has_the_same_bytes_for_one_process_and_for_two(record, tmp_path):
-    bags = [record(EVENTS, name="a"), record(EVENTS, name="b", state=lambda k: None if 100 <= k < 130 else (k, 0))]
-    spec = spec_of(**OUTCOMES, state={"on_invalid": "drop"})
-    options = replace(OPTIONS, formats=("lerobot", "webdataset"))
-    one, two = (
-        contents(export(bags, spec, tmp_path / f"jobs_{jobs}" / "set", options, jobs=jobs, report=False).out)
-        for jobs in (1, 2)
-    )
-    assert one == two
-    reported = json.loads(one["lerobot/meta/robocache.json"])
-    found = [(episode["recording"], episode["task"]) for episode in reported["episodes"]]
-    assert found == [(0, "lift"), (0, "place"), (1, "place")]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import threading
 import time
@@ -344,16 +343,6 @@ def test_a_read_only_folder_is_one_line(tmp_path, pieces, command, small_disk):
     assert (code, len(errors.splitlines())) == (2, 1)
     assert "Read-only file system; choose a folder that can be written" in errors
     assert not (tmp_path / "set").exists()
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_finished_pieces_stay(pieces, command, small_disk):
-    again = f"mount -o remount,size=100m none {pieces} && {shlex.join(command)}"
-    code, text, errors = small_disk(pieces, "800k", command, again)
-    assert (code, len(errors.splitlines())) == (2, 1)
-    assert str(pieces)[:30] in errors
-    assert "No space left on device; free some space" in errors
-    assert "recordings were converted by an earlier export and reused" in text
 
 
 # Calls in a thread of their own: in order, bounded, and with their errors.

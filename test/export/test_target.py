@@ -242,16 +242,6 @@ def test_an_export_that_was_killed_while_it_moves_is_completed_by_the_next_one(t
     assert contents(out) == NEW
 
 
-def test_pieces_stay_after_a_kill_and_go_when_the_dataset_is_complete(tmp_path):
-    out = tmp_path / "out"
-    killed(out, inside=f"{PIECE}    {KILL}")
-    assert piece_store(out).count() == 1
-    with new_dataset(out) as new:
-        assert new.pieces.find("0" * 64)
-        dataset(new.folder, "new")
-    assert contents(out) == NEW
-
-
 def test_a_second_export_to_the_same_folder_is_refused_while_the_first_runs(tmp_path):
     first = process(tmp_path / "out", inside="print('in', flush=True); time.sleep(60)")
     assert first.stdout.readline() == "in\n"
