@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
@@ -237,6 +239,12 @@ def record(tmp_path) -> Callable[..., Path]:
         return write_bag(tmp_path / name, types, sorted(messages, key=lambda each: each[1]))
 
     return write
+
+
+def lerobot_rows(dataset: Path) -> Any:
+    """All rows of a LeRobot dataset, as pyarrow."""
+    files = sorted(dataset.glob("data/*/*.parquet"))
+    return pyarrow.concat_tables(parquet.read_table(file, partitioning=None) for file in files)
 
 
 # Copies of exported datasets, to be damaged.

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-import pyarrow.parquet as parquet
 import pytest
 from numpy.typing import NDArray
 
@@ -62,11 +61,6 @@ def table(dataset: Path, name: str) -> Any:
     rows = deltalake.DeltaTable(dataset / name).to_pyarrow_table()
     keys = ["episode", "tick"] if name == "ticks" else ["episode"]
     return rows.sort_by([(key, "ascending") for key in keys]).combine_chunks()
-
-
-def lerobot_rows(dataset: Path) -> Any:
-    """All rows of a LeRobot dataset."""
-    return pyarrow.concat_tables(parquet.read_table(path) for path in sorted(dataset.glob("data/*/*.parquet")))
 
 
 def numbers(column: Any) -> NDArray[Any]:

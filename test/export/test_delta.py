@@ -23,13 +23,12 @@ from robocache_ros.formats.delta.log import TransactionLog, append_dataset
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import contents, dry_run, found, without_checksums
+from test.export.conftest import contents, dry_run, found, lerobot_rows, without_checksums
 from test.export.delta_tables import (
     OPTIONS,
     append_together,
     assert_complete,
     deltalake,
-    lerobot_rows,
     numbers,
     small_dataset,
     stacked,

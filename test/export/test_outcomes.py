@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.datasets import open_dataset
@@ -17,7 +16,7 @@ from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import START_NS, spec_of
+from test.export.conftest import START_NS, lerobot_rows, spec_of
 from test.export.readers.environments import ffmpeg, needs, probe
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
@@ -70,11 +69,6 @@ def out(sensors, tmp_path_factory) -> Path:
     return export(sensors, spec, tmp_path_factory.mktemp("out") / "set", LEROBOT, report=False).out
 
 
-def table(dataset: Path) -> Any:
-    """The rows of all episodes."""
-    return parquet.ParquetDataset([str(file) for file in sorted((dataset / "data").rglob("*.parquet"))]).read()
-
-
 def by_episode(rows: Any, name: str) -> list[list[Any]]:
     episodes, values = np.array(rows["episode_index"]), np.array(rows[name].to_pylist())
     return [values[episodes == index].tolist() for index in np.unique(episodes)]
@@ -82,7 +76,7 @@ def by_episode(rows: Any, name: str) -> list[list[Any]]:
 
 @pytest.mark.parametrize("name", LEROBOT.formats)
 def test_rewards_and_success_of_streams_are_columns_with_statistics(out, name):
-    rows = table(out / name)
+    rows = lerobot_rows(out / name)
     features = json.loads((out / name / "meta" / "info.json").read_text())["features"]
     for column, dtype in zip(COLUMNS, ("float32", "bool", "bool"), strict=True):
         assert features[column] == {"dtype": dtype, "shape": [1], "names": None}
@@ -100,7 +94,7 @@ def exported(bags: Sequence[Path], out: Path, outcome: bool | None) -> Any:
     first, *others = bags
     plan = [PlannedRecording(first, success=outcome), *map(PlannedRecording, others)]
     spec = sensor_spec().without_cameras()
-    return table(export(plan, spec, out, replace(LEROBOT, formats=("lerobot",)), report=False).out)
+    return lerobot_rows(export(plan, spec, out, replace(LEROBOT, formats=("lerobot",)), report=False).out)
 
 
 def test_a_success_that_is_stated_next_to_the_recording_is_at_the_last_row(sensors, tmp_path):
@@ -116,7 +110,7 @@ def test_without_outcomes_there_are_no_such_columns(sensors, tmp_path):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in LEROBOT.formats])
 def test_lerobot_reads_them(out, tmp_path, name):
-    rows = table(out / name).to_pydict()
+    rows = lerobot_rows(out / name).to_pydict()
     reported = probe(name, tmp_path, out / name, 0, 49, 99, **ffmpeg(name, tmp_path))
     for place, item in reported["items"].items():
         for column in COLUMNS:
