@@ -1,10 +1,11 @@
-"""What a run of the tests makes once, whichever of its processes needs it first, and a folder on a server."""
+"""What a run of the tests makes once, whichever of its processes needs it first; servers, and packages of others."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import pickle
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,17 @@ def served(folder: Path, handler: type[FolderRequests] = FolderRequests) -> Iter
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def installed(site: Path, module: Path, entry_points: str) -> Path:
+    """A folder with a package as pip installs it: a module, and the entry points that it declares."""
+    declared = site / f"{module.stem}-1.0.dist-info"
+    declared.mkdir(parents=True)
+    name = module.stem.replace("_", "-")
+    (declared / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (declared / "entry_points.txt").write_text(entry_points)
+    shutil.copy(module, site)
+    return site
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:

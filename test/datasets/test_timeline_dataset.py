@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.small import InMemory, episode, write_calvin, write_tfds
 from test.exporting import export
+from test.shared import installed
 
 
 def source(*lengths: int, **changes: Stream) -> InMemory:
@@ -503,17 +503,12 @@ written = one_episode_format:WRITTEN
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package as pip installs it: the module, and what it declares."""
-    declared = tmp_path / "site" / "one_episode_format-1.0.dist-info"
-    declared.mkdir(parents=True)
-    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: one-episode-format\nVersion: 1.0\n")
-    (declared / "entry_points.txt").write_text(ENTRY_POINTS)
-    shutil.copy(Path(__file__).with_name("one_episode_format.py"), tmp_path / "site")
-    monkeypatch.syspath_prepend(tmp_path / "site")
+def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Path(__file__).with_name("one_episode_format.py")
+    monkeypatch.syspath_prepend(installed(tmp_path / "site", module, ENTRY_POINTS))
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("other_package")
 def test_a_format_of_another_package_is_read(tmp_path: Path) -> None:
     sample = open_dataset("one", tmp_path, target_hz=20.0, steps=3)[0]
     assert sample["proprio"][:, 0].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
@@ -522,7 +517,7 @@ def test_a_format_of_another_package_is_read(tmp_path: Path) -> None:
     assert known_readers() == (*READERS, "broken", "empty", "one", "written")
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("other_package")
 @pytest.mark.parametrize(
     ("name", "problem"),
     [

@@ -30,6 +30,7 @@ from test import forked
 from test.export.conftest import ROBOCACHE, ROOT, by_share, dry_run, named
 from test.export.sensor_recording import engine_rows
 from test.exporting import export
+from test.shared import installed
 
 NO_MEDIA = DatasetOptions(media="none")
 LIFT = ROOT / "test" / "data" / "panda_lift"
@@ -353,20 +354,12 @@ def test_the_provenance_of_nvjpeg_says_that_pixels_may_differ(spec, tmp_path):
 
 # A dataset format of another package, found through its entry point.
 
-ENTRY_POINT = "[robocache_ros.formats]\ncsv = csv_format:CSV\n"
-METADATA = "Metadata-Version: 2.1\nName: csv-format\nVersion: 1.0\n"
-
 
 @pytest.fixture
 def site(tmp_path) -> Path:
-    """A folder with the package as pip installs it: the module, and what it declares."""
-    folder = tmp_path / "site"
-    declared = folder / "csv_format-1.0.dist-info"
-    declared.mkdir(parents=True)
-    (declared / "METADATA").write_text(METADATA)
-    (declared / "entry_points.txt").write_text(ENTRY_POINT)
-    shutil.copy(Path(__file__).with_name("csv_format.py"), folder)
-    return folder
+    """The folder of the package."""
+    module = Path(__file__).with_name("csv_format.py")
+    return installed(tmp_path / "site", module, "[robocache_ros.formats]\ncsv = csv_format:CSV\n")
 
 
 def robocache(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -166,17 +166,8 @@ def exported(spec, tmp_path, pieces) -> Callable[..., tuple[ExportResult, list[s
 def command(bags, tmp_path, pieces) -> list[str]:
     """The same export as a command, whose folder of pieces exists."""
     pieces.mkdir()
-    options = [
-        "--spec",
-        ROOT / "config" / "panda_lift.yaml",
-        "--media",
-        "none",
-        "--out",
-        tmp_path / "set",
-        "--jobs",
-        "1",
-    ]
-    return [*ROBOCACHE, "export", *map(str, bags), *map(str, options), "--pieces", str(pieces)]
+    options = {"spec": ROOT / "config" / "panda_lift.yaml", "media": "none", "out": tmp_path / "set", "jobs": 1}
+    return [*ROBOCACHE, "export", *map(str, bags), "--pieces", str(pieces), *(f"--{k}={v}" for k, v in options.items())]
 
 
 def test_an_appended_recording_costs_one_piece_and_gives_the_bytes_of_a_fresh_export(
@@ -345,15 +336,7 @@ def test_a_read_only_folder_is_one_line(tmp_path, pieces, command, small_disk):
     assert not (tmp_path / "set").exists()
 
 
-# Calls in a thread of their own: in order, bounded, and with their errors.
-
-
-def test_an_error_is_raised_in_the_caller():
-    calls = OrderedCalls("test")
-    calls.add(os.stat, "/nothing")
-    with pytest.raises(FileNotFoundError):
-        calls.wait()
-    calls.close()
+# Calls in a thread of their own.
 
 
 def test_calls_that_wait_are_discarded_when_closed():
