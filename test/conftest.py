@@ -290,6 +290,15 @@ def host_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ctyp
     return build
 
 
+@pytest.fixture
+def real() -> Path:
+    """The folder of recordings and datasets that others made."""
+    folder = os.environ.get("ROBOCACHE_RECORDINGS")
+    if not folder:
+        pytest.skip("ROBOCACHE_RECORDINGS is not set")
+    return Path(folder)
+
+
 @pytest.fixture(scope="session")
 def tf_message() -> Callable[..., bytes]:
     """A tf2_msgs/msg/TFMessage in CDR of (stamp in ns, parent, child, position[, rotation]) tuples."""

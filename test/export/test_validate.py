@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -403,11 +402,8 @@ def test_a_dataset_of_another_tool_is_checked(written, damage, texts, tmp_path):
         ("lerobot_v30_so101", 0, ""),
     ],
 )
-def test_the_findings_in_real_datasets_are_so(name, count, text):
-    recordings = os.environ.get("ROBOCACHE_RECORDINGS")
-    if not recordings:
-        pytest.skip("ROBOCACHE_RECORDINGS is not set")
-    (findings,) = validate(Path(recordings) / name, decode=True)
+def test_the_findings_in_real_datasets_are_so(name, count, text, real):
+    (findings,) = validate(real / name, decode=True)
     lines = [str(finding) for finding in findings.found]
     assert len(lines) == count
     assert all(any(part in line for part in text.split("|")) for line in lines)

@@ -26,6 +26,7 @@ from robocache_ros.storage import object_store
 from robocache_ros.storage.cache import VARIABLE, cache_folder
 from test.export.conftest import contents, dry_run
 from test.exporting import export
+from test.fuzz.messages import numbers, serialize
 from test.ros1_bags import write_ros1_bag
 from test.shared import FolderRequests, served
 
@@ -44,13 +45,11 @@ START_NS = 1_700_000_000 * 10**9
 def messages(seconds: float = 1.0, blob: int = 1000) -> Iterator[tuple[str, int, bytes]]:
     """Numbers at 100 Hz, and bytes that do not compress at 10 Hz."""
     noise = np.random.default_rng(0)
-    head = b"\0\1\0\0" + bytes(8)  # CDR, no dimensions, no offset
     for number in range(int(seconds * 100)):
         log_ns = START_NS + number * 10_000_000
-        values = np.array([number, -number], "<f8").tobytes()
-        yield "/joints", log_ns, head + (2).to_bytes(4, "little") + bytes(4) + values
+        yield "/joints", log_ns, numbers(number, -number)
         if number % 10 == 0:
-            yield "/blob", log_ns, head + blob.to_bytes(4, "little") + noise.bytes(blob)
+            yield "/blob", log_ns, serialize(TYPES["/blob"], {"data": noise.bytes(blob)})
 
 
 @pytest.fixture
