@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from robocache_ros import convert_image
@@ -266,6 +266,7 @@ def test_batches_have_every_window_once(
     ranks=st.integers(1, 3),
     batch_size=st.integers(1, 4),
 )
+@example([6, 6, 1], 1, 1, 3, 2)  # whose last rank has no more samples than its full batches
 def test_windows_of_the_loader_are_complete_parts_that_ranks_share(
     lengths: list[int], ticks: int, stride: int, ranks: int, batch_size: int
 ) -> None:

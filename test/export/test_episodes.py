@@ -184,10 +184,24 @@ def cut(cutter: EpisodeCutter, *parts: Frames) -> list[list[int]]:
     return episodes
 
 
+def test_time_that_jumps_back_ends_an_episode():
+    cutter = EpisodeCutter(spec("split"), 1)
+    assert cut(cutter, ticks([[1], [1], [1]], 10), ticks([[1], [1]], 11)) == [[10, 11, 12], [11, 12]]
+
+
 def test_stream_that_must_not_fail_is_refused_after_a_gap_and_not_for_its_ends():
     assert cut(EpisodeCutter(spec("fail"), 1), ticks([[0], [1], [1], [0]])) == [[1, 2]]
     with pytest.raises(RoboCacheError, match=r"s0: has no value 0\.04 s after the first tick, and its on_invalid is f"):
         cut(EpisodeCutter(spec("fail"), 1), ticks([[0], [1], [0]]), ticks([[0], [1]], 3))
+
+
+def test_part_whose_ticks_were_yielded_before_it_is_dropped_is_reported():
+    cutter = EpisodeCutter(spec("drop"), 1)
+    assert cut(cutter, ticks([[1], [1], [0]]), ticks([[1]], 3)) == [[0, 1]]
+    assert (cutter.incomplete, cutter.episodes) == (True, [])
+    again = EpisodeCutter(spec("drop"), 1, without=cutter.dropped)
+    assert cut(again, ticks([[1], [1], [0]]), ticks([[1]], 3)) == []
+    assert not again.incomplete
 
 
 @given(
