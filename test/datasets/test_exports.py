@@ -33,8 +33,6 @@ from test.export.sensor_recording import (
 )
 from test.exporting import export
 
-# Exports of a recording, loaded again, are what the engine computed.
-
 FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
 
 

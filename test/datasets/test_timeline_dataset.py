@@ -266,7 +266,7 @@ def test_batches_have_every_window_once(
     ranks=st.integers(1, 3),
     batch_size=st.integers(1, 4),
 )
-@example([6, 6, 1], 1, 1, 3, 2)  # whose last rank has no more samples than its full batches
+@example(lengths=[6, 6, 1], ticks=1, stride=1, ranks=3, batch_size=2)  # one rank has a sample more
 def test_windows_of_the_loader_are_complete_parts_that_ranks_share(
     lengths: list[int], ticks: int, stride: int, ranks: int, batch_size: int
 ) -> None:

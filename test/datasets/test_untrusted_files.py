@@ -35,8 +35,6 @@ from test.datasets.small import (
 from test.fuzz.datasets import DAMAGED, read
 from test.fuzz.peaks import peaks
 
-# Datasets that name files elsewhere, or whose files are not files: refused by every reader and by `validate`.
-
 DATA, VIDEO = "data/chunk-000/file-000.parquet", "videos/observation.images.front/chunk-000/file-000.mp4"
 
 

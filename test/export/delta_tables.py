@@ -21,8 +21,6 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
 
-# Small datasets of one recording each, and processes that append them to one dataset at the same time.
-
 OPTIONS = DatasetOptions(formats=("delta",), media="image", task="lift")
 
 

@@ -18,8 +18,6 @@ from robocache_ros.spec.layout import Layout
 from test.fuzz.messages import numbers, serialize
 from test.fuzz.node_inputs import raw_image
 
-# A small recording with gray and odd-sized cameras, depth, a fast sensor, and topics that are silent for a while.
-
 MS = 1_000_000
 START_NS = 1_700_000_000 * 10**9
 ARRAY, IMAGE, TEXT = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/Image", "std_msgs/msg/String"

@@ -207,12 +207,6 @@ def test_a_range_of_episodes_is_a_partition(bags, spec, tmp_path, monkeypatch):
     assert len(found.file_uris()) == 4
 
 
-def test_a_stream_with_the_name_of_a_column_is_refused(tmp_path):
-    state = replace(sensor_spec(actions=False).stream("state"), name="tick")
-    with pytest.raises(RoboCacheError, match=r"streams.tick: delta has another column of this name; rename"):
-        export([tmp_path], replace(sensor_spec(actions=False), streams=(state,)), tmp_path / "out", OPTIONS)
-
-
 def test_names_of_values_become_names_without_quotes(bags, tmp_path):
     pose = {"topic": "/panda/ee_pose", "type": "geometry_msgs/msg/PoseStamped", "on_invalid": "mask"}
     streams = {"pose": {**pose, "field": ["pose.position.x", "pose.orientation.x"]}}

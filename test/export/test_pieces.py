@@ -28,8 +28,6 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, ROOT, contents, dry_run, named
 from test.exporting import export
 
-# Pieces: what decides their names, and what does not decide the bytes of a dataset.
-
 NO_MEDIA = DatasetOptions(media="none")
 
 

@@ -23,8 +23,6 @@ from test.export.conftest import ROBOCACHE, ROOT, by_share, contents
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
 
-# An export that is stopped at any moment is continued by the next one, to the same bytes.
-
 SPEC = ROOT / "config" / "panda_lift.yaml"
 NO_MEDIA = DatasetOptions(media="none")
 RUN = """

@@ -25,8 +25,6 @@ from test.export.conftest import ROOT
 from test.exporting import export
 from test.fleet.conftest import NO_MEDIA, contents, hidden, objects, stopped_export
 
-# Exports to a bucket that fails, or that another export writes to: nothing lost, nothing twice, one clear line.
-
 
 @pytest.fixture
 def out(faulty_s3, monkeypatch) -> str:

@@ -30,8 +30,6 @@ from test.fuzz.messages import numbers, serialize
 from test.ros1_bags import write_ros1_bag
 from test.shared import FolderRequests, served
 
-# Recordings at URLs are those of the local files, and only what is needed of them is downloaded.
-
 TYPES = {"/joints": "std_msgs/msg/Float64MultiArray", "/blob": "std_msgs/msg/UInt8MultiArray"}
 SPEC = {
     "robocache": 1,

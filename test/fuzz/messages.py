@@ -24,9 +24,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec, load_spec
 
-# Valid messages of every supported kind, to be damaged, each with the stream that uses it.
-
-
 GRID = {"origin_m": [-1, -1, -1], "size_m": 0.5, "shape": [4, 4, 4]}
 JOINTS = ("a", "b", "c")
 

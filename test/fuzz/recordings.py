@@ -22,9 +22,6 @@ from test.fuzz.messages import numbers, pose
 from test.fuzz.outcomes import LINE, MAX_GROWTH_KIB, counted
 from test.ros1_bags import write_ros1_bag
 
-# Small recordings of every storage variant, and ways to damage them.
-
-
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
 POSE, ARRAY = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray"

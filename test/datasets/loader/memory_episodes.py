@@ -13,8 +13,6 @@ from PIL import Image
 
 from robocache_ros.datasets import SourceEpisode, Stream
 
-# A small dataset in memory, whose values tell which sample they are from.
-
 
 class Counting:
     """`count` episodes of different lengths; the values of episode i are i + tick / 100."""

@@ -37,8 +37,6 @@ from robocache_ros.formats import images as decoding
 from robocache_ros.formats.images import decode_image, write_images
 from test.datasets.small import same
 
-# Batches that are aligned as a whole have the bits of samples that are aligned one by one.
-
 
 def batches(dataset: Any, align_on: str, **options: Any) -> list[dict[str, Any]]:
     given = replace(options.pop("options", LoaderOptions()), align_on=align_on)

@@ -30,8 +30,6 @@ from robocache_ros.datasets.loader.order import BatchOrder, permutation
 from robocache_ros.errors import RoboCacheError
 from test.datasets.small import InMemory, same
 
-# Batches of a loader in one process.
-
 
 def test_a_batch_has_the_values_of_its_samples_and_marks_the_padding(counting: Counting) -> None:
     batch = next(iter(TimelineLoader(counting, 4)))
