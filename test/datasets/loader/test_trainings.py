@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
-import select
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,99 +19,30 @@ from torch.utils.data import DataLoader
 from robocache_ros.datasets import LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 from test import forked
-from test.datasets.loader.obedient_trainer import EPOCHS, open_loader, reported
+from test.datasets.loader.killed_trainer import EPOCHS, open_loader, reported
 from test.datasets.small import EPISODES, episode, same, write_tfds
 from test.fuzz.datasets import FORMATS
 
 # kill -9 of the training: the sequence of samples, and every value, are those of an undisturbed one.
 
 ROOT = Path(__file__).parents[3]
-BATCHES = 16  # of the epochs
-
-
-class Training:
-    """A training in a process of its own, which takes a step when it is told to."""
-
-    def __init__(self, folder: Path, state: Path, workers: int) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("obedient_trainer.py")), folder, state, str(workers)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self.process = forked.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
-        )
-        self.workers: list[int] = json.loads(self.line())
-
-    def line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().rstrip("\n")
-
-    def step(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def steps(self, count: int) -> list[str]:
-        """The next batches; the training waits after the last one."""
-        found = []
-        for number in range(count):
-            if number:
-                self.step()
-            found.append(self.line())
-        return found
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    episodes = [episode(2 + k % 3, 10.0 * k) for k in range(8)]
-    return write_tfds(tmp_path_factory.mktemp("killed") / "d", episodes, shards=3)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(folder: Path) -> list[str]:
-    loader = open_loader(str(folder), workers=0)
-    found = [reported(batch) for _ in range(EPOCHS) for batch in loader]
-    assert len(found) == BATCHES
-    return found
-
-
-@pytest.fixture
-def training(folder: Path, tmp_path: Path) -> Iterator[Callable[[int], Training]]:
-    started = []
-
-    def begin(workers: int) -> Training:
-        started.append(Training(folder, tmp_path / "state.json", workers))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        each.kill()
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_continues_with_the_next_sample_with_any_number_of_workers(
-    training: Callable[[int], Training], undisturbed: list[str]
-) -> None:
-    first = training(2)
-    descriptors = [os.pidfd_open(pid) for pid in first.workers]
-    found = first.steps(4)
-    first.kill()
-    second = training(0)
-    found += second.steps(6)  # into the second epoch
-    second.kill()
-    third = training(1)
-    found += third.steps(BATCHES - 10)
+def test_a_training_that_is_killed_continues_with_the_next_sample_with_any_number_of_workers(tmp_path: Path) -> None:
+    folder = write_tfds(tmp_path / "d", [episode(2 + k % 3, 10.0 * k) for k in range(8)], shards=3)
+    loader = open_loader(str(folder), workers=0)
+    undisturbed = [reported(batch) for _ in range(EPOCHS) for batch in loader]
+    assert len(undisturbed) == 16
+    command = [sys.executable, Path(__file__).with_name("killed_trainer.py"), folder, tmp_path / "state.json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = []
+    for workers, steps in ((2, 4), (0, 6), (1, 6)):  # the second one goes on into the second epoch
+        # It ends when the output does: no worker has it open any more.
+        done = forked.run([*command, workers, steps], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        assert done.returncode == -signal.SIGKILL
+        found += done.stdout.splitlines()
     assert found == undisturbed
-    assert [ended(descriptor) for descriptor in descriptors] == [True, True]  # workers do not outlive the training
-
-
-def ended(descriptor: int) -> bool:
-    """Wait for the end of a process."""
-    ready, _, _ = select.select([descriptor], [], [], 60)
-    os.close(descriptor)
-    return bool(ready)
 
 
 # Ranks of torch.distributed, here of one process; test/training has trainings of several.
