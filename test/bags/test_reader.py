@@ -15,7 +15,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from test.fuzz.mcap_writer import McapLayout, write_mcap
 from test.fuzz.messages import numbers
-from test.fuzz.recordings import ARRAY, START_NS
+from test.fuzz.recordings import ARRAY, START_NS, fusion_spec
 
 STORAGES = [
     {"storage": "mcap"},
@@ -26,15 +26,6 @@ STORAGES = [
     {"storage": "sqlite3", "compression": "message"},
     {"storage": "sqlite3", "compression": "file"},
 ]
-
-
-SPEC = {
-    "robocache": 1,
-    "streams": {
-        "position": {"topic": "/arm/pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"},
-        "command": {"topic": "/arm/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2},
-    },
-}
 
 
 @pytest.mark.parametrize("options", STORAGES, ids=lambda o: "-".join(o.values()))
@@ -173,9 +164,10 @@ def test_a_recording_without_messages_or_without_its_file_is_refused(tmp_path):
     ],
 )
 def test_a_topic_or_a_type_that_differs_is_named(make_bag, stream, keys, parts):
-    streams = {name: given | (keys if name == stream else {}) for name, given in SPEC["streams"].items()}
+    spec = fusion_spec().to_dict()
+    spec["streams"][stream] |= keys
     with Bag(make_bag()) as bag, pytest.raises(RoboCacheError) as caught:
-        bag.require(load_spec({**SPEC, "streams": streams}))
+        bag.require(load_spec(spec))
     assert [part for part in parts if part not in str(caught.value)] == []
 
 

@@ -183,19 +183,14 @@ def test_depth_videos_are_within_their_codes(encoding: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("name", "voxels"), [*((name, "dense") for name in FORMATS), ("lerobot", "sparse")])
-def test_voxels_are_the_engines(name: str, voxels: str, tmp_path: Path, bag: Path, spec_of_lift: FusionSpec) -> None:
-    made = export([bag], spec_of_lift, tmp_path / "out", DatasetOptions(formats=(name,), media="none", voxels=voxels))
+def test_voxels_are_the_engines(name: str, voxels: str, tmp_path: Path, bag: Path, spec: FusionSpec) -> None:
+    kept = tuple(stream for stream in spec.streams if stream.name in ("gripper", "voxels", "action"))
+    spec = replace(spec, streams=kept)
+    made = export([bag], spec, tmp_path / "out", DatasetOptions(formats=(name,), media="none", voxels=voxels))
     dataset = open_dataset(name, made.out, modalities=EVERYTHING)
-    for index, rows in enumerate(engine_episodes(made, spec_of_lift)):
+    for index, rows in enumerate(engine_episodes(made, spec)):
         assert np.array_equal(dataset[index]["voxels/voxels"], rows["voxels"])
         assert rows["voxels"].any()
-
-
-@pytest.fixture(scope="module")
-def spec_of_lift() -> FusionSpec:
-    config = load_spec(Path(__file__).parents[2] / "config" / "panda_lift.yaml")
-    kept = tuple(stream for stream in config.streams if stream.name in ("gripper", "voxels", "action"))
-    return replace(config, streams=kept)
 
 
 # LeRobot datasets whose rows and videos are in several files and chunks.

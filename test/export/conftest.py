@@ -145,6 +145,14 @@ def contents(folder: Path) -> Contents:
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
+def written(folder: Path, content: str, *names: str) -> Path:
+    """A folder with small files, by default with those by which it is taken for a dataset."""
+    for name in names or ("meta/info.json", "data/rows"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def recordings(bags, tmp_path_factory) -> list[Path]:
     """Four recordings, the last two of which are copies of the first two under names of their own."""
