@@ -249,6 +249,15 @@ def signal_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.fixture
+def real() -> Path:
+    """The folder of recordings and datasets that others made."""
+    folder = os.environ.get("ROBOCACHE_RECORDINGS")
+    if not folder:
+        pytest.skip("ROBOCACHE_RECORDINGS is not set")
+    return Path(folder)
+
+
 @pytest.fixture(scope="module")
 def forked_policies() -> Iterator[None]:
     """The processes of policies are forked as workers of datasets are: a new one imports torch for three seconds."""

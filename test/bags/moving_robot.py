@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.sim.simulation import image_cdr, joint_state_cdr
 from robocache_ros.spec import FusionSpec, load_spec
+from test.fuzz.messages import numbers
 
 Float64 = NDArray[np.float64]
 
@@ -130,12 +130,7 @@ def messages(robot: Robot) -> Iterator[tuple[int, RawMessage]]:
     logged_s = sent_s + random.exponential(robot.jitter_ms / 1e3, len(sent_s))
     targets = at(sent_s + (robot.jitter_ms + robot.action_ms) / 1e3)
     for when, target in zip(logged_s.tolist(), targets, strict=True):
-        yield ns(when), RawMessage("/command", 0, array_cdr(target))
-
-
-def array_cdr(values: Float64) -> bytes:
-    """A std_msgs/Float64MultiArray without a layout."""
-    return b"\0\1\0\0" + struct.pack(f"<3I4x{len(values)}d", 0, 0, len(values), *values)
+        yield ns(when), RawMessage("/command", 0, numbers(*target))
 
 
 def record(folder: Path, robot: Robot, topics: tuple[str, ...] = tuple(TYPES)) -> Path:

@@ -1,9 +1,7 @@
 """Clocks that disagree: the timeline by stamps and log times, and recordings from info to frames."""
 
 import json
-import struct
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +15,13 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS, fused, numbers, pose, suggested
+from test.bags.conftest import fused, suggested
 from test.exporting import export
+from test.fuzz.messages import numbers, pose
+from test.fuzz.node_inputs import clock
+from test.fuzz.recordings import MS, START_NS
 
 S = 1000 * MS
-TimeOf = Callable[[int], int]
 
 
 def simulated(log_ns):
@@ -172,10 +172,6 @@ POSE, ARRAY, CLOCK = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64Multi
 TF = "tf2_msgs/msg/TFMessage"
 
 
-def clock(time_ns):
-    return b"\0\1\0\0" + struct.pack("<iI", *divmod(time_ns, S))
-
-
 def recorded(path, clocks, seconds=12, with_clock=None):
     """Poses at 50 Hz by each clock, of the position that a sine has at that time, and commands at 20 Hz."""
     rng = np.random.default_rng(0)
@@ -190,7 +186,7 @@ def recorded(path, clocks, seconds=12, with_clock=None):
     if with_clock:
         types["/clock"] = CLOCK
         steps = range(START_NS, START_NS + round(seconds * S), 5 * MS)
-        messages += [("/clock", log, clock(with_clock(log))) for log in steps]
+        messages += [("/clock", log, clock(*divmod(with_clock(log), S))) for log in steps]
     return write_bag(path, types, sorted(messages, key=lambda message: message[1]))
 
 

@@ -9,8 +9,10 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
-from test.bags.conftest import MS, START_NS, TYPES, fused, numbers, pose
+from test.bags.conftest import fused
+from test.fuzz.messages import numbers, pose
 from test.fuzz.node_inputs import raw_image
+from test.fuzz.recordings import MS, START_NS, TYPES
 
 ARRAY = "std_msgs/msg/Float64MultiArray"
 CONFIG = Path(__file__).parents[2] / "config" / "panda_lift.yaml"

@@ -8,8 +8,9 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Group, groups_of, window_of
 from robocache_ros.errors import RoboCacheError
-from test.bags.conftest import MS, START_NS, numbers
 from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.messages import numbers
+from test.fuzz.recordings import MS, START_NS
 
 S = 1000 * MS
 HOUR = 3600 * S

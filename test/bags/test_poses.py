@@ -6,7 +6,8 @@ import pytest
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS, fused
+from test.bags.conftest import fused
+from test.fuzz.recordings import MS, START_NS
 
 TF = "tf2_msgs/msg/TFMessage"
 TYPES = {"/tf": TF, "/tf_static": TF}

@@ -1,7 +1,6 @@
 """Recordings, read in order, by topics and times, with a thread that reads ahead."""
 
 import sqlite3
-import struct
 import threading
 from contextlib import closing
 
@@ -14,7 +13,9 @@ from robocache_ros.bags.storage.merge import merged_messages
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-from test.bags.conftest import START_NS, numbers
+from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.messages import numbers
+from test.fuzz.recordings import ARRAY, START_NS, fusion_spec
 
 STORAGES = [
     {"storage": "mcap"},
@@ -25,15 +26,6 @@ STORAGES = [
     {"storage": "sqlite3", "compression": "message"},
     {"storage": "sqlite3", "compression": "file"},
 ]
-
-
-SPEC = {
-    "robocache": 1,
-    "streams": {
-        "position": {"topic": "/arm/pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"},
-        "command": {"topic": "/arm/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2},
-    },
-}
 
 
 @pytest.mark.parametrize("options", STORAGES, ids=lambda o: "-".join(o.values()))
@@ -70,7 +62,7 @@ def test_rows_of_an_sqlite_file_in_another_order_come_in_log_order(make_bag):
 
 def test_messages_of_one_log_time_are_in_the_order_of_their_files(tmp_path):
     files = [
-        next(write_bag(tmp_path / name, {"/a": "std_msgs/msg/Float64MultiArray"}, [("/a", START_NS, numbers(value))])
+        next(write_bag(tmp_path / name, {"/a": ARRAY}, [("/a", START_NS, numbers(value))])
              .glob("*.mcap"))
         for name, value in (("first", 1.0), ("second", 2.0))
     ]  # fmt: skip
@@ -119,19 +111,9 @@ def test_messages_are_those_that_rosbags_reads(panda_lift):
 
 
 def test_an_mcap_without_chunks_or_index_is_read(tmp_path):
-    def record(op, content):
-        return struct.pack("<BQ", op, len(content)) + content
-
-    def text(value):
-        return struct.pack("<I", len(value)) + value.encode()
-
-    body = record(0x01, text("ros2") + text("test"))
-    body += record(0x03, struct.pack("<H", 1) + text("std_msgs/msg/Float32") + text("ros2msg") + text("float32 data"))
-    body += record(0x04, struct.pack("<HH", 1, 1) + text("/a") + text("cdr") + struct.pack("<I", 0))
-    for log_ns in (30, 10, 20):
-        body += record(0x05, struct.pack("<HIQQ", 1, 0, log_ns, log_ns) + b"\0\1\0\0" + bytes(4))
-    magic = b"\x89MCAP0\r\n"
-    (tmp_path / "a.mcap").write_bytes(magic + body + record(0x0F, bytes(4)) + record(0x02, bytes(20)) + magic)
+    messages = [("/a", log_ns, numbers(log_ns)) for log_ns in (30, 10, 20)]
+    layout = McapLayout(chunk_messages=0, summary=False)
+    (tmp_path / "a.mcap").write_bytes(write_mcap({"/a": (ARRAY, "")}, messages, layout))
     with Bag(tmp_path / "a.mcap") as bag:
         assert [message.log_ns for message in bag.messages()] == [10, 20, 30]
         assert bag.topics["/a"].count == 3
@@ -182,9 +164,10 @@ def test_a_recording_without_messages_or_without_its_file_is_refused(tmp_path):
     ],
 )
 def test_a_topic_or_a_type_that_differs_is_named(make_bag, stream, keys, parts):
-    streams = {name: given | (keys if name == stream else {}) for name, given in SPEC["streams"].items()}
+    spec = fusion_spec().to_dict()
+    spec["streams"][stream] |= keys
     with Bag(make_bag()) as bag, pytest.raises(RoboCacheError) as caught:
-        bag.require(load_spec({**SPEC, "streams": streams}))
+        bag.require(load_spec(spec))
     assert [part for part in parts if part not in str(caught.value)] == []
 
 

@@ -12,8 +12,9 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_depth
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS
 from test.fuzz.messages import header, serialize
+from test.fuzz.node_inputs import raw_image
+from test.fuzz.recordings import MS, START_NS
 
 HEIGHT, WIDTH, FRAMES = 12, 16, 15
 CAMERA = (14.0, 15.0, 7.5, 5.5)
@@ -26,8 +27,7 @@ HEAD = ("mast", "optical", (0.05, 0.0, 0.3), (1.0, 0.0, 0.0, 0.0))
 
 
 def image(stamp_ns, pixels, encoding):
-    shape = {"height": HEIGHT, "width": WIDTH, "encoding": encoding, "step": pixels.nbytes // HEIGHT}
-    return serialize(IMAGE, {"header": header(stamp_ns, "optical"), **shape, "data": pixels.tobytes()})
+    return raw_image(stamp_ns, HEIGHT, WIDTH, encoding, pixels.nbytes // HEIGHT, pixels.tobytes(), "optical")
 
 
 def info(stamp_ns):

@@ -2,7 +2,6 @@ import struct
 
 import pytest
 
-from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Topic
 from robocache_ros.bags.stats import Recorder
 
@@ -75,18 +74,3 @@ def test_a_message_too_short_for_a_stamp_is_left_out_of_the_times():
     recorder = Recorder([POSE], {})
     list(recorder.watch([("/pose", 5, b"\0\1\0\0\1"), ("/pose", 6, b"\0\1\0\0" + bytes(8))]))
     assert recorder.stats()["/pose"].delays_ms.tolist() == [6e-6]
-
-
-def test_the_faults_that_were_put_into_panda_lift_are_found(panda_lift):
-    with Bag(panda_lift) as bag:
-        recorder = Recorder(bag.topics.values(), bag.definitions)
-        list(recorder.watch(bag.messages()))
-        topics = recorder.stats()
-        start_ns = bag.start_ns
-    joints = topics["/panda/joint_states"]
-    assert [(round((g.start_ns - start_ns) / 1e9, 2), round(g.length_ns / 1e6)) for g in joints.gaps] == [(4.05, 152)]
-    assert joints.duplicates == 4437 // 401  # every 401st is sent twice
-    assert joints.out_of_order == 4437 // 613  # every 613th is logged behind newer ones
-    assert topics["/camera/front/image_raw/compressed"].missing == 6
-    assert topics["/camera/front/image_raw/compressed"].delay_ms(0.5) == pytest.approx(38, abs=1)
-    assert topics["/camera/front/points"].delay_ms(0.5) == pytest.approx(55, abs=1)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from robocache_ros.datasets import SourceEpisode, Stream
+from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset
 from robocache_ros.extras import need
 from robocache_ros.formats.rlds.tfrecord import BytesList, encode_example, write_records
 
@@ -70,6 +71,24 @@ class InMemory:
 
     def span_ns(self, index: int) -> tuple[int, int]:
         return self._episode(index).span_ns()
+
+
+def samples(*datasets: TimelineDataset) -> list[dict[str, Any]]:
+    """The samples of datasets, one dataset after the other."""
+    return [dataset[index] for dataset in datasets for index in range(len(dataset))]
+
+
+def same(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether two sequences of samples or of batches are the same, bit for bit."""
+
+    def equal(a: Any, b: Any) -> bool:
+        if isinstance(a, torch.Tensor):
+            return a.dtype == b.dtype and a.equal(b)
+        return bool(a == b)
+
+    return len(first) == len(second) and all(
+        a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a) for a, b in zip(first, second, strict=True)
+    )
 
 
 # RLDS.
@@ -254,6 +273,12 @@ def write_lerobot(
     write = _write_v3 if version == "v3.0" else _write_v2
     write(folder, [_table(number, steps, media) for number, steps in enumerate(lengths)], media)
     return folder
+
+
+def change_info(folder: Path, **changes: Any) -> None:
+    """Change values of the info.json of a LeRobot dataset."""
+    path = folder / "meta" / "info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def _table(number: int, steps: int, media: str) -> Any:

@@ -11,15 +11,24 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.datasets import DatasetError, RTXDataset, TimelineLoader, Window, open_dataset
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.validate import validate
 from test.datasets.small import STEPS, episode, write_tfds
-from test.fuzz.datasets import FORMATS
+from test.export.planted_faults import (
+    ZARR,
+    at,
+    change_column,
+    change_lines,
+    index,
+    info,
+    remove,
+    rlds_info,
+    setter,
+)
+from test.fuzz.datasets import DAMAGED, FORMATS
 
 # Faults in one episode, for each format: named and counted, and the other episode is unchanged.
 
@@ -38,30 +47,13 @@ def flip(name: str, share: float) -> Fault:
 
 
 def cut(name: str) -> Fault:
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-100])
-
-
-def remove(name: str) -> Fault:
-    return lambda folder: (folder / name).unlink()
+    return lambda folder: [os.truncate(path, path.stat().st_size - 100) for path in folder.glob(name)]
 
 
 def change_demo(key: str, row: int, value: float) -> Fault:
     def fault(folder: Path) -> None:
         with h5py.File(folder / "lift.hdf5", "a") as file:
             file[f"data/demo_1/{key}"][row] = value
-
-    return fault
-
-
-def change_column(file: str, name: str, change: Callable[[list], None]) -> Fault:
-    def fault(folder: Path) -> None:
-        table = parquet.read_table(folder / file)
-        values = table.column(name).to_pylist()
-        change(values)
-        place = table.column_names.index(name)
-        parquet.write_table(
-            table.set_column(place, name, pa.array(values, table.schema.field(name).type)), folder / file
-        )
 
     return fault
 
@@ -76,11 +68,7 @@ def change_step(step: int, key: str, value: float) -> Fault:
     return fault
 
 
-def to_nan(values: list) -> None:
-    values[STEPS + 2] = [0.0, float("nan"), 0.0]
-
-
-def cut_image(values: list) -> None:
+def cut_image(values: list[Any]) -> None:
     values[STEPS + 3]["bytes"] = values[STEPS + 3]["bytes"][:-40]
 
 
@@ -91,7 +79,11 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("RLDS, gzip", cut(RECORDS), r"record 1.*gzip"),
     ("robomimic", change_demo("obs/state", 2, np.nan), r"demo_1: state: row 2, column 0 is not finite"),
     ("robomimic", change_demo("actions", 0, np.inf), r"demo_1: actions: row 0, column 0 is not finite"),
-    ("LeRobot v3.0, images", change_column(V3, "observation.state", to_nan), r"row 2, column 1 is not finite"),
+    (
+        "LeRobot v3.0, images",
+        change_column(V3, "observation.state", at((STEPS + 2, 1), np.nan)),
+        r"row 2, column 1 is not finite",
+    ),
     ("LeRobot v3.0, images", change_column(V3, "observation.images.front", cut_image), r"episode 1: .*image 3: .*png"),
     ("LeRobot v2.1, video", remove(VIDEO), r"episode_000001.mp4: not there"),
     ("LeRobot v2.1, video", cut(VIDEO), r"episode_000001.mp4"),
@@ -123,12 +115,12 @@ def test_a_fault_is_named_and_counted_and_the_other_episode_is_unchanged(
         assert batch[key] == value if isinstance(value, list) else batch[key].equal(value), key
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("robomimic")])
-def test_a_truncated_hdf5_file_is_named_when_it_is_opened(name: str, tmp_path: Path) -> None:
-    write, opener, _ = FORMATS[name]
+@pytest.mark.parametrize(("name", "file"), [("robomimic", "lift.hdf5"), ("HDF5", "own.hdf5")])
+def test_a_truncated_hdf5_file_is_named_when_it_is_opened(name: str, file: str, tmp_path: Path) -> None:
+    write, opener, _ = DAMAGED[name]
     write(tmp_path / "bad")
-    cut("lift.hdf5")(tmp_path / "bad")
-    with pytest.raises(DatasetError, match=r"lift.hdf5: it ends early"):
+    cut(file)(tmp_path / "bad")
+    with pytest.raises(DatasetError, match=f"{file}: it ends early"):
         opener(tmp_path / "bad")
 
 
@@ -179,7 +171,6 @@ def test_a_task_that_is_not_listed_is_refused(tmp_path: Path) -> None:
 # Damaged files of exports: the error of the loader names the file, also what `validate` finds.
 
 SHARD = "train-000000.tar"
-ZARR = "replay_buffer.zarr"
 ENDS = f"{ZARR}/meta/episode_ends/.zarray"
 MCAP = "episode_000001/episode_000001.mcap"
 INF = float("inf")
@@ -201,28 +192,12 @@ def other_shape(folder: Path) -> None:
     overwrite(SHARD, at, b"9999")(folder)
 
 
-def change(name: str, *keys: str | int, value: object) -> Fault:
-    """Set a value in a JSON file; a function gets the old one."""
-
-    def fault(folder: Path) -> None:
-        (path,) = folder.glob(name)
-        reported = json.loads(path.read_text())
-        inner = reported
-        for key in keys[:-1]:
-            inner = inner[key]
-        inner[keys[-1]] = value(inner[keys[-1]]) if callable(value) else value
-        path.write_text(json.dumps(reported))
-
-    return fault
+def in_lines(name: str, **changes: object) -> Fault:
+    return change_lines(name, lambda lines: [line.update(changes) for line in lines])
 
 
-def change_lines(name: str, **changes: object) -> Fault:
-    def fault(folder: Path) -> None:
-        (path,) = folder.glob(name)
-        lines = [json.loads(line) | changes for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-    return fault
+def remove_first(pattern: str) -> Fault:
+    return lambda folder: next(folder.glob(pattern)).unlink()
 
 
 def replace_log(text: str) -> Fault:
@@ -234,27 +209,30 @@ EXPORTS: list[tuple[str, Fault, str, str]] = [
     ("webdataset", lambda folder: os.truncate(folder / SHARD, 5000), r"\.tar: damaged \(it ends within", SHARD),
     ("webdataset", overwrite(SHARD, 3, b"\0x\0"), r"train-000000\.tar: damaged \(bad checksum", SHARD),
     ("webdataset", other_shape, r"episode 0: state\.npy: damaged", "state.npy"),
-    ("webdataset", change("dataset.json", "shards", 0, "episodes", value=1),
+    ("webdataset", index("shards", 0, "episodes", 1),
      r"dataset\.json: 2 episodes, but the shards have others", "episodes of train-000000.tar is 1"),
     ("diffusion_policy", overwrite(f"{ZARR}/data/gripper/0.0", 0, b"nonsense"), r"gripper/0\.0: damaged", "damaged"),
     *(
         ("diffusion_policy", remove(f"{ZARR}/data/{name}"), f"{name}: not there; get the file", name.partition("/")[0])
         for name in ("action/0.0", "robocache.valid/0.0", "robocache.tick_ns/0", "front/7.0.0.0")
     ),
-    ("diffusion_policy", change(f"{ZARR}/data/gripper/.zarray", "shape", 0, value=lambda rows: rows - 1),
+    ("diffusion_policy", setter(f"{ZARR}/data/gripper/.zarray")("shape", 0, lambda rows: rows - 1),
      r"data/gripper does not have \d+ rows", "rows; the episodes have"),
-    ("diffusion_policy", change(ENDS, "shape", value=[9_000_000]), "episode_ends/1: not there", "ends/1: not there"),
+    ("diffusion_policy", setter(ENDS)("shape", [9_000_000]), "episode_ends/1: not there", "ends/1: not there"),
     ("mcap", overwrite(MCAP, 3000, b"nonsense" * 4), r"episode_000001\.mcap: ", "episode_000001"),
     ("mcap", remove(MCAP), r"episode_000001\.mcap: not there", "episode_000001"),
     ("lerobot", remove("meta/robocache.json"), r"meta/robocache\.json: not there", "meta/robocache.json: is missing"),
-    ("lerobot", change("meta/info.json", "total_episodes", value=3),
+    ("lerobot", info("total_episodes", 3),
      "meta has 2 of 3 episodes; get the folder meta again", "total_episodes is 3"),
     ("lerobot21", remove("meta/robocache.json"), r"meta/robocache\.json: not there", "meta/robocache.json: is missing"),
-    ("lerobot21", change("meta/info.json", "chunks_size", value=0), "chunks_size is 0", "chunks_size"),
-    ("lerobot21", change("meta/info.json", "chunks_size", value=INF), "cannot convert float infinity", "is inf"),
-    ("lerobot21", change_lines("meta/episodes.jsonl", episode_index=INF), "cannot convert float infinity", "is inf"),
-    ("lerobot21", change_lines("meta/tasks.jsonl", task_index=INF), "cannot convert float", "task_index is not 0"),
-    ("rlds", change("*/*/dataset_info.json", "splits", 0, "shardLengths", value=["-1"]), "a file of -1", "says -1"),
+    ("lerobot21", info("chunks_size", 0), "chunks_size is 0", "chunks_size"),
+    ("lerobot21", info("chunks_size", INF), "cannot convert float infinity", "is inf"),
+    ("lerobot21", in_lines("meta/episodes.jsonl", episode_index=INF), "cannot convert float infinity", "is inf"),
+    ("lerobot21", in_lines("meta/tasks.jsonl", task_index=INF), "cannot convert float", "task_index is not 0"),
+    ("rlds", rlds_info("splits", 0, "shardLengths", ["-1"]), "a file of -1", "says -1"),
+    ("delta", remove_first("ticks/*/*.parquet"), r"\.parquet: not there", "is missing"),
+    ("delta", remove_first("appends/*/images/front/*/*.parquet"), r"file-000\.parquet: not there", "is missing"),
+    ("delta", cut("appends/*/images/front/*/*.parquet"), r"file-000\.parquet: damaged", "file-000.parquet: damaged"),
     ("delta", replace_log("nonsense"), "Json error", "Json error"),
     ("delta", replace_log(""), "No table metadata", "No table metadata"),
 ]  # fmt: skip

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,9 @@ import torch
 
 from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset
 from robocache_ros.formats.validate import validate
-from test.datasets.small import write_lerobot
+from test.datasets.small import change_info, write_lerobot
 
 V3, V21 = "data/chunk-000/file-000.parquet", "data/chunk-000/episode_000000.parquet"
-
-
-def change_info(folder: Path, **changes: Any) -> None:
-    path = folder / "meta" / "info.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
 from robocache_ros.datasets import (
@@ -31,7 +30,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats import images
 from robocache_ros.formats.images import VideoFrames
 from robocache_ros.formats.read import all_finite, numbers
-from test.datasets.small import STEPS, InMemory, write_hdf5, write_rlds, write_video
+from test.datasets.small import STEPS, InMemory, same, samples, write_hdf5, write_rlds, write_video
 
 # Videos that stay open between reads.
 
@@ -204,17 +203,11 @@ SECONDS = 60  # after which a worker that hangs is an error
 
 def assert_workers_read(dataset: TimelineDataset) -> None:
     """Compare what forked workers read with what the parent has read before."""
-    wanted = [dataset[index] for index in range(len(dataset))]
+    wanted = samples(dataset)
     loader: DataLoader[Any] = DataLoader(
         dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=SECONDS
     )
-    found = list(loader)
-
-    assert len(found) == len(wanted)
-    for sample, other in zip(found, wanted, strict=True):
-        assert sample.keys() == other.keys()
-        for key, value in other.items():
-            assert torch.equal(sample[key], value) if isinstance(value, torch.Tensor) else sample[key] == value
+    assert same(list(loader), wanted)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

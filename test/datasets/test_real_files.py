@@ -1,12 +1,12 @@
-"""Datasets that others made: every value compared with an independent reading by other libraries or plain Python."""
+"""Datasets that others made: every value compared with a reading by other libraries.
+
+The records of bridge are read by `parse_example`, which test/formats compares with the bytes of protobuf.
+"""
 
 from __future__ import annotations
 
 import io
-import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import av
 import h5py
@@ -16,57 +16,16 @@ import pytest
 from PIL import Image
 
 from robocache_ros.datasets import LeRobotTimelineDataset, RoboMimicDataset, RTXDataset
+from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 
 BRIDGE = "rlds_bridge/bridge_dataset/1.0.0/bridge_dataset-val.tfrecord-00000-of-00001"
 LIFT = "robomimic_lift/lift_two_demos.hdf5"
 SO101 = "lerobot_v30_so101"
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while data[at] & 0x80:
-        value |= (data[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-    return value | data[at] << shift, at + 1
-
-
-def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields with a length of a protobuf message."""
-    at = 0
-    while at < len(data):
-        tag, at = varint(data, at)
-        assert tag & 7 == 2
-        size, at = varint(data, at)
-        yield tag >> 3, data[at : at + size]
-        at += size
-
-
-def example(record: bytes) -> dict[str, Any]:
-    """A tf.train.Example, as `example.proto` defines it."""
-    found: dict[str, Any] = {}
-    for _, features in fields(record):
-        for _, entry in fields(features):
-            parts = dict(fields(entry))
-            ((kind, values),) = fields(parts[2])
-            if kind == 1:
-                found[parts[1].decode()] = [value for _, value in fields(values)]
-            elif kind == 2:
-                found[parts[1].decode()] = np.frombuffer(b"".join(part for _, part in fields(values)), "<f4")
-    return found
-
-
-def records(path: Path) -> list[bytes]:
-    data, at, found = path.read_bytes(), 0, []
-    while at < len(data):
-        (size,) = struct.unpack_from("<Q", data, at)
-        found.append(data[at + 12 : at + 12 + size])
-        at += 16 + size
-    return found
-
-
 def test_every_value_and_pixel_of_bridge(real: Path) -> None:
     dataset = RTXDataset(real / "rlds_bridge", split="val", target_hz=5)
-    examples = [example(record) for record in records(real / BRIDGE)]
+    examples = [parse_example(record) for record in read_records(real / BRIDGE)]
     assert len(dataset) == len(examples) == 25
     names = dataset.stream_names()
     cameras = [name.removeprefix("vision/") for name in names if name.startswith("vision/")]

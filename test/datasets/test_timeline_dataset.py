@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from robocache_ros import convert_image
@@ -35,6 +34,7 @@ from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.small import InMemory, episode, write_calvin, write_tfds
 from test.exporting import export
+from test.shared import installed
 
 
 def source(*lengths: int, **changes: Stream) -> InMemory:
@@ -266,22 +266,26 @@ def test_batches_have_every_window_once(
     ranks=st.integers(1, 3),
     batch_size=st.integers(1, 4),
 )
+@example(lengths=[6, 6, 1], ticks=1, stride=1, ranks=3, batch_size=2)  # one rank has a sample more
 def test_windows_of_the_loader_are_complete_parts_that_ranks_share(
     lengths: list[int], ticks: int, stride: int, ranks: int, batch_size: int
 ) -> None:
     wanted = [(index, start) for index, length in enumerate(lengths) for start in range(0, length - ticks + 1, stride)]
     assume(wanted and len(wanted) // ranks >= -(-len(wanted) // (ranks * batch_size)))  # else it is refused
     dataset = TimelineDataset(counted(lengths, 0), target_hz=HZ)
-    seen = []
+    seen, shares = [], []
     for rank in range(ranks):
         options = LoaderOptions(windows=(ticks, stride), rank=rank, world_size=ranks)
-        for batch in TimelineLoader(dataset, batch_size, shuffle=True, options=options):
+        shares.append(list(TimelineLoader(dataset, batch_size, shuffle=True, options=options)))
+        for batch in shares[-1]:
+            assert 0 < len(batch["proprio"]) <= batch_size
             assert batch["proprio"].shape[1:] == (ticks, 1)
             for values in batch["proprio"][:, :, 0].tolist():
                 index, start = divmod(int(values[0]), 100)
                 assert values == [100 * index + start + k for k in range(ticks)]
                 seen.append((index, start))
     assert sorted(seen) == wanted
+    assert len({len(share) for share in shares}) == 1  # a rank with a batch more would wait for the others for ever
 
 
 # Datasets with different columns in one layout.
@@ -500,17 +504,12 @@ written = one_episode_format:WRITTEN
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package as pip installs it: the module, and what it declares."""
-    declared = tmp_path / "site" / "one_episode_format-1.0.dist-info"
-    declared.mkdir(parents=True)
-    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: one-episode-format\nVersion: 1.0\n")
-    (declared / "entry_points.txt").write_text(ENTRY_POINTS)
-    shutil.copy(Path(__file__).with_name("one_episode_format.py"), tmp_path / "site")
-    monkeypatch.syspath_prepend(tmp_path / "site")
+def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Path(__file__).with_name("one_episode_format.py")
+    monkeypatch.syspath_prepend(installed(tmp_path / "site", module, ENTRY_POINTS))
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("other_package")
 def test_a_format_of_another_package_is_read(tmp_path: Path) -> None:
     sample = open_dataset("one", tmp_path, target_hz=20.0, steps=3)[0]
     assert sample["proprio"][:, 0].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
@@ -519,7 +518,7 @@ def test_a_format_of_another_package_is_read(tmp_path: Path) -> None:
     assert known_readers() == (*READERS, "broken", "empty", "one", "written")
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("other_package")
 @pytest.mark.parametrize(
     ("name", "problem"),
     [

@@ -17,17 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-import torch
 
 from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, RTXDataset, open_dataset
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.validate import validate
 from robocache_ros.untrusted_files import given_file, open_container
-from test.datasets.small import write_hdf5, write_lerobot, write_rlds, write_robomimic, write_video
+from test.datasets.small import (
+    change_info,
+    same,
+    samples,
+    write_hdf5,
+    write_lerobot,
+    write_rlds,
+    write_robomimic,
+    write_video,
+)
 from test.fuzz.datasets import DAMAGED, read
 from test.fuzz.peaks import peaks
-
-# Datasets that name files elsewhere, or whose files are not files: refused by every reader and by `validate`.
 
 DATA, VIDEO = "data/chunk-000/file-000.parquet", "videos/observation.images.front/chunk-000/file-000.mp4"
 
@@ -44,25 +50,10 @@ def found(dataset: Path) -> str:
     return "\n".join(str(finding) for findings in validate(dataset, decode=True) for finding in findings.found)
 
 
-def changed_info(dataset: Path, **changes: Any) -> None:
-    path = dataset / "meta" / "info.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 @pytest.fixture
 def lerobot(exported: Callable[[str], Path], tmp_path: Path) -> Path:
     """A LeRobot dataset with videos, to be changed."""
     return Path(shutil.copytree(exported("video") / "lerobot", tmp_path / "d"))
-
-
-def samples(dataset: Path) -> dict[str, Any]:
-    """All tensors of the last episode."""
-    return {key: value for key, value in LeRobotTimelineDataset(dataset)[1].items() if isinstance(value, torch.Tensor)}
-
-
-def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
 # HDF5
@@ -140,7 +131,7 @@ def test_lerobot_templates_that_leave_the_dataset_are_refused(
 ) -> None:
     (tmp_path / "outside").mkdir()
     shutil.copy(lerobot / (DATA if template == "data_path" else VIDEO), tmp_path / "outside" / "0")
-    changed_info(lerobot, **{template: name.replace("/outside", f"{tmp_path}/outside", name[0] == "/")})
+    change_info(lerobot, **{template: name.replace("/outside", f"{tmp_path}/outside", name[0] == "/")})
     with pytest.raises(DatasetError, match="not in the folder of the dataset"):
         LeRobotTimelineDataset(lerobot)[0]
     assert "is outside the dataset" in found(lerobot)
@@ -232,16 +223,16 @@ def test_a_link_out_of_the_dataset_is_refused(name: str, lerobot: Path, tmp_path
 
 
 def test_links_within_a_dataset_and_to_it_are_followed(lerobot: Path, tmp_path: Path) -> None:
-    wanted = samples(lerobot)
+    wanted = samples(LeRobotTimelineDataset(lerobot))
     (lerobot / "objects").mkdir()
     shutil.move(lerobot / VIDEO, lerobot / "objects" / "a")
     (lerobot / VIDEO).symlink_to("../../../objects/a")
     (tmp_path / "link").symlink_to("d")
-    assert_equal(samples(tmp_path / "link"), wanted)
+    assert same(samples(LeRobotTimelineDataset(tmp_path / "link")), wanted)
 
 
 def test_a_snapshot_in_the_cache_of_hugging_face_is_read(lerobot: Path, tmp_path: Path) -> None:
-    wanted = samples(lerobot)
+    wanted = samples(LeRobotTimelineDataset(lerobot))
     repository = tmp_path / "hub" / "datasets--robocache--lift"
     snapshot = repository / "snapshots" / "0123abcd"
     (repository / "blobs").mkdir(parents=True)
@@ -250,7 +241,7 @@ def test_a_snapshot_in_the_cache_of_hugging_face_is_read(lerobot: Path, tmp_path
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(file, repository / "blobs" / str(number))
         place.symlink_to(os.path.relpath(repository / "blobs" / str(number), place.parent))
-    assert_equal(samples(snapshot), wanted)
+    assert same(samples(LeRobotTimelineDataset(snapshot)), wanted)
     assert found(snapshot) == ""
 
 
@@ -273,7 +264,7 @@ FRAMES = np.stack([np.full((64, 64, 3), value, np.uint8) for value in range(10)]
 def test_a_playlist_in_place_of_a_video_is_refused(name: str, text: str, lerobot: Path, tmp_path: Path) -> None:
     write_video(tmp_path / "outside.ts", FRAMES)
     (lerobot / VIDEO).with_name(name).write_text(text.replace("{}", str(tmp_path / "outside.ts")))
-    changed_info(lerobot, video_path=f"videos/{{video_key}}/chunk-000/{name}")
+    change_info(lerobot, video_path=f"videos/{{video_key}}/chunk-000/{name}")
     with pytest.raises(DatasetError, match="damaged, or not mp4"):
         LeRobotTimelineDataset(lerobot, cameras=["front"])[0]
     assert "damaged, or not mp4" in found(lerobot)

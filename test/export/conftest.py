@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
@@ -36,6 +37,7 @@ from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.sensor_recording import Rows, engine_episodes, sensor_recording, sensor_spec
 from test.exporting import export
+from test.fuzz.messages import numbers, serialize
 from test.shared import once
 
 ROOT = Path(__file__).parents[2]
@@ -143,6 +145,14 @@ def contents(folder: Path) -> Contents:
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
+def written(folder: Path, content: str, *names: str) -> Path:
+    """A folder with small files, by default with those by which it is taken for a dataset."""
+    for name in names or ("meta/info.json", "data/rows"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def recordings(bags, tmp_path_factory) -> list[Path]:
     """Four recordings, the last two of which are copies of the first two under names of their own."""
@@ -201,21 +211,6 @@ SECONDS, RATE_HZ = 10, 50
 Events = Mapping[tuple[str, str], Iterable[tuple[float, Any]]]  # (topic, type) -> (seconds, value)
 
 
-def numbers(*values: float) -> bytes:
-    """A std_msgs/Float64MultiArray in CDR."""
-    return b"\0\1\0\0" + struct.pack(f"<III4x{len(values)}d", 0, 0, len(values), *values)
-
-
-def message(type_: str, value: Any) -> bytes:
-    """A message of std_msgs in CDR."""
-    name = type_.rpartition("/")[2]
-    if name == "String":
-        text = value.encode()
-        return b"\0\1\0\0" + struct.pack(f"<I{len(text)}sB", len(text) + 1, text, 0)
-    code = {"Bool": "?", "Empty": "B", "Int32": "i", "Float32": "f"}[name]
-    return b"\0\1\0\0" + struct.pack(f"<{code}", value)
-
-
 def spec_of(**streams: Mapping[str, Any]) -> FusionSpec:
     """A spec with /state and /command of two values each, or with the given streams alone."""
     array = {"type": "std_msgs/msg/Float64MultiArray", "dim": 2}
@@ -248,10 +243,16 @@ def record(tmp_path) -> Callable[..., Path]:
                 messages += [(topic, START_NS + k * 20 * MS, numbers(*found))] if found else []
         for (topic, type_), given in (events or {}).items():
             types[topic] = type_
-            messages += [(topic, START_NS + round(at * 1e9), message(type_, value)) for at, value in given]
+            messages += [(topic, START_NS + round(at * 1e9), serialize(type_, {"data": value})) for at, value in given]
         return write_bag(tmp_path / name, types, sorted(messages, key=lambda each: each[1]))
 
     return write
+
+
+def lerobot_rows(dataset: Path) -> Any:
+    """All rows of a LeRobot dataset, as pyarrow."""
+    files = sorted(dataset.glob("data/*/*.parquet"))
+    return pyarrow.concat_tables(parquet.read_table(file, partitioning=None) for file in files)
 
 
 # Copies of exported datasets, to be damaged.

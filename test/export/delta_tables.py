@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-import pyarrow.parquet as parquet
 import pytest
 from numpy.typing import NDArray
 
@@ -21,8 +20,6 @@ from robocache_ros.formats.delta.log import append_dataset
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
-
-# Small datasets of one recording each, and processes that append them to one dataset at the same time.
 
 OPTIONS = DatasetOptions(formats=("delta",), media="image", task="lift")
 
@@ -62,11 +59,6 @@ def table(dataset: Path, name: str) -> Any:
     rows = deltalake.DeltaTable(dataset / name).to_pyarrow_table()
     keys = ["episode", "tick"] if name == "ticks" else ["episode"]
     return rows.sort_by([(key, "ascending") for key in keys]).combine_chunks()
-
-
-def lerobot_rows(dataset: Path) -> Any:
-    """All rows of a LeRobot dataset."""
-    return pyarrow.concat_tables(parquet.read_table(path) for path in sorted(dataset.glob("data/*/*.parquet")))
 
 
 def numbers(column: Any) -> NDArray[Any]:

@@ -239,15 +239,12 @@ def drop_rows(name: str, rows: slice) -> Plant:
     return plant
 
 
-def times(column: Callable[[str, Callable[[Any], Any]], Plant], episode: slice) -> list[tuple[Any, ...]]:
-    """Faults of the columns of all formats: `column` changes one of them, `episode` are the rows of an episode."""
-    return [
-        ("ticks shifted by one", "the first tick is", column("tick_ns", at(episode, TICK_NS))),
-        ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
-         column("stamp_ns", at((episode, COLOR), MS))),
-        ("an age changed", "state: wrong in 1 rows; in row 3", column("age_ns", at((3, STATE), 5))),
-        ("an unknown valid", "in row 3 valid is 3", column("valid", at((3, STATE), to(3)))),
-    ]  # fmt: skip
+def shifted(column: Callable[[str, Callable[[Any], Any]], Plant], episode: slice) -> tuple[Any, ...]:
+    """A fault of all formats; what else may be wrong with the times of rows is one check, planted in those of LeRobot.
+
+    `column` changes a column, `episode` are the rows of an episode.
+    """
+    return "ticks shifted by one", "the first tick is", column("tick_ns", at(episode, TICK_NS))
 
 
 def together(column: Callable[[str, Callable[[Any], Any]], Plant]) -> tuple[Any, ...]:
@@ -262,7 +259,11 @@ def image_of_another_camera(dataset: Path) -> None:
 
 # fmt: off
 LEROBOT = [
-    *times(lambda key, change: rows(f"robocache.{key}", change), SECOND),
+    shifted(lambda key, change: rows(f"robocache.{key}", change), SECOND),
+    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
+     rows("robocache.stamp_ns", at((SECOND, COLOR), MS))),
+    ("an age changed", "state: wrong in 1 rows; in row 3", rows("robocache.age_ns", at((3, STATE), 5))),
+    ("an unknown valid", "in row 3 valid is 3", rows("robocache.valid", at((3, STATE), to(3)))),
     ("a video is cut off", "file-000.mp4: cannot be read", cut_off(VIDEO.format("gray"))),
     ("files elsewhere", "is outside the dataset", info("data_path", "../{chunk_index}-{file_index}.parquet")),
     ("a tick off the grid", "not on the grid of 50 Hz", rows("robocache.tick_ns", at(7, 3))),
@@ -404,7 +405,7 @@ LEROBOT21 = [
 ]
 # fmt: on
 
-# robomimic
+# robomimic. What is checked of the files of other tools too is in test_validate.
 
 
 def hdf5(change: Callable[[Any], Any]) -> Plant:
@@ -454,13 +455,11 @@ def mask(name: str, demos: Iterable[str]) -> Plant:
 
 # fmt: off
 ROBOMIMIC = [
-    *times(of_demo, slice(None)),
+    shifted(of_demo, slice(None)),
     together(of_demo),
-    ("an action beyond 1", "actions: 1.5 is outside -1 to 1", array("actions", at((3, 0), to(1.5)))),
     ("a value that is NaN", "obs/state: NaN or infinite in 1 rows, the first is row 1",
      array("obs/state", at((1, 0), to(np.nan)))),
     ("a link to another file", "data/demo_1/obs/other is a link", hdf5(link_elsewhere)),
-    ("a file that is cut off", "it ends early", cut_off("dataset.hdf5")),
     ("next_obs is obs of the same row", "is not obs of the next row in 39 rows",
      hdf5(lambda f: f["data/demo_1/next_obs/state"].write_direct(f["data/demo_1/obs/state"][()]))),
     ("the last row of next_obs", "the last row is not the last one of obs", array("next_obs/state", at(ROWS - 1, 1.0))),
@@ -470,8 +469,6 @@ ROBOMIMIC = [
     ("the scale of actions", "actions: wrong in", attribute("action_scale", lambda v: v * 1.1)),
     ("done before the end", "dones: wrong in 1 rows; in row 3", array("dones", at(3, to(1)))),
     ("the reward of a sample", "", array("rewards", at([2, 3], 0.5))),
-    ("num_samples", "num_samples is 39", attribute("num_samples", 39, "data/demo_1")),
-    ("total", "total is 121", attribute("total", 121)),
     ("rate_hz", "rate_hz is 25", attribute("rate_hz", 25)),
     ("env_args", "env_args has no type", attribute("env_args", json.dumps({"env_name": "arm", "env_kwargs": {}}))),
     ("the name of the environment", "env_name in env_args is leg",
@@ -538,7 +535,7 @@ def swap_chunks(*rows: int) -> Plant:
 
 # fmt: off
 DIFFUSION_POLICY = [
-    *times(of_buffer, SECOND),
+    shifted(of_buffer, SECOND),
     ("a damaged chunk", "data/action/0.0: damaged", cut_off(f"{ZARR}/data/action/0.0")),
     ("a value that is infinite", "NaN or infinite", zarr("data/state", at((3, 1), to(np.inf)))),
     ("metadata that is not usable", "meta/episode_ends/.zarray: ",
@@ -616,7 +613,7 @@ def of_steps(key: str, change: Callable[[Any], Any]) -> Plant:
 
 # fmt: off
 RLDS = [
-    *times(of_steps, slice(None)),
+    shifted(of_steps, slice(None)),
     ("an action that is NaN", "steps/action: NaN or infinite in 1", step("steps/action", at((3, 0), to(np.nan)), 2)),
     ("a number is missing", "79 numbers are not steps of shape [2]", step("steps/action", lambda v: v[:-1])),
     ("images of another camera", "features.json says",
@@ -658,7 +655,7 @@ RLDS = [
 ]
 # fmt: on
 
-# WebDataset
+# WebDataset, as robomimic.
 
 TAR = "train-000000.tar"
 index = setter("dataset.json")
@@ -724,10 +721,6 @@ def shift_actions(found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
 # fmt: off
 WEBDATASET = [
     ("ticks shifted by one", "the first tick is", meta("000001_.*", set_at("tick_ns", lambda v: v + TICK_NS))),
-    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
-     meta("000001_.*", set_at("stamp_ns", "color", lambda v: v + MS))),
-    ("an age changed", "state: wrong in 1 rows; in row 3", meta("000001_000003", set_at("age_ns", "state", 5))),
-    ("an unknown valid", "in row 3 valid is 3", meta("000001_000003", set_at("valid", "state", 3))),
     ("a stream is missing in a sample", "valid: 7 names; the spec has 8",
      meta("000001_000003", lambda v: v["valid"].pop("state"))),
     ("the task of a sample", "000001_000003: task is fold", meta("000001_000003", set_at("task", "fold"))),
@@ -745,11 +738,8 @@ WEBDATASET = [
      npy("000001_000009.force.age_ms.npy", at(slice(0, 5), 2.0))),
     ("images of two samples exchanged", "color: in",
      exchanged_members("000001_000003.color.jpg", "000001_000008.color.jpg")),
-    ("a member is missing", "has other fields than the first: action.npy",
-     members(lambda v: [m for m in v if m[0] != "000001_000003.action.npy"])),
     ("a sample is missing", "its key is 000001_000004",
      members(lambda v: [m for m in v if not m[0].startswith("000001_000003")])),
-    ("a member elsewhere", "are not adjacent", members(lambda v: [*v[1:], v[0]])),
     ("a damaged depth array", "000003.depth.npz",
      member("000001_000003.depth.npz", lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:])),
     ("the samples of a shard", "120 samples; dataset.json says 119", index("shards", 0, "samples", 119)),
@@ -975,8 +965,6 @@ DELTA = [
      delta_episodes(rows=lambda rows: rows.take([0, 1, 1]))),
     ("ticks shifted by one", "no episode of appends|start_ns or stop_ns is wrong", ticks(tick_ns=at(SECOND, TICK_NS))),
     ("a tick off the grid", "not on the grid of 50 Hz", ticks(tick_ns=at(7, 3))),
-    ("stamps shifted by 1 ms", "color: wrong in 40 rows; in row 0 stamp is",
-     ticks(stamp_ns=of_struct("color", lambda v: [*v[:40], *[x + MS for x in v[40:80]], *v[80:]]))),
     ("an unknown valid", "valid.state: not 0, 1 or 2", ticks(valid=of_struct("state", only_row(3, to(3))))),
     ("valid 0 with a value", "is not null exactly where valid is 0",
      ticks(valid=of_struct("state", only_row(3, to(0))))),

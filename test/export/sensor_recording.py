@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rosbags.typesys import Stores, get_typestore
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
@@ -16,13 +15,11 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.exporter.job import ExportResult
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
+from test.fuzz.messages import numbers, serialize
 from test.fuzz.node_inputs import raw_image
-
-# A small recording with gray and odd-sized cameras, depth, a fast sensor, and topics that are silent for a while.
 
 MS = 1_000_000
 START_NS = 1_700_000_000 * 10**9
-STORE = get_typestore(Stores.LATEST)
 ARRAY, IMAGE, TEXT = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/Image", "std_msgs/msg/String"
 CAMERAS = {"color": ("rgb8", (23, 31)), "gray": ("mono8", (9, 17)), "depth": ("16UC1", (6, 8))}
 ARRAYS = ("state", "force", "command", "reward", "success")
@@ -58,37 +55,28 @@ def sensor_recording(path: Path, seed: int, seconds: float = 1.0) -> Path:
     The task is `task <seed>`, which succeeds if the seed is even.
     """
     random = np.random.default_rng(seed)
-    text = STORE.types[TEXT](f"task {seed}")
-    messages = [("/task", START_NS, bytes(STORE.serialize_cdr(text, TEXT)))]
+    messages = [("/task", START_NS, serialize(TEXT, {"data": f"task {seed}"}))]
     for at_ms in range(0, int(1000 * seconds), 2):
         stamp, silent = START_NS + at_ms * MS, 400 <= at_ms < 700
         if at_ms % 10 == 0:
-            messages.append(("/state", stamp, _array(random.normal(size=3))))
+            messages.append(("/state", stamp, numbers(*random.normal(size=3))))
         if at_ms % 4 == 0:
-            messages.append(("/force", stamp, _array(random.normal(size=2))))
+            messages.append(("/force", stamp, numbers(*random.normal(size=2))))
         if at_ms % 40 == 0:
-            messages.append(("/reward", stamp, _array(random.normal(size=1))))
-            messages.append(("/success", stamp, _array(np.array([1.0 - seed % 2]))))
+            messages.append(("/reward", stamp, numbers(*random.normal(size=1))))
+            messages.append(("/success", stamp, numbers(1.0 - seed % 2)))
             messages += [(f"/{name}", stamp, _image(stamp, name, random)) for name in CAMERAS]
-            messages.append(("/command", stamp, _array(random.uniform(-3, 5, size=2))))
+            messages.append(("/command", stamp, numbers(*random.uniform(-3, 5, size=2))))
             if silent:
                 del messages[-2:]  # the command and the last camera, depth
     return write_bag(path, TYPES, messages)
 
 
-def _array(values: np.ndarray) -> bytes:
-    types = STORE.types
-    layout = types["std_msgs/msg/MultiArrayLayout"]([], 0)
-    return bytes(STORE.serialize_cdr(types[ARRAY](layout, values), ARRAY))
-
-
 def _image(stamp_ns: int, name: str, random: np.random.Generator) -> bytes:
-    types, (encoding, (height, width)) = STORE.types, CAMERAS[name]
+    encoding, (height, width) = CAMERAS[name]
     channels, dtype = (3 if encoding == "rgb8" else 1), (np.uint16 if encoding == "16UC1" else np.uint8)
     pixels = random.integers(0, np.iinfo(dtype).max, (height, width, channels), dtype)
-    header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](*divmod(stamp_ns, 10**9)), name)
-    data, step = pixels.reshape(-1).view(np.uint8), pixels[0].nbytes
-    return bytes(STORE.serialize_cdr(types[IMAGE](header, height, width, encoding, 0, step, data), IMAGE))
+    return raw_image(stamp_ns, height, width, encoding, pixels[0].nbytes, pixels.tobytes(), name)
 
 
 DEPTH_SIZE = (17, 30)  # an odd side, and rows that need padding

@@ -26,7 +26,7 @@ from robocache_ros.sim.simulation import bool_cdr, joint_state_cdr
 from robocache_ros.spec import FusionSpec, Layout, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.run import RunOptions
-from test.export.conftest import spec_of
+from test.export.conftest import lerobot_rows, spec_of
 
 # Labels: which action belongs to a row.
 
@@ -205,7 +205,6 @@ def test_offsets_that_are_not_possible_are_refused(options, message):
 
 # What a policy runner executed, as actions, and who commanded it, as a column of LeRobot datasets.
 
-pq = pytest.importorskip("pyarrow.parquet")
 TICK_NS, TICKS, BY_OPERATOR = 20_000_000, 100, range(40, 70)
 JOINTS, NAMES = "sensor_msgs/msg/JointState", ["action.a", "action.b"]
 EXECUTED: dict[str, Any] = {"topic": "/policy_runner/action", "type": JOINTS, "align": "hold", "max_age_ms": 0}
@@ -243,7 +242,7 @@ def recording(tmp_path) -> Path:
 
 
 def rows_of(dataset: Path) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = pq.read_table(next(dataset.rglob("data/*/*.parquet"))).to_pydict()
+    found: dict[str, list[Any]] = lerobot_rows(dataset).to_pydict()
     return found
 
 

@@ -31,11 +31,13 @@ from robocache_ros.ops import fixed_size_cloud
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
+from test.export.conftest import lerobot_rows
 from test.exporting import export
 
 
-def columns(result: ExportResult) -> dict[str, Any]:
-    return parquet.read_table(result.out / "data/chunk-000/file-000.parquet").to_pydict()
+def columns(dataset: Path) -> dict[str, Any]:
+    rows: dict[str, Any] = lerobot_rows(dataset).to_pydict()
+    return rows
 
 
 def of_stream(rows: dict[str, Any], result: ExportResult, stream: str, name: str) -> np.ndarray:
@@ -63,7 +65,7 @@ def frames(bags, spec) -> list[Any]:
 
 
 def test_row_of_a_live_frame_is_that_of_the_dataset(made, frames, spec):
-    rows, layout = columns(made("image")), Layout(spec)
+    rows, layout = columns(made("image").out), Layout(spec)
     part = frames[0]
     for index, window in ((0, part.rows()[:1]), (len(part) - 1, part.rows()[-1:])):
         frame = split_window(layout, int(part.ticks_ns[index]), window)
@@ -84,7 +86,7 @@ def test_original_stamps_can_be_looked_up_in_the_recording(made, bags, spec):
         poses = list(bag.messages(["/panda/ee_pose"]))
     stamps = {int.from_bytes(m.data[4:8], "little") * 10**9 + int.from_bytes(m.data[8:12], "little") for m in poses}
     column = [stream.name for stream in spec.streams].index("ee_position")
-    rows = columns(made("video"))
+    rows = columns(made("video").out)
     used = {
         row[column]
         for row, episode in zip(rows["robocache.stamp_ns"], rows["episode_index"], strict=True)
@@ -98,7 +100,7 @@ def test_latency_is_given_back_to_the_stored_stamps(bags, tmp_path, spec):
     pose = {"topic": "/panda/ee_pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"}
     raw = spec.to_dict() | {"actions": "none", "streams": {"plain": pose, "late": {**pose, "latency_ms": 30.0}}}
     result = export([bags[0]], load_spec(raw), tmp_path / "out", DatasetOptions(media="none"))
-    rows = columns(result)
+    rows = columns(result.out)
     for stream, latency_ns in (("plain", 0), ("late", 30_000_000)):
         ages = of_stream(rows, result, stream, "age_ns")
         assert (ages >= 0).all()
@@ -167,7 +169,7 @@ def test_deployed_has_the_late_ones_missing(bags, spec, tmp_path):
         export([bags[0]], late, tmp_path / sees, DatasetOptions(media="none", visibility=sees))
         for sees in ("ideal", "deployed")
     )
-    ages = [of_stream(columns(result), result, "voxels", "age_ns").mean() for result in (ideal, deployed)]
+    ages = [of_stream(columns(result.out), result, "voxels", "age_ns").mean() for result in (ideal, deployed)]
     assert deployed.recordings[0].counters["voxels"]["late"] > 5
     assert ages[0] < ages[1]
 
@@ -178,8 +180,8 @@ def test_without_images_an_eager_robot_still_waits_for_its_cameras(bags, spec, t
         export([bags[0]], eager, tmp_path / media, DatasetOptions(media=media, visibility="deployed"))
         for media in ("none", "image")
     )
-    assert columns(bare)["observation.state"] == columns(full)["observation.state"]
-    assert "observation.images.front" not in columns(bare)
+    assert columns(bare.out)["observation.state"] == columns(full.out)["observation.state"]
+    assert "observation.images.front" not in columns(bare.out)
 
 
 def test_row_groups_are_bounded_and_change_no_value(made, bags, spec, tmp_path, monkeypatch):
@@ -208,18 +210,9 @@ def test_a_dataset_states_how_its_images_are_stored(made):
 # Ticks at which a stream has no value, in a dataset.
 
 
-def test_a_gap_ends_an_episode_and_what_follows_begins_another(made):
-    rows = columns(made("none"))
-    assert (np.array(rows["robocache.valid"]) > 0).all()
-    ticks, episodes = np.array(rows["robocache.tick_ns"]), np.array(rows["episode_index"])
-    steps, same = np.diff(ticks), np.diff(episodes) == 0
-    assert (steps[same] == 20_000_000).all()
-    assert steps[~same][0] == 6 * 20_000_000  # five ticks without joints are left out
-
-
 def test_masked_ticks_are_stored_as_zeros_and_marked_and_do_not_count_into_the_statistics(bags, spec, tmp_path):
     result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
-    rows = columns(result)
+    rows = columns(result.out)
     states, joints = of_stream(rows, result, "joint_position", "valid"), np.array(rows["observation.state"])[:, :7]
     assert ((states == 0).sum(), (states == 2).sum()) == (5, 3)
     assert (joints[states == 0] == 0).all()
@@ -232,14 +225,14 @@ def test_masked_ticks_are_stored_as_zeros_and_marked_and_do_not_count_into_the_s
 def test_a_command_that_is_held_past_its_age_is_not_counted_as_aligned(bags, spec, tmp_path):
     streams = tuple(replace(s, max_age_ms=20.0, on_invalid="hold") if s.name == "action" else s for s in spec.streams)
     result = export(bags[:1], replace(spec, streams=streams), tmp_path / "out", DatasetOptions(media="none"))
-    states, ages_ns = (of_stream(columns(result), result, "action", name) for name in ("valid", "age_ns"))
+    states, ages_ns = (of_stream(columns(result.out), result, "action", name) for name in ("valid", "age_ns"))
     assert set(states.tolist()) == {1, 2}
     assert ((states == 2) == (ages_ns > 20_000_000)).all()
 
 
 def test_held_ticks_repeat_the_last_value_with_its_age(bags, spec, tmp_path):
     result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="hold"))
-    rows = columns(result)
+    rows = columns(result.out)
     held = np.flatnonzero(of_stream(rows, result, "joint_position", "valid") == 2)
     assert len(held) == 8  # 5 ticks more than within max_age_ms
     assert set(rows["episode_index"]) == {0}
@@ -373,14 +366,8 @@ def lines(dataset: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (dataset / "meta" / name).read_text().splitlines()]
 
 
-def joined(dataset: Path) -> dict[str, list[Any]]:
-    """The rows of all files."""
-    tables = [parquet.read_table(file, partitioning=None) for file in sorted(dataset.glob("data/*/*.parquet"))]
-    return {name: [value for table in tables for value in table[name].to_pylist()] for name in tables[0].column_names}
-
-
 def test_the_rows_are_those_of_v3_and_each_task_has_an_index(both):
-    new, old = map(joined, both)
+    new, old = map(columns, both)
     assert old.pop("annotation.human.action.task_description") == old["task_index"]
     assert old == new
     tasks, episodes = (lines(both[1], f"{name}.jsonl") for name in ("tasks", "episodes"))
@@ -424,7 +411,7 @@ def test_deltas_are_not_absolute_actions_and_a_single_column_is_a_list(bags, tmp
     joint = {"topic": "/panda/joint_states", "type": "sensor_msgs/msg/JointState", "names": ["panda_joint1"]}
     spec = load_spec({"robocache": 1, "streams": {"joint": joint, "action": {**joint, "role": "action"}}})
     result = export(bags[1:], spec, tmp_path / "out", DatasetOptions(formats=("lerobot21",), action="delta"))
-    assert np.array(joined(result.out)["observation.state"]).shape == (result.frames, 1)
+    assert np.array(columns(result.out)["observation.state"]).shape == (result.frames, 1)
     deltas = {"delta_action": {"start": 0, "end": 1, "absolute": False}}
     assert meta(result.out, "modality.json")["action"] == deltas
 

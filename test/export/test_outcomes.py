@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.datasets import open_dataset
@@ -17,7 +16,7 @@ from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.rlds.read import TfdsDataset
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import START_NS, contents, spec_of
+from test.export.conftest import START_NS, lerobot_rows, spec_of
 from test.export.readers.environments import ffmpeg, needs, probe
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
@@ -57,21 +56,6 @@ def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(recor
         assert terminal.tolist() == [False] * (len(terminal) - 1) + [success]
 
 
-@pytest.mark.slow
-def test_a_dataset_has_the_same_bytes_for_one_process_and_for_two(record, tmp_path):
-    bags = [record(EVENTS, name="a"), record(EVENTS, name="b", state=lambda k: None if 100 <= k < 130 else (k, 0))]
-    spec = spec_of(**OUTCOMES, state={"on_invalid": "drop"})
-    options = replace(OPTIONS, formats=("lerobot", "webdataset"))
-    one, two = (
-        contents(export(bags, spec, tmp_path / f"jobs_{jobs}" / "set", options, jobs=jobs, report=False).out)
-        for jobs in (1, 2)
-    )
-    assert one == two
-    reported = json.loads(one["lerobot/meta/robocache.json"])
-    found = [(episode["recording"], episode["task"]) for episode in reported["episodes"]]
-    assert found == [(0, "lift"), (0, "place"), (1, "place")]
-
-
 @pytest.fixture(scope="module")
 def sensors(tmp_path_factory) -> list[Path]:
     """Two recordings, of which the second one succeeds; the last value of the success stream says so."""
@@ -85,11 +69,6 @@ def out(sensors, tmp_path_factory) -> Path:
     return export(sensors, spec, tmp_path_factory.mktemp("out") / "set", LEROBOT, report=False).out
 
 
-def table(dataset: Path) -> Any:
-    """The rows of all episodes."""
-    return parquet.ParquetDataset([str(file) for file in sorted((dataset / "data").rglob("*.parquet"))]).read()
-
-
 def by_episode(rows: Any, name: str) -> list[list[Any]]:
     episodes, values = np.array(rows["episode_index"]), np.array(rows[name].to_pylist())
     return [values[episodes == index].tolist() for index in np.unique(episodes)]
@@ -97,7 +76,7 @@ def by_episode(rows: Any, name: str) -> list[list[Any]]:
 
 @pytest.mark.parametrize("name", LEROBOT.formats)
 def test_rewards_and_success_of_streams_are_columns_with_statistics(out, name):
-    rows = table(out / name)
+    rows = lerobot_rows(out / name)
     features = json.loads((out / name / "meta" / "info.json").read_text())["features"]
     for column, dtype in zip(COLUMNS, ("float32", "bool", "bool"), strict=True):
         assert features[column] == {"dtype": dtype, "shape": [1], "names": None}
@@ -115,7 +94,7 @@ def exported(bags: Sequence[Path], out: Path, outcome: bool | None) -> Any:
     first, *others = bags
     plan = [PlannedRecording(first, success=outcome), *map(PlannedRecording, others)]
     spec = sensor_spec().without_cameras()
-    return table(export(plan, spec, out, replace(LEROBOT, formats=("lerobot",)), report=False).out)
+    return lerobot_rows(export(plan, spec, out, replace(LEROBOT, formats=("lerobot",)), report=False).out)
 
 
 def test_a_success_that_is_stated_next_to_the_recording_is_at_the_last_row(sensors, tmp_path):
@@ -131,7 +110,7 @@ def test_without_outcomes_there_are_no_such_columns(sensors, tmp_path):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in LEROBOT.formats])
 def test_lerobot_reads_them(out, tmp_path, name):
-    rows = table(out / name).to_pydict()
+    rows = lerobot_rows(out / name).to_pydict()
     reported = probe(name, tmp_path, out / name, 0, 49, 99, **ffmpeg(name, tmp_path))
     for place, item in reported["items"].items():
         for column in COLUMNS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import threading
 import time
@@ -28,8 +27,6 @@ from robocache_ros.formats import recording as recording_file
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, ROOT, contents, dry_run, named
 from test.exporting import export
-
-# Pieces: what decides their names, and what does not decide the bytes of a dataset.
 
 NO_MEDIA = DatasetOptions(media="none")
 
@@ -167,17 +164,8 @@ def exported(spec, tmp_path, pieces) -> Callable[..., tuple[ExportResult, list[s
 def command(bags, tmp_path, pieces) -> list[str]:
     """The same export as a command, whose folder of pieces exists."""
     pieces.mkdir()
-    options = [
-        "--spec",
-        ROOT / "config" / "panda_lift.yaml",
-        "--media",
-        "none",
-        "--out",
-        tmp_path / "set",
-        "--jobs",
-        "1",
-    ]
-    return [*ROBOCACHE, "export", *map(str, bags), *map(str, options), "--pieces", str(pieces)]
+    options = {"spec": ROOT / "config" / "panda_lift.yaml", "media": "none", "out": tmp_path / "set", "jobs": 1}
+    return [*ROBOCACHE, "export", *map(str, bags), "--pieces", str(pieces), *(f"--{k}={v}" for k, v in options.items())]
 
 
 def test_an_appended_recording_costs_one_piece_and_gives_the_bytes_of_a_fresh_export(
@@ -346,25 +334,7 @@ def test_a_read_only_folder_is_one_line(tmp_path, pieces, command, small_disk):
     assert not (tmp_path / "set").exists()
 
 
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_finished_pieces_stay(pieces, command, small_disk):
-    again = f"mount -o remount,size=100m none {pieces} && {shlex.join(command)}"
-    code, text, errors = small_disk(pieces, "800k", command, again)
-    assert (code, len(errors.splitlines())) == (2, 1)
-    assert str(pieces)[:30] in errors
-    assert "No space left on device; free some space" in errors
-    assert "recordings were converted by an earlier export and reused" in text
-
-
-# Calls in a thread of their own: in order, bounded, and with their errors.
-
-
-def test_an_error_is_raised_in_the_caller():
-    calls = OrderedCalls("test")
-    calls.add(os.stat, "/nothing")
-    with pytest.raises(FileNotFoundError):
-        calls.wait()
-    calls.close()
+# Calls in a thread of their own.
 
 
 def test_calls_that_wait_are_discarded_when_closed():

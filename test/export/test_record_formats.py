@@ -55,6 +55,7 @@ IMAGE = {"topic": "/a", "type": "sensor_msgs/msg/Image"}
         ("arm", ARRAY | {"role": "action"}, "rlds", "streams: rlds needs an observation"),
         ("state", ARRAY | {"align": "window", "samples": 3}, "webdataset", "streams.state: webdataset stores vectors"),
         ("action", ARRAY, "diffusion_policy", r"streams\.action: diffusion_policy stores the action under this name"),
+        ("tick", ARRAY, "delta", r"streams\.tick: delta has another column of this name; rename"),
     ],
 )
 def test_a_spec_that_a_format_cannot_store_is_refused_before_a_recording_is_read(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.errors import RoboCacheError
@@ -17,6 +16,7 @@ from robocache_ros.formats.lerobot.openpi import write_chunk_norm_stats
 from robocache_ros.formats.statistics import QUANTILES, Histogram, by_column, of_columns
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec.dataset import DatasetOptions
+from test.export.conftest import lerobot_rows
 from test.exporting import export
 
 
@@ -79,7 +79,7 @@ def norm_stats(dataset: Path) -> dict[str, Any]:
 
 def chunks(dataset: Path, delta: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The action chunks as openpi makes them of a dataset: by LeRobot's delta_timestamps, then DeltaActions."""
-    rows = parquet.read_table(next(dataset.glob("data/*/*.parquet"))).to_pydict()
+    rows = lerobot_rows(dataset).to_pydict()
     made = []
     for row, episode in enumerate(rows["episode_index"]):
         last = max(k for k, other in enumerate(rows["episode_index"]) if other == episode)

@@ -17,6 +17,7 @@ from robocache_ros.formats.dataset_folder import LISTING
 from robocache_ros.formats.pieces import CONTENTS
 from robocache_ros.spec.dataset import DatasetOptions
 from test import forked
+from test.export.conftest import written
 from test.exporting import export
 
 WRITE = """
@@ -34,13 +35,6 @@ with new_dataset(Path(sys.argv[1]), overwrite=len(sys.argv) > 2) as new:
 """
 
 
-def dataset(folder: Path, content: str = "old") -> Path:
-    for name in ("meta/info.json", "data/rows"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
-    return folder
-
-
 def contents(folder: Path) -> dict[str, str]:
     return {str(f.relative_to(folder)): f.read_text() for f in folder.rglob("*") if f.is_file()}
 
@@ -48,7 +42,7 @@ def contents(folder: Path) -> dict[str, str]:
 def export_new(out: Path, **options: Any) -> list[str]:
     """Write the new dataset; return the notes."""
     with new_dataset(out, **options) as new:
-        dataset(new.folder, "new")
+        written(new.folder, "new")
     return new.notes
 
 
@@ -59,7 +53,7 @@ OLD = {"meta/info.json": "old", "data/rows": "old"}
 def test_no_reader_finds_a_dataset_before_it_is_complete(tmp_path):
     out = tmp_path / "new" / "dataset"
     with new_dataset(out) as new:
-        dataset(new.folder, "new")
+        written(new.folder, "new")
         assert not (out / "meta").exists()
         assert new.folder.is_relative_to(out)  # the same file system, also where `out` is a mount point
     assert contents(out) == NEW
@@ -81,7 +75,7 @@ def test_a_folder_with_the_entries_of_a_file_system_a_link_and_a_long_name_may_b
 )
 def test_nothing_is_left_after_an_exception_and_a_disk_error_is_one_line(tmp_path, exists, error):
     out = tmp_path / "out"
-    before = contents(dataset(out)) if exists else {}
+    before = contents(written(out, "old")) if exists else {}
 
     def write_half() -> None:
         with new_dataset(out, overwrite=True) as new:
@@ -124,21 +118,21 @@ def test_a_mount_point_may_be_filled(tmp_path, small_disk):
 
 
 def test_overwrite_replaces_a_dataset_and_keeps_other_files(tmp_path):
-    out = dataset(tmp_path / "out")
+    out = written(tmp_path / "out", "old")
     (out / "videos" / "front").mkdir(parents=True)
     (out / "videos" / "front" / "a.mp4").touch()  # of the dataset, and not of the new one
     (out / "README.md").write_text("mine")
     with new_dataset(out, overwrite=True) as new:
-        dataset(new.folder, "new")
+        written(new.folder, "new")
         assert (out / "meta" / "info.json").read_text() == "old"  # readable until the new one is complete
     assert contents(out) == {**NEW, "README.md": "mine"}
 
 
 def test_a_format_may_write_files_of_any_name(tmp_path):
-    out = dataset(tmp_path / "set")
+    out = written(tmp_path / "set", "old")
     (out / "episode_0.npz").write_text("old")
     with new_dataset(out, overwrite=True) as new:
-        dataset(new.folder, "new")
+        written(new.folder, "new")
         (new.folder / "episode_0.npz").write_text("new")
     assert contents(out) == {**NEW, "episode_0.npz": "new", LISTING: '["data", "episode_0.npz", "meta"]'}
     export_new(out, overwrite=True)
@@ -146,7 +140,7 @@ def test_a_format_may_write_files_of_any_name(tmp_path):
 
 
 def test_an_error_between_the_moves_brings_the_old_dataset_back(tmp_path, monkeypatch):
-    out = dataset(tmp_path / "out")
+    out = written(tmp_path / "out", "old")
     rename = Path.rename
 
     def fails_once(self: Path, target: Path) -> Path:
@@ -233,22 +227,12 @@ PIECE = """
 
 @pytest.mark.parametrize(("number", "replaces"), [(1, True), (2, True), (3, True), (4, True), (1, False), (2, False)])
 def test_an_export_that_was_killed_while_it_moves_is_completed_by_the_next_one(tmp_path, number, replaces):
-    out = dataset(tmp_path / "out") if replaces else tmp_path / "out"
+    out = written(tmp_path / "out", "old") if replaces else tmp_path / "out"
     killed(out, *["overwrite"] * replaces, prepare=KILL_AT_MOVE.format(number=number), inside=PIECE)
     assert piece_store(out).count() == 1
     assert (out / "meta" / "info.json").exists() == (replaces and number == 1)  # half a dataset is none
     with pytest.raises(RoboCacheError, match="exists"):
         export_new(out)
-    assert contents(out) == NEW
-
-
-def test_pieces_stay_after_a_kill_and_go_when_the_dataset_is_complete(tmp_path):
-    out = tmp_path / "out"
-    killed(out, inside=f"{PIECE}    {KILL}")
-    assert piece_store(out).count() == 1
-    with new_dataset(out) as new:
-        assert new.pieces.find("0" * 64)
-        dataset(new.folder, "new")
     assert contents(out) == NEW
 
 

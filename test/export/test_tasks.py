@@ -30,8 +30,6 @@ from robocache_ros.storage.errors import file_errors
 from test.export.conftest import Contents, Elsewhere, contents, export_shard, named
 from test.exporting import export
 
-# The files of datasets are tasks: in any order, in any process, and more than once, they give the same bytes.
-
 ALL = tuple(name for name in WRITERS if name != "delta")  # which does not install everywhere
 OPTIONS = DatasetOptions(formats=ALL, codec="h264", preset="ultrafast", rate_hz=25, split_s=0.4, task="lift the cube")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -18,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
@@ -29,6 +27,7 @@ from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.datasets.small import picture
 from test.export import sensor_recording as sensor_recording_module
 from test.export.conftest import found, without_checksums
 from test.export.planted_faults import FAULTS, ROWS, cut_off
@@ -175,10 +174,14 @@ def test_the_exit_code_is_1_if_anything_is_wrong(made, tmp_path, capsys):
     assert reported["findings"] == [{"where": "meta/info.json", "what": "fps is None; it must be a positive number"}]
 
 
-def test_a_recording_that_was_changed_after_the_export(bags, spec, tmp_path):
+@pytest.mark.parametrize(
+    ("format_", "title"), [("lerobot", "LeRobot v3.0"), ("delta", "Delta Lake tables of ticks and episodes")]
+)
+def test_a_recording_that_was_changed_after_the_export(format_, title, bags, spec, tmp_path):
     bag = Path(shutil.copytree(bags[1], tmp_path / "bag"))
-    out = export([bag], spec, tmp_path / "out", DatasetOptions(media="none")).out
+    out = export([bag], spec, tmp_path / "out", DatasetOptions(formats=(format_,), media="none")).out
     (findings,) = validate(out, recordings=True)
+    assert findings.title == title
     assert (findings.found, findings.counted["files of recordings"]) == ([], 1)
     (file,) = bag.glob("*.mcap")
     with file.open("ab") as opened:
@@ -204,15 +207,11 @@ def test_the_number_of_findings_is_bounded(tmp_path):
     assert str(findings.found[0]) == "file 0: is\\nwrong"
 
 
-def fail() -> None:
-    raise KeyError("shape")
-
-
 @pytest.mark.parametrize(
     ("check", "text"),
     [
         (lambda findings: findings.add("other.txt", "is empty"), "other.txt: is empty"),
-        (lambda findings: fail(), "cannot be read further (KeyError: 'shape')"),
+        (lambda findings: {}["shape"], "cannot be read further (KeyError: 'shape')"),
     ],
 )
 def test_a_format_of_another_package_brings_its_validator_whose_errors_are_findings(check, text, tmp_path, monkeypatch):
@@ -259,7 +258,6 @@ def test_a_damaged_array_is_a_finding_and_the_next_members_are_read(member, data
 
 
 VIDEO = "videos/observation.images.front/chunk-000/file-000.mp4"
-Copy = Callable[[str], Path]
 
 
 def test_damage_within_a_video_is_found_by_decoding(copy):
@@ -341,11 +339,12 @@ def in_hdf5(change: Callable[[Any], object]) -> Callable[[Path], object]:
     return damage
 
 
+PNG = picture(0)
+
+
 def in_tar(**changed: bytes) -> Callable[[Path], object]:
     """Writes three samples with changed members, whose names have `_` for `.`."""
-    members = {
-        f"_00000{k}_{name}": data for k in range(3) for name, data in (("state_npy", npy([0.0])), ("png", png()))
-    }
+    members = {f"_00000{k}_{name}": data for k in range(3) for name, data in (("state_npy", npy([0.0])), ("png", PNG))}
 
     def write(dataset: Path) -> None:
         dataset.mkdir(exist_ok=True)
@@ -353,12 +352,6 @@ def in_tar(**changed: bytes) -> Callable[[Path], object]:
         tar(dataset / "train-000000.tar", found)
 
     return write
-
-
-def png(*size: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.zeros((*(size or (4, 6)), 3), np.uint8)).save(file, "PNG")
-    return file.getvalue()
 
 
 RECORDS = "bridge-train.tfrecord-00000-of-00001"
@@ -383,8 +376,8 @@ LISTED = {"shards": [{"name": "train-000000.tar", "samples": 4}, {"name": "train
         ("webdataset", lambda _: None, []),
         ("webdataset", in_tar(_000001_state_npy=npy([np.inf])), ["000001.state.npy: NaN or infinite"]),
         ("webdataset", in_tar(_000001_png=b"no image"), ["000001.png: cannot be read"]),
-        ("webdataset", in_tar(_000003_png=png()), ["sample 000003 has other fields than the first: state.npy"]),
-        ("webdataset", in_tar(_000003_state_npy=npy(0.0), _000000_left_png=png()), ["000000 are not adjacent"]),
+        ("webdataset", in_tar(_000003_png=PNG), ["sample 000003 has other fields than the first: state.npy"]),
+        ("webdataset", in_tar(_000003_state_npy=npy(0.0), _000000_left_png=PNG), ["000000 are not adjacent"]),
         ("webdataset", in_tar(_000002_state_npy=npy(np.array([{}], object))), ["000002.state.npy: cannot be read"]),
         ("webdataset", cut_off("train-000000.tar"), ["train-000000.tar"]),
         ("webdataset", lambda d: (d / "dataset.json").write_text(json.dumps({**LISTED, "episodes": [{"samples": 5}]})),
@@ -409,11 +402,8 @@ def test_a_dataset_of_another_tool_is_checked(written, damage, texts, tmp_path):
         ("lerobot_v30_so101", 0, ""),
     ],
 )
-def test_the_findings_in_real_datasets_are_so(name, count, text):
-    recordings = os.environ.get("ROBOCACHE_RECORDINGS")
-    if not recordings:
-        pytest.skip("ROBOCACHE_RECORDINGS is not set")
-    (findings,) = validate(Path(recordings) / name, decode=True)
+def test_the_findings_in_real_datasets_are_so(name, count, text, real):
+    (findings,) = validate(real / name, decode=True)
     lines = [str(finding) for finding in findings.found]
     assert len(lines) == count
     assert all(any(part in line for part in text.split("|")) for line in lines)

@@ -23,8 +23,6 @@ from urllib.parse import urlsplit
 
 from test.shared import locked
 
-# moto's S3 server in a process of its own, and buckets on it.
-
 _SERVER = """
 import contextlib, logging, sys, threading
 logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -21,11 +21,9 @@ from robocache_ros.formats.dataset_folder import sha256
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError, StoreProblem
 from robocache_ros.storage.object_store import ObjectStore
-from test.export.conftest import ROOT
+from test.export.conftest import ROOT, written
 from test.exporting import export
 from test.fleet.conftest import NO_MEDIA, contents, hidden, objects, stopped_export
-
-# Exports to a bucket that fails, or that another export writes to: nothing lost, nothing twice, one clear line.
 
 
 @pytest.fixture
@@ -211,13 +209,6 @@ OTHER = DatasetOptions(formats=("webdataset",), media="none")
 
 class Killed(BaseException):
     """The process is gone."""
-
-
-def written(folder: Path, content: str, *names: str) -> Path:
-    for name in names or ("meta/info.json", "data/rows"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
-    return folder
 
 
 def put(target: BucketTarget, folder: Path, digest: str = "a", *, overwrite: bool = False) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import fsspec
@@ -28,9 +26,9 @@ from robocache_ros.storage import object_store
 from robocache_ros.storage.cache import VARIABLE, cache_folder
 from test.export.conftest import contents, dry_run
 from test.exporting import export
+from test.fuzz.messages import numbers, serialize
 from test.ros1_bags import write_ros1_bag
-
-# Recordings at URLs are those of the local files, and only what is needed of them is downloaded.
+from test.shared import FolderRequests, served
 
 TYPES = {"/joints": "std_msgs/msg/Float64MultiArray", "/blob": "std_msgs/msg/UInt8MultiArray"}
 SPEC = {
@@ -45,13 +43,11 @@ START_NS = 1_700_000_000 * 10**9
 def messages(seconds: float = 1.0, blob: int = 1000) -> Iterator[tuple[str, int, bytes]]:
     """Numbers at 100 Hz, and bytes that do not compress at 10 Hz."""
     noise = np.random.default_rng(0)
-    head = b"\0\1\0\0" + bytes(8)  # CDR, no dimensions, no offset
     for number in range(int(seconds * 100)):
         log_ns = START_NS + number * 10_000_000
-        values = np.array([number, -number], "<f8").tobytes()
-        yield "/joints", log_ns, head + (2).to_bytes(4, "little") + bytes(4) + values
+        yield "/joints", log_ns, numbers(number, -number)
         if number % 10 == 0:
-            yield "/blob", log_ns, head + blob.to_bytes(4, "little") + noise.bytes(blob)
+            yield "/blob", log_ns, serialize(TYPES["/blob"], {"data": noise.bytes(blob)})
 
 
 @pytest.fixture
@@ -150,12 +146,7 @@ def test_info_reads_the_index_and_a_few_chunks(faulty_s3, faults, tmp_path, monk
 # Recordings at URLs of other file systems than S3.
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-class _WithRanges(_Quiet):
+class WithRanges(FolderRequests):
     """Answers requests for a part of a file."""
 
     def do_GET(self) -> None:
@@ -183,23 +174,18 @@ def mcap_file(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def url_of(mcap_file) -> Iterator[Callable[[str], str]]:
     """The URL of the file in a kind of file system."""
-    servers: list[ThreadingHTTPServer] = []
+    with ExitStack() as servers:
 
-    def make(kind: str) -> str:
-        if kind == "memory":
-            fsspec.filesystem("memory").put(str(mcap_file), "/raw/run.mcap")
-            return "memory://raw/run.mcap"
-        if kind == "file":
-            return f"file://{mcap_file}"
-        handler = partial(_WithRanges if kind == "http with ranges" else _Quiet, directory=str(mcap_file.parent))
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-        threading.Thread(target=servers[0].serve_forever, args=(0.05,)).start()
-        return f"http://127.0.0.1:{servers[0].server_port}/run.mcap"
+        def make(kind: str) -> str:
+            if kind == "memory":
+                fsspec.filesystem("memory").put(str(mcap_file), "/raw/run.mcap")
+                return "memory://raw/run.mcap"
+            if kind == "file":
+                return f"file://{mcap_file}"
+            handler = WithRanges if kind == "http with ranges" else FolderRequests
+            return servers.enter_context(served(mcap_file.parent, handler)) + "/run.mcap"
 
-    yield make
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield make
     fsspec.filesystem("memory").rm("/", recursive=True)
 
 

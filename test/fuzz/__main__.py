@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import platform
 import sys
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
+from benchmarks.report import argument_parser, table, write_results
 from robocache_ros.errors import RoboCacheError
 from test.fuzz import datasets, messages, recordings, specs
 
@@ -57,12 +56,10 @@ LIBRARIES = ("torch", "numpy", "rosbags", "backports.zstd", "lz4", "PyYAML", "h5
 
 def main() -> int:
     """Run the parts that are asked for and write hostile.json and hostile.md; 1 where one of them failed."""
-    parser = argparse.ArgumentParser(prog="python -m test.fuzz", description=__doc__)
+    parser = argument_parser(__doc__)
     for name, (what, _) in PARTS.items():
         parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=f"number of {what}")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "hostile.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     failed = False
@@ -75,29 +72,20 @@ def main() -> int:
             failed = failed or bool(found[name]["failures"])
             for failure in found[name]["failures"]:
                 sys.stderr.write(f"{failure}\n")
-    file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    (given.out / "hostile.md").write_text(page(found), encoding="utf-8")
+    write_results(given.out, "hostile", found, page(found))
     sys.stdout.write(f"wrote {file}\n")
     return int(failed)
 
 
 def about(options: str, began: datetime.datetime) -> dict[str, Any]:
     """The command, the date, the machine and the versions."""
-    versions = {name: metadata.version(name) for name in LIBRARIES if _installed(name)}
+    installed = {each.name: each.version for each in metadata.distributions()}
     return {
         "command": f"python -m test.fuzz {options}",
         "date": began.date().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": versions,
+        "versions": {name: installed[name] for name in LIBRARIES if name in installed},
     }
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def page(found: dict[str, Any]) -> str:
@@ -108,9 +96,7 @@ def page(found: dict[str, Any]) -> str:
         lines += [f"## {name.capitalize()}", "", f"`{part['command']}`, {part['date']}, {part['seconds']} s.", ""]
         lines += [f"{part['machine']}; {versions}.", ""]
         if rows := part.get("rows"):
-            columns = list(rows[0])
-            lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-            lines += [*(f"| {' | '.join(str(row[column]) for column in columns)} |" for row in rows), ""]
+            lines += [*table(rows[0], (row.values() for row in rows)), ""]
         numbers = {key: value for key, value in part.items() if isinstance(value, (int, float)) and key != "seconds"}
         lines += [
             *(f"- {key}: {value:g}" for key, value in numbers.items()),

@@ -71,6 +71,13 @@ def write_mcap(
     return bytes(out + foot + struct.pack("<I", checksum) + mcap.MCAP_MAGIC)
 
 
+def write_bomb(declared: int, content: bytes, compression: str = "zstd") -> bytes:
+    """The bytes of a file with one chunk whose head declares a size, without a checksum."""
+    head = struct.pack("<QQQI", 1, 1, declared, 0) + _text(compression) + struct.pack("<Q", len(content))
+    end = _record(mcap.DATA_END, bytes(4)) + _record(mcap.FOOTER, bytes(20)) + mcap.MCAP_MAGIC
+    return mcap.MCAP_MAGIC + _record(mcap.CHUNK, head + content) + end
+
+
 def _write_chunk(
     out: bytearray, keys: Mapping[str, int], part: list[tuple[str, int, bytes]], start: int, layout: McapLayout
 ) -> _Chunk:

@@ -24,9 +24,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec, load_spec
 
-# Valid messages of every supported kind, to be damaged, each with the stream that uses it.
-
-
 GRID = {"origin_m": [-1, -1, -1], "size_m": 0.5, "shape": [4, 4, 4]}
 JOINTS = ("a", "b", "c")
 
@@ -50,6 +47,16 @@ def header(stamp_ns: int, frame: str = "") -> dict[str, Any]:
     """Values of a std_msgs/msg/Header."""
     seconds, nanoseconds = divmod(stamp_ns, 10**9)
     return {"stamp": {"sec": seconds, "nanosec": nanoseconds}, "frame_id": frame}
+
+
+def numbers(*values: float) -> bytes:
+    """A std_msgs/msg/Float64MultiArray in CDR."""
+    return b"\0\1\0\0" + struct.pack(f"<III4x{len(values)}d", 0, 0, len(values), *values)
+
+
+def pose(stamp_ns: int, x: float = 0.0) -> bytes:
+    """A geometry_msgs/msg/PoseStamped in CDR, of no frame and identity orientation."""
+    return b"\0\1\0\0" + struct.pack("<iII4x7d", *divmod(stamp_ns, 10**9), 1, x, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 
 
 def _write(t: Type, value: Any, out: bytearray, order: str) -> None:

@@ -29,6 +29,7 @@ from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from std_msgs.msg import Float32MultiArray
 
+from benchmarks.report import busy_seconds
 from robocache_ros import ipc
 from robocache_ros.nodes import frame_messages, middleware
 from robocache_ros.nodes.subscriptions import RawSubscriber
@@ -144,11 +145,7 @@ class OtherLoad:
 
     @staticmethod
     def _others_s() -> float:
-        user, nice, system, _idle, _iowait, irq, softirq, steal = map(
-            int, Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=9)[1:9]
-        )
-        all_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-        return all_s - sum(os.times()[:4])
+        return busy_seconds() - sum(os.times()[:4])
 
 
 class Case:

@@ -8,34 +8,28 @@ import struct
 import zlib
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
-from test.fuzz.messages import serialize
+from test.fuzz.messages import header, serialize
 
 BOMB_PIXELS = 8192  # width and height of an image bomb
 SCANS = 1000  # of a jpeg bomb
 _LITTLE = b"\0\1\0\0"  # encapsulation of little-endian CDR
 
 
-def _header(stamp_ns: int) -> dict[str, Any]:
-    seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
-    return {"stamp": {"sec": seconds, "nanosec": nanoseconds}, "frame_id": "f"}
-
-
 def joint_state(stamp_ns: int, names: tuple[str, ...], value: float = 0.0) -> bytes:
     """A sensor_msgs/JointState with positions."""
-    values = {"header": _header(stamp_ns), "name": names, "position": [value] * len(names)}
+    values = {"header": header(stamp_ns, "f"), "name": names, "position": [value] * len(names)}
     return serialize("sensor_msgs/msg/JointState", values)
 
 
 def compressed_image(stamp_ns: int, form: str, data: bytes) -> bytes:
     """A sensor_msgs/CompressedImage."""
-    return serialize("sensor_msgs/msg/CompressedImage", {"header": _header(stamp_ns), "format": form, "data": data})
+    return serialize("sensor_msgs/msg/CompressedImage", {"header": header(stamp_ns, "f"), "format": form, "data": data})
 
 
-def raw_image(stamp_ns: int, height: int, width: int, encoding: str, step: int, data: bytes) -> bytes:
+def raw_image(stamp_ns: int, height: int, width: int, encoding: str, step: int, data: bytes, frame: str = "f") -> bytes:
     """A sensor_msgs/Image, whose fields may contradict each other."""
-    values = {"header": _header(stamp_ns), "height": height, "width": width, "encoding": encoding, "step": step}
+    values = {"header": header(stamp_ns, frame), "height": height, "width": width, "encoding": encoding, "step": step}
     return serialize("sensor_msgs/msg/Image", {**values, "data": data})
 
 

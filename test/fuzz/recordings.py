@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
-import struct
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -19,11 +18,9 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
 from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.messages import numbers, pose
 from test.fuzz.outcomes import LINE, MAX_GROWTH_KIB, counted
 from test.ros1_bags import write_ros1_bag
-
-# Small recordings of every storage variant, and ways to damage them.
-
 
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -76,13 +73,8 @@ def fusion_spec() -> FusionSpec:
 
 def messages() -> list[tuple[str, int, bytes]]:
     """Two seconds of a 50 Hz pose, logged 5 ms late, and of a 20 Hz command."""
-    found = []
-    for k in range(100):
-        seconds, nanoseconds = divmod(START_NS + 20 * k * MS, 10**9)
-        pose = struct.pack("<iII4x7d", seconds, nanoseconds, 1, 0.1 * k, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
-        found.append(("/arm/pose", START_NS + (20 * k + 5) * MS, b"\0\1\0\0" + pose))
-    commands = (b"\0\1\0\0" + struct.pack("<III4x2d", 0, 0, 2, k, -k) for k in range(40))
-    found += [("/arm/command", START_NS + 50 * k * MS, command) for k, command in enumerate(commands)]
+    found = [("/arm/pose", START_NS + (20 * k + 5) * MS, pose(START_NS + 20 * k * MS, 0.1 * k)) for k in range(100)]
+    found += [("/arm/command", START_NS + 50 * k * MS, numbers(k, -k)) for k in range(40)]
     return sorted(found, key=lambda message: message[1])
 
 

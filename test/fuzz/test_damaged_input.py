@@ -7,8 +7,6 @@ import pytest
 from robocache_ros.decode import make_decoder
 from test.fuzz import messages, specs
 
-# Damaged messages of every supported kind: a sample or a refusal in one line, and nothing else.
-
 
 @pytest.mark.parametrize("one", messages.seeds(), ids=lambda one: f"{one.stream.type}.{one.stream.field}")
 def test_every_seed_is_valid_in_both_byte_orders(one):

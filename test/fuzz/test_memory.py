@@ -15,7 +15,7 @@ from rosbags.rosbag2.writer import zstd
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.storage.codecs import MAX_BYTES
 from robocache_ros.decode.payloads import IMAGE_LIMITS
-from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.mcap_writer import McapLayout, write_bomb, write_mcap
 from test.fuzz.node_inputs import jpeg_bomb, png_bomb
 from test.fuzz.peaks import peaks
 from test.fuzz.recordings import ARRAY, MS, START_NS
@@ -100,11 +100,7 @@ def test_chunks_that_overlap_in_time(chunks: int, expected: str, tmp_path: Path)
 
 @pytest.mark.parametrize("declared", [1000, MAX_BYTES, 1 << 40])
 def test_a_chunk_that_inflates_without_end(declared: int, tmp_path: Path) -> None:
-    content = zstd.compress(bytes(100 << 20)) * 61
-    head = struct.pack("<QQQII4sQ", START_NS, START_NS, declared, 1, 4, b"zstd", len(content))
-    chunk = mcap.RECORD.pack(mcap.CHUNK, len(head) + len(content)) + head + content
-    foot = mcap.RECORD.pack(mcap.DATA_END, 4) + bytes(4) + mcap.RECORD.pack(mcap.FOOTER, 20) + bytes(20)
-    (tmp_path / "bomb.mcap").write_bytes(mcap.MCAP_MAGIC + chunk + foot + mcap.MCAP_MAGIC)
+    (tmp_path / "bomb.mcap").write_bytes(write_bomb(declared, zstd.compress(bytes(100 << 20)) * 61))
     grown, found = measured(READ, tmp_path / "bomb.mcap")
     assert "1 of 1 chunks are damaged" in found
     assert grown < LIMIT_KIB

@@ -10,12 +10,12 @@ import yaml
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.bags.suggest.first_spec import first_spec
-from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS, numbers
 from test.fuzz import recordings
 from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.messages import numbers
+from test.fuzz.recordings import MS, START_NS
 
 TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Float64MultiArray", "")}
 SPEC = {"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1}}}
@@ -122,16 +122,15 @@ NO_DEFINITIONS = {topic: (kind, "") for topic, kind in recordings.TYPES.items()}
 
 @pytest.mark.parametrize("name", ["x.mcap", "x.db3", "x.bag"])
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
-def test_a_file_is_read_by_its_first_bytes_whatever_its_name(tmp_path, name, storage):
-    folder = write_bag(tmp_path / "bag", recordings.TYPES, recordings.messages(), storage=storage)
-    (file,) = (file for file in folder.iterdir() if file.suffix != ".yaml")
+def test_a_file_is_read_by_its_first_bytes_whatever_its_name(make_bag, tmp_path, name, storage):
+    (file,) = (file for file in make_bag(storage=storage).iterdir() if file.suffix != ".yaml")
     file.rename(tmp_path / name)
     with Bag(tmp_path / name) as bag:
         assert list(bag.messages()) == recordings.messages()
 
 
-def test_rows_that_are_not_messages_are_counted_and_not_read(tmp_path):
-    folder = write_bag(tmp_path / "bag", recordings.TYPES, recordings.messages(), storage="sqlite3")
+def test_rows_that_are_not_messages_are_counted_and_not_read(make_bag):
+    folder = make_bag(storage="sqlite3")
     (file,) = folder.glob("*.db3")
     with sqlite3.connect(file) as database:  # without the NOT NULL that rosbag2 declares
         database.executescript(
@@ -155,9 +154,9 @@ def test_messages_that_are_not_of_ros_are_refused_by_name(tmp_path, encoding):
         Bag(file)
 
 
-def test_a_folder_of_recordings_is_refused_with_one_of_them(tmp_path):
+def test_a_folder_of_recordings_is_refused_with_one_of_them(make_bag, tmp_path):
     for name in ("lift_2", "lift_1"):
-        write_bag(tmp_path / name, recordings.TYPES, recordings.messages())
+        make_bag(name)
     with pytest.raises(RoboCacheError, match=r"not a recording.*; give a folder in it, such as lift_1"):
         Bag(tmp_path)
 

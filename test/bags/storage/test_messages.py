@@ -13,7 +13,8 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import codecs
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from test.bags.conftest import MS, START_NS, read
+from test.bags.conftest import read
+from test.fuzz.recordings import MS, START_NS
 
 COUNT = 60  # more messages than there are blocks to read them into
 TYPE = "sensor_msgs/msg/Image"

@@ -21,14 +21,6 @@ def bag(path, **options):
     return write_ros1_bag(path / "lift.bag", TYPES, messages(), chunk_bytes=2000, **options)
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4", "bz2"])
-def test_a_bag_gives_the_messages_of_the_same_recording_of_ros_2(tmp_path, compression):
-    expected = read(write_bag(tmp_path / "ros2", TYPES, messages()))
-    found = read(bag(tmp_path, compression=compression))
-    assert found == expected
-    assert found[1] == []
-
-
 def test_topics_have_the_names_types_and_counts_of_ros_2(tmp_path):
     with Bag(bag(tmp_path, latched=("/arm/command",))) as opened:
         assert {t.name: (t.type, t.count, t.latched) for t in opened.topics.values()} == {

@@ -20,7 +20,9 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-from test.bags.conftest import MS, START_NS, fused, numbers, pose, suggested
+from test.bags.conftest import fused, suggested
+from test.fuzz.messages import numbers, pose
+from test.fuzz.recordings import MS, START_NS
 from test.ros1_bags import write_ros1_bag
 
 POSE, ARRAY = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray"

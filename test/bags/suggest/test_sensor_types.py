@@ -136,19 +136,6 @@ def test_the_numbers_of_a_type_are_proposed_and_decoded(kind, tmp_path):
     assert np.ptp(fused, axis=0).max() > 0
 
 
-def test_a_type_without_a_header_is_stamped_by_arrival(tmp_path):
-    spec, _, _ = proposed(tmp_path, "geometry_msgs/msg/Twist", RAMP["geometry_msgs/msg/Twist"][0])
-    assert {stream.stamp for stream in spec.streams} == {"receive"}
-
-
-def test_values_that_are_infinite_are_left_out_and_named_with_their_number(tmp_path):
-    values = lambda k: {"ranges": [1.0 + 0.01 * k, np.inf if k % 4 == 0 else 2.0], "range_max": 10.0}  # noqa: E731
-    spec, fused, text = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
-    assert [(s.field, s.align) for s in spec.streams] == [("ranges[0]", "linear")]
-    assert np.isfinite(fused).all()
-    assert "ranges[1] (NaN or infinite in 25 of 100 messages)" in text
-
-
 def test_a_scan_with_holes_is_left_out_whole(tmp_path):
     values = lambda k: {  # noqa: E731
         "ranges": [1.0 + 0.01 * k] * 99 + [np.inf],

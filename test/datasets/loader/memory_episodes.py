@@ -13,8 +13,6 @@ from PIL import Image
 
 from robocache_ros.datasets import SourceEpisode, Stream
 
-# A small dataset in memory, whose values tell which sample they are from.
-
 
 class Counting:
     """`count` episodes of different lengths; the values of episode i are i + tick / 100."""
@@ -70,15 +68,6 @@ class Surroundings(Counting):
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = super().__getitem__(index)
         return {**item, "random": np.random.rand(1), "environment": os.environ.get("COUNTED", "")}  # noqa: NPY002
-
-
-def same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
-    """Whether two sequences of batches are the same, bit for bit."""
-    return len(first) == len(second) and all(
-        a.keys() == b.keys()
-        and all(a[key] == b[key] if isinstance(a[key], list) else a[key].equal(b[key]) for key in a)
-        for a, b in zip(first, second, strict=True)
-    )
 
 
 def order_of(batches: list[dict[str, Any]]) -> list[list[int]]:

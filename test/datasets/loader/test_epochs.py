@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_episodes import Counting, order_of, same
+from memory_episodes import Counting, order_of
 
 from robocache_ros.datasets import Augmentation, LoaderOptions, ShuffledRuns, TimelineLoader
 from robocache_ros.datasets.loader import prefetch as batch_prefetch
@@ -19,6 +19,7 @@ from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.worker_pool import Slot
 from robocache_ros.errors import RoboCacheError
+from test.datasets.small import same
 
 # A pool of workers by which tests see what is requested.
 

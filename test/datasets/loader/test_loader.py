@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from memory_episodes import Counting, MovingStreams, order_of, same
+from memory_episodes import Counting, MovingStreams, order_of
 
 from robocache_ros import normalize_image
 from robocache_ros.datasets import (
@@ -28,9 +28,7 @@ from robocache_ros.datasets import (
 from robocache_ros.datasets.loader import cache as window_cache
 from robocache_ros.datasets.loader.order import BatchOrder, permutation
 from robocache_ros.errors import RoboCacheError
-from test.datasets.small import InMemory
-
-# Batches of a loader in one process.
+from test.datasets.small import InMemory, same
 
 
 def test_a_batch_has_the_values_of_its_samples_and_marks_the_padding(counting: Counting) -> None:
@@ -62,13 +60,6 @@ def test_an_array_may_have_any_name(name: str) -> None:
     samples = [{name: torch.full((2 + index, 3), index + 1.0)} for index in range(2)]
     batch = next(iter(TimelineLoader(samples, 2)))
     assert batch[name].tolist() == [[[1.0] * 3, [1.0] * 3, [0.0] * 3], [[2.0] * 3] * 3]
-
-
-def test_windows_cut_episodes_into_complete_parts(counting: Counting) -> None:
-    batches = list(TimelineLoader(counting, 100, options=LoaderOptions(windows=(3, 2))))
-    assert len(batches) == 1
-    assert batches[0]["proprio"].shape == (9, 3, 3)
-    assert np.array_equal(batches[0]["proprio"][3], counting[4]["proprio"][2:5])
 
 
 def test_iterating_twice_gives_two_epochs_and_set_epoch_repeats_one(counting: Counting) -> None:
@@ -157,9 +148,9 @@ def test_what_is_wrong_is_named_also_by_workers(
         list(TimelineLoader(dataset, 4, workers=workers, options=LoaderOptions(**loading), **rest))
 
 
-@pytest.mark.parametrize("cache", ["none", "host"])
-def test_skipped_samples_are_left_out_counted_and_named(cache: str) -> None:
-    loader = TimelineLoader(Counting(broken=(5,), nan=(6,)), 4, on_error="skip", cache=cache)
+@pytest.mark.parametrize("options", [{}, {"cache": "host"}, {"workers": 1}], ids=str)
+def test_skipped_samples_are_left_out_counted_and_named(options: dict[str, Any]) -> None:
+    loader = TimelineLoader(Counting(broken=(5,), nan=(6,)), 4, on_error="skip", **options)
     assert order_of(list(loader)) == [[0, 1, 2, 3], [4, 7], [8, 9, 10, 11], [12]]
     assert loader.skipped == 2
     assert loader.skipped_samples[5] == "shard-5.tfrecord: record 3 is damaged"
@@ -238,17 +229,6 @@ def memory_bytes() -> int:
 
 def test_the_order_is_fixed_by_seed_and_epoch() -> None:
     assert permutation(8, seed=3, epoch=1).tolist() == [7, 3, 5, 6, 4, 0, 2, 1]
-
-
-@pytest.mark.parametrize("length", [12, 13, 25])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("batch_size", [2, 4])
-def test_ranks_are_disjoint_complete_and_of_equal_length(length: int, world_size: int, batch_size: int) -> None:
-    orders = [BatchOrder(length, batch_size, True, 5, False, rank, world_size) for rank in range(world_size)]
-    shares = [order.batches(2) for order in orders]
-    assert sorted(int(i) for share in shares for batch in share for i in batch) == list(range(length))
-    assert {len(share) for share in shares} == {len(orders[0])}
-    assert all(0 < len(batch) <= batch_size for share in shares for batch in share)
 
 
 def test_drop_last_gives_every_rank_full_batches() -> None:

@@ -3,161 +3,64 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from memory_episodes import Counting, same
+from memory_episodes import Counting
 from torch.utils.data import DataLoader
 
 from robocache_ros.datasets import LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 from test import forked
-from test.datasets.loader.obedient_trainer import EPOCHS, open_loader, reported
-from test.datasets.small import EPISODES, episode, write_tfds
+from test.datasets.loader.killed_trainer import EPOCHS, open_loader, reported
+from test.datasets.small import EPISODES, episode, same, write_tfds
 from test.fuzz.datasets import FORMATS
 
-# kill -9 of workers and of the training: the sequence of samples, and every value, are those of an undisturbed one.
+# kill -9 of the training: the sequence of samples, and every value, are those of an undisturbed one.
 
 ROOT = Path(__file__).parents[3]
-BATCHES = 16  # of the epochs
 
 
-class Training:
-    """A training in a process of its own, which takes a step when it is told to."""
-
-    def __init__(self, folder: Path, state: Path, workers: int) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("obedient_trainer.py")), folder, state, str(workers)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self.process = forked.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
-        )
-        self.workers: list[int] = json.loads(self.line())
-
-    def line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().rstrip("\n")
-
-    def step(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def steps(self, count: int) -> list[str]:
-        """The next batches; the training waits after the last one."""
-        found = []
-        for number in range(count):
-            if number:
-                self.step()
-            found.append(self.line())
-        return found
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    episodes = [episode(2 + k % 3, 10.0 * k) for k in range(8)]
-    return write_tfds(tmp_path_factory.mktemp("killed") / "d", episodes, shards=3)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(folder: Path) -> list[str]:
+@pytest.mark.slow
+def test_a_training_that_is_killed_continues_with_the_next_sample_with_any_number_of_workers(tmp_path: Path) -> None:
+    folder = write_tfds(tmp_path / "d", [episode(2 + k % 3, 10.0 * k) for k in range(8)], shards=3)
     loader = open_loader(str(folder), workers=0)
-    found = [reported(batch) for _ in range(EPOCHS) for batch in loader]
-    assert len(found) == BATCHES
-    return found
-
-
-@pytest.fixture
-def training(folder: Path, tmp_path: Path) -> Iterator[Callable[[int], Training]]:
-    started = []
-
-    def begin(workers: int) -> Training:
-        started.append(Training(folder, tmp_path / "state.json", workers))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        each.kill()
-
-
-@pytest.mark.slow
-def test_workers_that_are_killed_change_nothing(training: Callable[[int], Training], undisturbed: list[str]) -> None:
-    running = training(2)
-    found = running.steps(3)
-    for pid in running.workers:
-        os.kill(pid, signal.SIGKILL)
-    running.step()
-    found += running.steps(BATCHES - 3)
-    running.step()
+    undisturbed = [reported(batch) for _ in range(EPOCHS) for batch in loader]
+    assert len(undisturbed) == 16
+    command = [sys.executable, Path(__file__).with_name("killed_trainer.py"), folder, tmp_path / "state.json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = []
+    for workers, steps in ((2, 4), (0, 6), (1, 6)):  # the second one goes on into the second epoch
+        # It ends when the output does: no worker has it open any more.
+        done = forked.run([*command, workers, steps], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        assert done.returncode == -signal.SIGKILL
+        found += done.stdout.splitlines()
     assert found == undisturbed
-    assert running.line() == "replaced 2"
 
 
-@pytest.mark.slow
-def test_a_training_that_is_killed_continues_with_the_next_sample_with_any_number_of_workers(
-    training: Callable[[int], Training], undisturbed: list[str]
-) -> None:
-    first = training(2)
-    descriptors = [os.pidfd_open(pid) for pid in first.workers]
-    found = first.steps(4)
-    first.kill()
-    second = training(0)
-    found += second.steps(6)  # into the second epoch
-    second.kill()
-    third = training(1)
-    found += third.steps(BATCHES - 10)
-    assert found == undisturbed
-    assert [ended(descriptor) for descriptor in descriptors] == [True, True]  # workers do not outlive the training
+# Ranks of torch.distributed, here of one process; test/training has trainings of several.
 
 
-def ended(descriptor: int) -> bool:
-    """Wait for the end of a process."""
-    ready, _, _ = select.select([descriptor], [], [], 60)
-    os.close(descriptor)
-    return bool(ready)
+def initialise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 2)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
 
 
-# Ranks of torch.distributed in processes of their own.
-
-
-@pytest.mark.slow
-def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
-    folder = write_tfds(tmp_path / "d", [episode(2 + k % 3, 10.0 * k) for k in range(7)])
-    script = Path(__file__).with_name("rank_of_two.py")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        forked.Popen(
-            [sys.executable, str(script), str(folder), str(tmp_path / "meeting"), str(rank)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-        )
-        for rank in range(2)
-    ]
-    reported = [json.loads(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
-    assert reported[0]["epochs"] == reported[1]["epochs"]
-    assert [f"rank {rank} of 2" in each["repr"] for rank, each in enumerate(reported)] == [True, True]
-    orders = []
-    for shares in reported[0]["epochs"]:
-        assert [len(share) for share in shares] == [reported[0]["length"]] * 2
-        order = [index for share in shares for batch in share for index in batch]
-        assert sorted(order) == list(range(reported[0]["samples"]))
-        orders.append(order)
-    assert orders[0] != orders[1]
+def test_a_loader_has_the_rank_of_torch_distributed(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    initialise(monkeypatch)
+    loader, given = (
+        TimelineLoader(counting, 4, shuffle=True, options=options)
+        for options in (LoaderOptions(), LoaderOptions(rank=1, world_size=2))
+    )
+    assert "rank 1 of 2" in repr(loader)
+    assert same(list(loader), list(given))
 
 
 def test_a_loader_that_was_created_before_the_ranks_is_refused(
@@ -165,8 +68,7 @@ def test_a_loader_that_was_created_before_the_ranks_is_refused(
 ) -> None:
     before = TimelineLoader(counting, 4)
     separate = TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1))
-    for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 2)):
-        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    initialise(monkeypatch)
     with pytest.raises(RoboCacheError, match="initialised after the loader was created; create it afterwards"):
         next(iter(before))
     assert len(list(separate)) == 4
@@ -192,17 +94,6 @@ def test_a_dataset_is_collated_by_torch(name: str, tmp_path: Path) -> None:
         assert given == [value] if isinstance(value, str) else torch.equal(given[0], torch.as_tensor(value)), key
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_dataset_is_pickled_before_and_after_its_use(name: str, tmp_path: Path) -> None:
-    dataset = opened(name, tmp_path)
-    before = pickle.loads(pickle.dumps(dataset))
-    fused = dataset[0]["fused"]
-    after = pickle.loads(pickle.dumps(dataset))
-    assert before[0]["fused"].equal(fused)
-    assert after[0]["fused"].equal(fused)
-    assert pickle.dumps(before.source) == pickle.dumps(after.source)  # statistics are found by it
-
-
 READS = """
 import hashlib, pickle, sys
 for dataset in pickle.load(open(sys.argv[1], "rb")):
@@ -210,13 +101,15 @@ for dataset in pickle.load(open(sys.argv[1], "rb")):
 """
 
 
-def test_datasets_of_all_formats_are_read_in_another_process(tmp_path: Path) -> None:
+def test_datasets_pickled_before_and_after_their_use_are_read_in_another_process(tmp_path: Path) -> None:
     datasets = [opened(name, tmp_path / str(index)) for index, name in enumerate(FORMATS)]
+    sources, before = [pickle.dumps(dataset.source) for dataset in datasets], pickle.dumps(datasets)
     wanted = [hashlib.sha256(dataset[0]["fused"].numpy().tobytes()).hexdigest() for dataset in datasets]
-    (tmp_path / "datasets").write_bytes(pickle.dumps(datasets))
+    assert [pickle.dumps(dataset.source) for dataset in datasets] == sources  # statistics are found by it
+    (tmp_path / "datasets").write_bytes(pickle.dumps([*pickle.loads(before), *datasets]))
     command = [sys.executable, "-c", READS, str(tmp_path / "datasets")]
     found = forked.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert found.split() == wanted
+    assert found.split() == wanted * 2
 
 
 def test_an_iterator_that_is_not_used_leaves_no_epoch(counting: Counting) -> None:

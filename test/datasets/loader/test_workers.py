@@ -12,12 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from memory_episodes import Counting, KillsItsWorker, Surroundings, order_of, same
+from memory_episodes import Counting, KillsItsWorker, Surroundings, order_of
 
 from robocache_ros.datasets import TimelineLoader
 from robocache_ros.datasets.forked_processes import IMPORTED_ONCE
 from robocache_ros.errors import RoboCacheError
 from test import forked
+from test.datasets.small import same
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,12 +79,6 @@ def test_a_loader_may_be_closed_between_epochs_and_before_its_iterators() -> Non
         with pytest.raises(RoboCacheError, match="loader: it is closed; create another one"):
             list(closed)
     del used, closed  # an exception here would be a warning, which is an error
-
-
-def test_damaged_episodes_are_skipped_by_workers() -> None:
-    loader = TimelineLoader(Counting(broken=(5,)), 4, workers=1, on_error="skip")
-    assert order_of(list(loader)) == [[0, 1, 2, 3], [4, 6, 7], [8, 9, 10, 11], [12]]
-    assert loader.skipped == 1
 
 
 def test_leaving_an_epoch_reuses_the_workers_and_their_memory() -> None:

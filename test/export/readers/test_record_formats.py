@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -229,16 +228,9 @@ def grid_of(message: Topics, stream: StreamSpec) -> np.ndarray:
 # A real shard of Open X-Embodiment as the package reads it, against tensorflow-datasets.
 
 
-@pytest.fixture(scope="module")
-def bridge() -> Path:
-    folder = os.environ.get("ROBOCACHE_RECORDINGS")
-    if not folder:
-        pytest.skip("ROBOCACHE_RECORDINGS is not set")
-    return Path(folder) / "rlds_bridge" / "bridge_dataset" / "1.0.0"
-
-
 @reads("tfds")
-def test_a_real_dataset_has_the_values_that_tfds_reads(bridge, tmp_path):
+def test_a_real_dataset_has_the_values_that_tfds_reads(real, tmp_path):
+    bridge = real / "rlds_bridge" / "bridge_dataset" / "1.0.0"
     reported = probe("tfds", tmp_path, bridge, "val")
     episodes = list(TfdsDataset(bridge).episodes("val"))
     assert len(episodes) == len(reported["episodes"]) == 25

@@ -134,8 +134,6 @@ def test_what_the_ignore_file_lets_in_is_enough_to_install_the_package(tmp_path)
 
 # The indexed job of Kubernetes: its fields, and its command.
 
-Shell = Callable[..., subprocess.CompletedProcess[str]]
-
 
 @pytest.fixture(scope="module")
 def job() -> dict[str, Any]:

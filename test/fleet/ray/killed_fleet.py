@@ -1,31 +1,26 @@
-"""Exports with Ray whose workers and drivers are killed with SIGKILL at random moments; prints as JSON what happened.
+"""An export with Ray whose workers kill themselves, and the process itself when some recordings are converted.
 
-A program of its own: `PYTHONPATH=. python test/fleet/ray/killed_fleet.py RECORDINGS SPEC OUT --workers 20 --drivers 2`.
-The moments are file operations in OUT, and numbers of converted recordings. A killed driver is followed by the same
-export again.
+Its argument is the JSON object {"recordings", "spec", "out", "address", "moments", "last"}: `moments` is a folder with
+a file for each kill of a worker, which has the number of a file operation in `out`; `last` is the number of recordings,
+0 for an export that is not killed.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import random
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.exporter.executors import RayTasks, ray_session
+from robocache_ros.exporter.executors import RayTasks
 from robocache_ros.exporter.progress import Converted, Event
-from robocache_ros.exporter.target import piece_store
-from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec import load_spec
 from test.exporting import export
 
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
-LATEST = 20  # operation at which a worker is killed; each recording has more
 
 
 class Killing:
@@ -75,49 +70,18 @@ class KillingRay(RayTasks):
         return super().map(Killing(work, self._moments, self._out), tasks, progress)
 
 
-def drive(recordings: list[Path], spec: FusionSpec, out: Path, address: str, moments: Path, last: int) -> None:
+def main() -> None:
     """Export, and die when a number of recordings are converted, if it is not 0."""
-    converted: list[Event] = []
+    given, converted = json.loads(sys.argv[1]), list[Event]()
 
     def progress(event: Event) -> None:
         if isinstance(event, Converted) and not event.reused:
             converted.append(event)
-            if len(converted) == last:
+            if len(converted) == given["last"]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    export(recordings, spec, out, executor=KillingRay(address, moments, out), progress=progress)
-
-
-def main() -> None:
-    """Run exports until one is complete."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("recordings", type=Path, help="folder of the recordings")
-    parser.add_argument("spec", type=Path)
-    parser.add_argument("out", type=Path, help="folder of the dataset")
-    parser.add_argument("--workers", type=int, default=20, help="kills of workers")
-    parser.add_argument("--drivers", type=int, default=2, help="kills of drivers")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--address", help="of a cluster; a Ray is started here by default")
-    parser.add_argument("--drive", nargs=2, metavar=("MOMENTS", "LAST"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    recordings = sorted(given.recordings.iterdir())
-    if given.drive:
-        drive(recordings, load_spec(given.spec), given.out, given.address, Path(given.drive[0]), int(given.drive[1]))
-        return
-    random_, moments = random.Random(given.seed), given.out.with_name("moments")
-    moments.mkdir()
-    for number in range(given.workers):
-        (moments / f"waiting-{number:02}").write_text(str(random_.randint(1, LATEST)))
-    statuses, kept = [], []
-    with ray_session(given.address) as ray:
-        address = ray.get_runtime_context().gcs_address
-        program = [sys.executable, __file__, *map(str, (given.recordings, given.spec, given.out))]
-        for last in [*(random_.randint(1, 2) for _ in range(given.drivers)), 0]:
-            options = ["--address", address, "--drive", str(moments), str(last)]
-            statuses.append(subprocess.run([*program, *options], check=False).returncode)
-            kept.append(piece_store(given.out).count())
-    taken = len(list(moments.glob("taken-*")))
-    print(json.dumps({"statuses": statuses, "kept": kept, "killed": taken}))  # noqa: T201 - its output
+    executor = KillingRay(given["address"], Path(given["moments"]), Path(given["out"]))
+    export(given["recordings"], load_spec(given["spec"]), given["out"], executor=executor, progress=progress)
 
 
 if __name__ == "__main__":

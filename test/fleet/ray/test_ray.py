@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 
@@ -193,14 +192,19 @@ def test_a_target_that_is_taken_is_refused_before_ray_is_started(recordings, tmp
 
 
 def test_killed_workers_and_a_killed_driver_change_no_byte(ray_address, recordings, undisturbed, tmp_path):
-    spec, program = tmp_path / "spec.yaml", Path(__file__).with_name("killed_fleet.py")
-    spec.write_text(json.dumps(sensor_spec().to_dict()))
-    arguments = [str(program), str(recordings[0].parent), str(spec), str(tmp_path / "set")]
-    done = subprocess.run(
-        [sys.executable, *arguments, "--workers", "4", "--drivers", "1", "--address", ray_address],
-        stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
-    )  # fmt: skip
-    assert json.loads(done.stdout) == {"statuses": [-signal.SIGKILL, 0], "kept": [ANY, 0], "killed": 4}
+    given = {"recordings": [str(recording) for recording in recordings], "spec": sensor_spec().to_dict()}
+    given |= {"out": str(tmp_path / "set"), "address": ray_address, "moments": str(tmp_path / "moments")}
+    (tmp_path / "moments").mkdir()
+    for number, operation in enumerate((13, 14, 2, 9)):  # of the files of a recording, which has more than 20
+        (tmp_path / "moments" / f"waiting-{number}").write_text(str(operation))
+    for last, status in ((2, -signal.SIGKILL), (0, 0)):
+        program = [
+            sys.executable,
+            str(Path(__file__).with_name("killed_fleet.py")),
+            json.dumps({**given, "last": last}),
+        ]
+        assert subprocess.run(program, check=False, cwd=ROOT).returncode == status
+    assert len(list((tmp_path / "moments").glob("taken-*"))) == 4
     assert contents(tmp_path / "set") == undisturbed
 
 
