@@ -262,8 +262,9 @@ class Bag:
             if not any(topic.count for topic in self.topics.values()):
                 raise RoboCacheError(f"{self.path}: {self._empty()}")
             self._compare_with(metadata)
+            groups = joined(group for source in sources for group in source.log_times())
             try:
-                window = window_of(joined(group for source in sources for group in source.log_times()))
+                window = window_of(groups)
             except RoboCacheError as error:
                 raise RoboCacheError(f"{self.path}: {error}; record it again") from None
         except BaseException as error:
@@ -415,7 +416,7 @@ class Bag:
         try:
             return open_storage(unpacked)
         except RoboCacheError as error:
-            reason = wrong or str(error).removeprefix(f"{unpacked}: ")
+            reason = wrong or str(error).removeprefix(f"{unpacked}: ").partition("; copy it again")[0]
             raise RoboCacheError(f"{file}: {reason}; copy it again") from None
 
     def _compare_with(self, metadata: Metadata) -> None:

@@ -165,6 +165,17 @@ def test_options_are_checked(option, value, expected):
         DatasetOptions(**{option: value})
 
 
+def test_a_program_needs_no_guard_around_an_export_by_several_processes(tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(LIFT, tmp_path / "recordings" / name)
+    script = tmp_path / "convert.py"
+    script.write_text(
+        "import sys\nfrom robocache_ros import export\nprint(export('recordings', sys.argv[1], 'set', jobs=2).frames)\n"
+    )
+    done = forked.run([sys.executable, script, SPEC], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, len(done.stdout.split())) == (0, 1), done.stderr
+
+
 def test_a_stream_whose_joints_are_missing_is_not_advised_to_hold_longer(bags, spec, tmp_path):
     other = replace(spec.stream("joint_position"), names=tuple(f"other_{n}" for n in range(7)))
     wrong = replace(spec, streams=tuple(other if s.name == other.name else s for s in spec.streams))

@@ -44,6 +44,21 @@ def test_every_variant_gives_the_same_undamaged(judge: recordings.Judge) -> None
     assert checked == set(recordings.MCAP_VARIANTS)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        recordings.Case("sqlite3, zstd file", "bits flipped", 22),  # as it is opened
+        recordings.Case("sqlite3, zstd file", "block zeroed", 26),  # as its times are read
+        recordings.Case("sqlite3, zstd messages", "bit flipped in the summary", 11),
+    ],
+    ids=str,
+)
+def test_a_damaged_database_is_refused_with_one_advice(judge: recordings.Judge, case: recordings.Case) -> None:
+    outcome, text = judge(case)
+    assert outcome == "refused"
+    assert text.count(" again") == 1
+
+
 @pytest.mark.parametrize("variant", recordings.VARIANTS)
 def test_damage_changes_nothing_or_is_stated(judge: recordings.Judge, variant: str) -> None:
     outcomes = [(case, *judge(case)) for case in recordings.cases(SAMPLE) if case.variant == variant]

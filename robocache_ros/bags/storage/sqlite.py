@@ -147,7 +147,7 @@ class SqliteFile:
             )
 
     def _damaged(self, error: Exception) -> RoboCacheError:
-        reason = printable(" ".join(str(error).split()) or type(error).__name__, 60)
+        reason = printable(" ".join(str(error).split()) or type(error).__name__, 50)
         return RoboCacheError(
             f"{self._path}: cannot be read, it is damaged or truncated: {reason}; copy it again, {_recover(self._path)}"
         )
