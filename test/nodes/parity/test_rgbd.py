@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("rclpy")
 pytest.importorskip("rosbags", reason="needs the `bags` extra")
 from rclpy.serialization import serialize_message
-from sensor_msgs.msg import CameraInfo, Image
+from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
 from std_msgs.msg import Header
 
 from robocache_ros.bags.fuse import BagRun
@@ -95,3 +95,33 @@ def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig):
         return status and "camera_info" in status.message and "unpaired:camera_info" in rig.counts("rgbd")
 
     until(reported, "the missing camera_info")
+
+
+@pytest.mark.parametrize(("big_endian", "padding"), [(False, 0), (True, 3)])
+def test_a_cloud_has_the_coordinates_that_sensor_msgs_py_reads(big_endian, padding):
+    point_cloud2 = pytest.importorskip("sensor_msgs_py.point_cloud2", reason="is a package of ROS")
+    from robocache_ros.ops.voxel.layouts import CloudLayout, check_cloud, column_sources
+    from robocache_ros.ops.voxel.voxelize import cloud_columns
+
+    order = ">" if big_endian else "<"
+    names, kinds, offsets = ("x", "y", "z", "intensity", "ring"), ("f4", "f4", "f4", "f8", "u2"), (0, 4, 8, 16, 24)
+    rng = np.random.default_rng(3)
+    layout = {"names": names, "formats": [order + k for k in kinds], "offsets": offsets, "itemsize": 26 + padding}
+    points = np.zeros((5, 7), layout)
+    for name, kind in zip(names, kinds, strict=True):
+        points[name] = rng.normal(size=points.shape) * 10 if kind[0] == "f" else rng.integers(0, 9, points.shape)
+    codes = {"f4": PointField.FLOAT32, "f8": PointField.FLOAT64, "u2": PointField.UINT16}
+    fields = [
+        PointField(name=name, offset=offset, datatype=codes[kind], count=1)
+        for name, offset, kind in zip(names, offsets, kinds, strict=True)
+    ]
+    cloud = PointCloud2(height=5, width=7, fields=fields, is_bigendian=big_endian, data=points.tobytes())
+    cloud.point_step, cloud.row_step = points.itemsize, 7 * points.itemsize
+
+    data = torch.frombuffer(bytearray(points.tobytes()), dtype=torch.uint8)
+    read = point_cloud2.read_points(cloud, field_names=names, reshape_organized_cloud=False)  # swaps bytes in the cloud
+    layout = CloudLayout(7, 5, cloud.point_step, cloud.row_step, tuple(fields), big_endian)
+    known = check_cloud(data.numel(), layout)
+    ours = cloud_columns(data.numpy(), known, column_sources(known, ("intensity", "ring")), None)
+    for name, column in zip(names, ours, strict=True):
+        assert np.array_equal(np.asarray(read[name]).reshape(-1).astype(np.float32), column)
