@@ -16,7 +16,9 @@ import pyarrow.dataset as arrow
 import pyarrow.parquet as parquet
 import pytest
 
+from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.suggest.first_spec import first_spec
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.delta import log
 from robocache_ros.formats.delta.log import TransactionLog, append_dataset
@@ -106,6 +108,15 @@ def assert_rows_are_those_of_lerobot(out: Path, spec: FusionSpec) -> None:
 def test_every_value_is_that_of_the_lerobot_export(source, exports, spec):
     of_source = spec if source == "lift" else sensor_spec(outcomes=True)
     assert_rows_are_those_of_lerobot(exports(source, "image"), of_source)
+
+
+@pytest.mark.parametrize("name", ["crazyflie", "husky_ur_sim"])
+def test_every_value_of_a_real_recording_is_that_of_the_lerobot_export(real, name, tmp_path):
+    (tmp_path / "spec.yaml").write_text(first_spec(describe(real / name)).text, encoding="utf-8")
+    spec = load_spec(tmp_path / "spec.yaml")
+    options = DatasetOptions(formats=("delta", "lerobot"), media="none", min_valid=0.0)
+    export([real / name], spec, tmp_path / "out", options)
+    assert_rows_are_those_of_lerobot(tmp_path / "out", spec)
 
 
 def test_a_row_names_the_frame_of_a_video_and_the_file_of_lerobot_has_the_same_bytes(exports):
