@@ -155,11 +155,10 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
         yield _part(vectors, range(count), skip)
         return
     edges = np.linspace(0, count, min(workers * PARTS_PER_WORKER, max(count, 1)) + 1).astype(int).tolist()
-    pickled = pickle.dumps(vectors)
-    given = (dict(os.environ), pickled, skip)
+    given = (dict(os.environ), vectors, skip)
     with ProcessPoolExecutor(workers, forked_processes.worker_context(), _begin, given) as pool:
         try:
-            with blocked_interrupt(), main_left_out(pickled):
+            with blocked_interrupt(), main_left_out(pickle.dumps(vectors)):
                 parts = deque(pool.submit(_part_of_worker, range(first, last)) for first, last in pairwise(edges))
             while parts:
                 yield parts.popleft().result()
@@ -177,10 +176,10 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
 _WORKER: dict[str, Any] = {}  # in a process that reads parts: the arguments of `_part`
 
 
-def _begin(environment: Mapping[str, str], vectors: bytes, skip: bool) -> None:
+def _begin(environment: Mapping[str, str], vectors: TimelineDataset, skip: bool) -> None:
     forked_processes.begin(environment)
     torch.set_num_threads(1)
-    _WORKER.update(vectors=pickle.loads(vectors), skip=skip)
+    _WORKER.update(vectors=vectors, skip=skip)
 
 
 def _part_of_worker(episodes: range) -> _Part:
