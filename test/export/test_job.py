@@ -172,7 +172,8 @@ def test_a_program_needs_no_guard_around_an_export_by_several_processes(tmp_path
     script.write_text(
         "import sys\nfrom robocache_ros import export\nprint(export('recordings', sys.argv[1], 'set', jobs=2).frames)\n"
     )
-    done = forked.run([sys.executable, script, SPEC], cwd=tmp_path, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = forked.run([sys.executable, script, SPEC], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, len(done.stdout.split())) == (0, 1), done.stderr
 
 
