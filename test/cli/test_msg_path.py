@@ -1,10 +1,8 @@
 """Recordings without definitions of their messages, which `--msg-path` names."""
 
 import json
-import os
 import shlex
 import sqlite3
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -124,14 +122,11 @@ def test_a_msg_path_that_is_no_folder_is_one_line(robocache, recording, spec, tm
         assert "missing is not a folder; give one with ROS packages, <package>/msg/<Type>.msg" in reported.err
 
 
-def test_the_log_of_a_real_recording_is_exported_with_its_definition(robocache, tmp_path):
-    recordings = os.environ.get("ROBOCACHE_RECORDINGS")
-    if not recordings:
-        pytest.skip("ROBOCACHE_RECORDINGS is not set")
+def test_the_log_of_a_real_recording_is_exported_with_its_definition(robocache, real, tmp_path):
     (tmp_path / "rcl_interfaces" / "msg").mkdir(parents=True)
     (tmp_path / "rcl_interfaces" / "msg" / "Log.msg").write_text(LOG)
     spec = written_spec(tmp_path / "log.yaml", "/rosout", "rcl_interfaces/msg/Log", "level", "hold, stamp: receive")
-    bag = Path(recordings) / "husky_ur_sim"
+    bag = real / "husky_ur_sim"
     assert "no definition of rcl_interfaces/msg/Log" in robocache("check", spec, bag).err
     out = tmp_path / "out"
     assert robocache("export", bag, "-s", spec, "--out", out, "--msg-path", tmp_path).code == 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.target import BucketTarget
@@ -18,25 +17,23 @@ from test.fleet.conftest import NO_MEDIA, hidden, stopped_export
 
 
 @pytest.fixture
-def robocache(capsys) -> Callable[..., tuple[int, str]]:
-    """Runs a command; its exit code and its output."""
+def fleet(robocache) -> Callable[..., tuple[int, str]]:
+    """Runs a command of `robocache fleet`; its exit code and its output."""
 
     def run(*arguments: object) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["fleet", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return int(end.value.code or 0), captured.out + captured.err
+        done = robocache("fleet", *arguments)
+        return done.code, done.out + done.err
 
     return run
 
 
 @pytest.fixture
-def facts(robocache) -> Callable[..., dict[str, Any]]:
+def facts(fleet) -> Callable[..., dict[str, Any]]:
     """Runs a command with --json."""
-    return lambda *arguments: json.loads(robocache(*arguments, "--json")[1])
+    return lambda *arguments: json.loads(fleet(*arguments, "--json")[1])
 
 
-def test_a_complete_dataset_has_exit_code_0_and_a_target_without_an_export_is_refused(s3, bags, spec, robocache):
+def test_a_complete_dataset_has_exit_code_0_and_a_target_without_an_export_is_refused(s3, bags, spec, fleet):
     for name in (
         "notes.json",
         "1.json",
@@ -46,9 +43,9 @@ def test_a_complete_dataset_has_exit_code_0_and_a_target_without_an_export_is_re
     ):  # which are no plans
         s3.put(f"out/.robocache/plans/{name}", b"mine")
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
-    assert robocache("status", f"{s3.url}/out") == (0, f"{s3.url}/out: complete\n")
+    assert fleet("status", f"{s3.url}/out") == (0, f"{s3.url}/out: complete\n")
     where = f"{s3.url}/nothing"
-    assert robocache("status", where) == (2, f"robocache: {where}: no export; check the path, or name its --pieces\n")
+    assert fleet("status", where) == (2, f"robocache: {where}: no export; check the path, or name its --pieces\n")
 
 
 def test_failures_have_exit_code_1_and_their_reasons_until_they_are_forgotten(s3, bags, spec, facts):
@@ -64,10 +61,10 @@ def test_failures_have_exit_code_1_and_their_reasons_until_they_are_forgotten(s3
     assert facts("status", f"{s3.url}/out")["failed"] == []
 
 
-def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_old(s3, bags, spec, robocache, facts):
+def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_old(s3, bags, spec, fleet, facts):
     out = f"{s3.url}/out"
     stopped_export(bags, spec, out)
-    code, reported = robocache("status", out)
+    code, reported = fleet("status", out)
     assert code == 3
     assert " and was stopped\ndone: 1 of 2 recordings, " in reported
 
@@ -89,11 +86,11 @@ def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_
     assert not any("/pieces/" in name for name in hidden(s3))
 
 
-def test_the_plan_of_a_killed_export_can_be_given_up(s3, bags, spec, robocache):
+def test_the_plan_of_a_killed_export_can_be_given_up(s3, bags, spec, fleet):
     BucketTarget(f"{s3.url}/out").begin("another plan", 2, overwrite=False)
     with pytest.raises(ValueError, match="fleet gc --give-up"):
         export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
-    assert robocache("gc", "--give-up", f"{s3.url}/out") == (0, "nothing to remove\n")
+    assert fleet("gc", "--give-up", f"{s3.url}/out") == (0, "nothing to remove\n")
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
 
 
@@ -116,9 +113,9 @@ def test_local_drafts_of_running_processes_are_kept(tmp_path, facts):
         assert running.exists()
 
 
-def test_a_time_that_is_none_is_refused(robocache, tmp_path):
+def test_a_time_that_is_none_is_refused(fleet, tmp_path):
     reported = "robocache: --older-than: week is not a time; give one such as 30m, 12h or 7d\n"
-    assert robocache("gc", tmp_path, "--older-than", "week") == (2, reported)
+    assert fleet("gc", tmp_path, "--older-than", "week") == (2, reported)
 
 
 PLAN = {"digest": "a", "token": "0" * 16, "pieces": 1, "started": "2026", "replaces": [], "number": 1, "stopped": True}
@@ -132,12 +129,12 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(s3, bags, robocache, spec):
+def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(s3, bags, fleet, spec):
     s3.put("other", b"of another program")
     changed = (json.dumps({**PLAN, **change}).encode() for change in CHANGES)
     for plan in (b"\xff", b"[1]", b"[" * 100_000, b"{}", *changed):
         s3.put("out/.robocache/plans/000001.json", plan)
-        code, reported = robocache("status", f"{s3.url}/out")
+        code, reported = fleet("status", f"{s3.url}/out")
         assert code == 2, plan[:99]
         (line,) = reported.splitlines()
         assert f"{s3.url}/out/.robocache/plans/000001.json: not a record of an export; " in line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 from contextlib import suppress
 from functools import partial
@@ -176,11 +175,8 @@ def test_what_is_not_an_example_is_refused(example: bytes, problem: str) -> None
         parse_example(example)
 
 
-def test_a_real_dataset_is_written_again_with_the_same_values() -> None:
-    folder = os.environ.get("ROBOCACHE_RECORDINGS")
-    if not folder:
-        pytest.skip("ROBOCACHE_RECORDINGS is not set")
-    (shard,) = Path(folder).glob("rlds_bridge/*/*/*.tfrecord*")
+def test_a_real_dataset_is_written_again_with_the_same_values(real: Path) -> None:
+    (shard,) = real.glob("rlds_bridge/*/*/*.tfrecord*")
     records = list(read_records(shard))
     assert len(records) == 25
     for record in records:

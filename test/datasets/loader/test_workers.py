@@ -123,16 +123,16 @@ if __name__ == "__main__":
 """
 
 
-def in_a_process(tmp_path: Path, workers: int) -> subprocess.CompletedProcess[str]:
-    """A training that may open 40 files."""
+def in_a_process(tmp_path: Path, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A training."""
     script = tmp_path / "training.py"
-    script.write_text(FEW_DESCRIPTORS)
+    script.write_text(code)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
-    return forked.run([sys.executable, script, workers], env=environment, capture_output=True, text=True)
+    return forked.run([sys.executable, script, *arguments], env=environment, capture_output=True, text=True)
 
 
 def test_ctrl_c_does_not_reach_the_first_worker_of_a_process(tmp_path: Path) -> None:
-    done = in_a_process(tmp_path, workers=1)
+    done = in_a_process(tmp_path, FEW_DESCRIPTORS, 1)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "5"  # batches: few descriptors are enough
     (blocked,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigBlk:"))
@@ -141,7 +141,7 @@ def test_ctrl_c_does_not_reach_the_first_worker_of_a_process(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_too_few_descriptors_are_one_line(tmp_path: Path) -> None:
-    done = in_a_process(tmp_path, workers=8)
+    done = in_a_process(tmp_path, FEW_DESCRIPTORS, 8)
     assert done.returncode == 2
     assert re.fullmatch(
         r"training: workers: 8 workers and 18 batches take 72 file descriptors, \d\d of 40 are free; "
@@ -201,10 +201,7 @@ print("imported", flush=True)
 def test_workers_import_the_main_module_where_they_need_it(
     tmp_path: Path, definition: str, guard: str, imports: int
 ) -> None:
-    script = tmp_path / "training.py"
-    script.write_text(MAIN_MODULE.format(definition=definition, guard=guard))
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
-    done = forked.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    done = in_a_process(tmp_path, MAIN_MODULE.format(definition=definition, guard=guard))
     assert sorted(done.stdout.split()) == ["5", *["imported"] * imports], done.stderr
 
 
