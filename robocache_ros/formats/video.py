@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -137,6 +139,31 @@ def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
     )
 
 
+@contextmanager
+def ordinary_scheduling() -> Iterator[None]:
+    """Undo that SVT-AV1, as it is opened by root, makes the calling thread and its own ones real-time threads.
+
+    With SCHED_FIFO and priority 99 they, and all processes that the calling thread starts later, would starve the rest
+    of the machine.
+    """
+    if not hasattr(os, "sched_getscheduler"):  # only Linux has it, and there is nothing to undo elsewhere
+        yield
+        return
+    policy, parameters, before = os.sched_getscheduler(0), os.sched_getparam(0), _threads()
+    yield
+    for thread in {threading.get_native_id(), *(_threads() - before)}:
+        with suppress(OSError):  # it has ended
+            if os.sched_getscheduler(thread) != policy:
+                os.sched_setscheduler(thread, policy, parameters)
+
+
+def _threads() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/proc/self/task")}
+    except OSError:
+        return set()
+
+
 class VideoFile:
     """A new mp4 file that is written frame by frame at a fixed rate, in av1, h264 or `DEPTH_VIDEO` for depth codes."""
 
@@ -173,7 +200,9 @@ class VideoFile:
             frame = self._depth_frame(image)
         frame.pts = self.frames
         frame.time_base = self._time_base  # the stream's time base changes when the file header is written
-        self._mux(self._stream.encode(frame))
+        with nullcontext() if self.frames else ordinary_scheduling():  # the first frame opens the encoder
+            packets = self._stream.encode(frame)
+        self._mux(packets)
         self.frames += 1
 
     def _depth_frame(self, codes: NDArray[np.uint16]) -> Any:

@@ -56,6 +56,17 @@ START_NS = 1_700_000_000_000_000_000
 SMALL_OR_ODD = [(1, 1), (2, 1), (2, 2), (14, 30), (16, 640), (64, 32), (64, 62), (63, 65), (4, 4000), (4000, 4)]
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="only Linux has policies of scheduling")
+def test_an_encoder_leaves_the_scheduling_of_the_process_as_it_was(tmp_path):
+    """As root, SVT-AV1 makes the calling thread and its own ones real-time threads."""
+    before = {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+    video = VideoFile(tmp_path / "v.mp4", (64, 64), 50)
+    video.write(np.zeros((3, 64, 64), np.uint8))
+    after = {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+    video.close()
+    assert (after, os.sched_getscheduler(0)) == (before, os.SCHED_OTHER)
+
+
 @pytest.mark.parametrize("size", [*SMALL_OR_ODD, (64, 64), (64, 1024)], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.timeout(200)  # an encoder that is given a size that it cannot take may never end
 def test_frames_of_any_size_are_decoded_in_that_size(tmp_path, size):
