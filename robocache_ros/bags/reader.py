@@ -145,12 +145,13 @@ STORAGES: dict[type, str] = {McapFile: "mcap", Ros1Bag: "ros1", SqliteFile: "sql
 _SPLIT_OF_ROS1 = re.compile(r"([0-9]{4}(-[0-9]{2}){5})?_?[0-9]+(?=\.bag)")
 
 
-def open_storage(file: AnyPath, *, sampled: bool = False) -> Source:
+def open_storage(file: AnyPath, *, sampled: bool = False, packed: AnyPath | None = None) -> Source:
     """Open a storage file with the reader for its first bytes, or for its name if the bytes are not recognized.
 
     Args:
         file: the file.
         sampled: of a remote MCAP file, read only a few chunks.
+        packed: the compressed file from which it was unpacked, if it was.
 
     Errors:
         RoboCacheError: the file cannot be opened or read.
@@ -165,10 +166,10 @@ def open_storage(file: AnyPath, *, sampled: bool = False) -> Source:
     if head.startswith(MCAP_MAGIC):
         return McapFile(file)
     if head.startswith(SQLITE_MAGIC):
-        return SqliteFile(file)
+        return SqliteFile(file, packed)
     if head.startswith(ROS1_MAGIC) or _is_named_ros1(file):
         return Ros1Bag(file)
-    return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
+    return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file, packed)
 
 
 def check_files(path: AnyPath) -> None:
@@ -414,10 +415,10 @@ class Bag:
         if wrong:
             self._notes.append(f"{printable(file.name)}: {wrong}")
         try:
-            return open_storage(unpacked)
+            return open_storage(unpacked, packed=file)
         except RoboCacheError as error:
-            reason = wrong or str(error).removeprefix(f"{unpacked}: ").partition("; copy it again")[0]
-            raise RoboCacheError(f"{file}: {reason}; copy it again") from None
+            named = str(error).replace(str(unpacked), str(file))
+            raise RoboCacheError(f"{file}: {wrong}; copy it again" if wrong else named) from None
 
     def _compare_with(self, metadata: Metadata) -> None:
         """Note differences between the files and the contents that metadata.yaml lists."""

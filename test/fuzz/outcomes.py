@@ -26,7 +26,8 @@ Judge: TypeAlias = Callable[[Path], Callable[[Case], tuple[str, str]]]
 
 
 def _work(judge: Judge[Case], connection: Connection, wanted: Sequence[Case]) -> None:
-    with tempfile.TemporaryDirectory(prefix="robocache-hostile-") as folder:
+    # A short path, wherever temporary files are: of a long one errors have only the end, which LINE would count.
+    with tempfile.TemporaryDirectory(prefix="robocache-hostile-", dir="/tmp") as folder:
         call = judge(Path(folder))
         connection.send("ready")
         for case in wanted:

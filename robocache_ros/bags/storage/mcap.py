@@ -645,7 +645,7 @@ class McapFile:
         self._file = StoredFile(path)
         with self._file.closed_on_error():
             if self._file.read(0, len(MCAP_MAGIC)) != MCAP_MAGIC:
-                raise RoboCacheError("not an MCAP file (wrong first bytes)")
+                raise RoboCacheError("not an MCAP file (wrong first bytes); copy it again")
             self._contents = read_contents(self._file)
         found = self._contents
         self._read_notes: dict[str, None] = {}  # found while reading; dict keys, to keep the order

@@ -27,6 +27,10 @@ HEADER = b"SQLite format 3\0"
 class SqliteFile:
     """An open SQLite storage file.
 
+    Args:
+        path: of the file.
+        packed: the compressed file from which it was unpacked, which errors name; None: it is not compressed.
+
     Attributes:
         topics: topics with CDR messages.
         start_ns: lower bound of the log times of all messages.
@@ -38,10 +42,13 @@ class SqliteFile:
 
     has_checksums = False
 
-    def __init__(self, path: AnyPath) -> None:
-        self._path = path
+    def __init__(self, path: AnyPath, packed: AnyPath | None = None) -> None:
+        self._path = packed or path
+        self._copy = "copy it again"
+        if packed is None:
+            self._copy += f", or recover what is left: sqlite3 {path.name} .recover | sqlite3 recovered.db3"
         self.notes: list[str] = []
-        size = _check_length(path)
+        size = self._check_length(path)
         self._wal(path)
         where = f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1"
         try:
@@ -148,25 +155,18 @@ class SqliteFile:
 
     def _damaged(self, error: Exception) -> RoboCacheError:
         reason = printable(" ".join(str(error).split()) or type(error).__name__, 50)
-        return RoboCacheError(
-            f"{self._path}: cannot be read, it is damaged or truncated: {reason}; copy it again, {_recover(self._path)}"
-        )
+        return RoboCacheError(f"{self._path}: cannot be read, it is damaged or truncated: {reason}; {self._copy}")
 
-
-def _recover(path: AnyPath) -> str:
-    return f"or recover what is left: sqlite3 {path.name} .recover | sqlite3 recovered.db3"
-
-
-def _check_length(path: AnyPath) -> int:
-    """Refuse a file with fewer pages than its header declares. SQLite reads some of these files as empty tables."""
-    file = StoredFile(path)
-    try:
-        head, size = file.read(0, 100), file.size
-    finally:
-        file.close()
-    page = int.from_bytes(head[16:18], "big")  # https://www.sqlite.org/fileformat2.html, the database header
-    length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
-    current = head[24:28] == head[92:96]  # false after an old SQLite, which does not update the count
-    if head.startswith(HEADER) and current and size < length:
-        raise RoboCacheError(f"{path}: truncated to {size:,} of {length:,} bytes; copy it again, {_recover(path)}")
-    return size
+    def _check_length(self, path: AnyPath) -> int:
+        """Refuse a file with fewer pages than its header declares. SQLite reads some of these files as empty tables."""
+        file = StoredFile(path)
+        try:
+            head, size = file.read(0, 100), file.size
+        finally:
+            file.close()
+        page = int.from_bytes(head[16:18], "big")  # https://www.sqlite.org/fileformat2.html, the database header
+        length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
+        current = head[24:28] == head[92:96]  # false after an old SQLite, which does not update the count
+        if head.startswith(HEADER) and current and size < length:
+            raise RoboCacheError(f"{self._path}: truncated to {size:,} of {length:,} bytes; {self._copy}")
+        return size
