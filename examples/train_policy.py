@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from robocache_ros.datasets import Window
+from robocache_ros.datasets import Augmentation, Window
 from robocache_ros.datasets.loader.timeline_loader import CACHES
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.programs import HelpFormatter, run
@@ -65,6 +65,8 @@ def arguments() -> argparse.ArgumentParser:
     add("--horizon", type=int, default=16, help="ticks of actions that are predicted")
     add("--action-offset", type=int, default=0, help="ticks from the last observation to the first action")
     switch("--vision", help="use the images")
+    add("--image-shift", type=int, default=0, help="augmentation: move images by up to so many pixels")
+    add("--proprio-noise", type=float, default=0.0, help="augmentation: standard deviation, of normalised values")
     add("--batch-size", type=int, default=32, help="samples of a batch, per process")
     add("--workers", type=int, default=default_workers(), help="processes that read, per process")
     add("--cache", choices=CACHES, default="auto", help="keep the samples in memory; auto: those that fit")
@@ -139,7 +141,14 @@ def main(given: list[str] | None = None) -> None:
         if args.vision and not info.cameras:
             raise RoboCacheError("vision: the dataset has no images; leave --vision out, or give another dataset")
         loader = training_loader(
-            dataset, info, args.batch_size, workers=args.workers, device=group.device, cache=args.cache, seed=args.seed
+            dataset,
+            info,
+            args.batch_size,
+            augmentation=Augmentation(noise={"proprio": args.proprio_noise}, shift=args.image_shift),
+            workers=args.workers,
+            device=group.device,
+            cache=args.cache,
+            seed=args.seed,
         )
         torch.manual_seed(args.seed)
         policy = make_policy(

@@ -63,6 +63,27 @@ def test_a_run_that_is_resumed_has_the_losses_of_one_that_is_not(
         assert torch.equal(found["training"]["policy"][name], value)
 
 
+def test_samples_are_augmented_as_the_options_say(
+    train: Any, panda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for noise in ("0", "0.5"):
+        train(
+            [
+                str(panda),
+                f"--out={tmp_path / noise}",
+                *SMALL,
+                "--steps=1",
+                "--report-every=1",
+                f"--proprio-noise={noise}",
+            ]
+        )
+        found.append(losses(capsys.readouterr().out))
+    assert found[0] != found[1]
+    with pytest.raises(RoboCacheError, match="shift: -1 is not a whole number of pixels from 0 on; give one"):
+        train([str(panda), f"--out={tmp_path}", *SMALL, "--steps=1", "--image-shift=-1"])
+
+
 def stop_after(steps: int) -> Any:
     from robocache_ros.training.trainer import Trainer
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.datasets.loader.batch import Batch, convert_images
-from robocache_ros.datasets.loader.order import COLOUR, CROP, DROPOUT, NOISE, philox
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.datasets.loader.order import COLOUR, CROP, DROPOUT, NOISE, SHIFT, philox, random_words
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.read import known_names
 
 _GREY = (0.299, 0.587, 0.114)  # share of red, green and blue in the brightness of a pixel (ITU-R BT.601)
@@ -30,12 +31,15 @@ class Augmentation:
             values; on valid values only.
         dropout: the probability that a sample loses a stream: its columns of `fused` become 0, its `valid` 0.
         crop: (height, width) of a random part of the images; the same part in all ticks and cameras.
+        shift: the most pixels by which images are moved up or down, and left or right; their edge is repeated. All
+            ticks and cameras are moved alike. Kostrikov et al. (2020), https://arxiv.org/abs/2004.13649.
         brightness, contrast, saturation: images are changed by a factor in [1 - x, 1 + x]; contrast is around mid-grey.
     """
 
     noise: Mapping[str, float] = field(default_factory=dict)
     dropout: float = 0.0
     crop: tuple[int, int] | None = None
+    shift: int = 0
     brightness: float = 0.0
     contrast: float = 0.0
     saturation: float = 0.0
@@ -43,6 +47,10 @@ class Augmentation:
     def __post_init__(self) -> None:
         if not 0 <= self.dropout <= 1:
             raise RoboCacheError(f"dropout: {self.dropout:g} is not in [0, 1]; give a probability")
+        if type(self.shift) is not int or self.shift < 0:
+            raise RoboCacheError(
+                f"shift: {printable(self.shift, 30)} is not a whole number of pixels from 0 on; give one"
+            )
         for name in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RoboCacheError(f"{name}: {getattr(self, name):g} is not in [0, 1]; give the range of the factor")
@@ -59,6 +67,8 @@ class Augmentation:
         for key in images:
             if self.crop:
                 batch.tensors[key] = self._cropped(batch, key, seed, epoch)
+            if self.shift:
+                batch.tensors[key] = self._shifted(batch, key, seed, epoch)
             if self.brightness or self.contrast or self.saturation:
                 batch.tensors[key] = self._jittered(batch, key, seed, epoch)
 
@@ -76,9 +86,7 @@ class Augmentation:
 
     def _drop_streams(self, batch: Batch, seed: int, epoch: int) -> None:
         valid = batch.tensors["valid"]
-        kept = np.ones((len(batch.samples), valid.shape[-1]), bool)
-        for row, sample in zip(kept, batch.samples, strict=True):
-            row[:] = _uniform(seed, epoch, DROPOUT, sample, len(row)) >= self.dropout
+        kept = _uniform(seed, epoch, DROPOUT, batch, valid.shape[-1]) >= self.dropout
         keep = torch.from_numpy(kept).to(valid.device)[:, None, :]
         batch.tensors["valid"] = valid * keep
         for key in batch.widths:
@@ -93,17 +101,28 @@ class Augmentation:
         if height > rows or width > columns:
             raise RoboCacheError(f"crop: {self.crop} of images of {(rows, columns)}; choose a smaller part")
         parts = []
-        for image, sample in zip(images, batch.samples, strict=True):
-            u, v = _uniform(seed, epoch, CROP, sample, 2)
+        for image, (u, v) in zip(images, _uniform(seed, epoch, CROP, batch, 2), strict=True):
             top, left = int(u * (rows - height + 1)), int(v * (columns - width + 1))
             parts.append(image[..., top : top + height, left : left + width, :])
         return torch.stack(parts)
+
+    def _shifted(self, batch: Batch, key: str, seed: int, epoch: int) -> Tensor:
+        images = batch.tensors[key]
+        rows, columns = images.shape[-3:-1]
+        moved = (_uniform(seed, epoch, SHIFT, batch, 2) * (2 * self.shift + 1)).astype(np.int64) - self.shift
+        row, column = (
+            (np.arange(size) - by[:, None]).clip(0, size - 1) for size, by in zip((rows, columns), moved.T, strict=True)
+        )
+        row, column = (torch.from_numpy(each).to(images.device) for each in (row, column))
+        pixels = images.reshape(len(images), -1, rows * columns, images.shape[-1])
+        source = (row[:, :, None] * columns + column[:, None, :]).view(len(images), 1, rows * columns, 1)
+        return pixels.gather(2, source.expand(pixels.shape)).view(images.shape)
 
     def _jittered(self, batch: Batch, key: str, seed: int, epoch: int) -> Tensor:
         """Each step is one float32 operation, which CPUs and GPUs round alike."""
         images = batch.tensors[key]
         ranges = np.array([self.brightness, self.contrast, self.saturation])
-        factors = np.stack([1 + ranges * (2 * _uniform(seed, epoch, COLOUR, s, 3) - 1) for s in batch.samples])
+        factors = 1 + ranges * (2 * _uniform(seed, epoch, COLOUR, batch, 3) - 1)
         shape = (3, len(images), *(1,) * (images.ndim - 1))
         bright, contrast, saturation = (
             torch.from_numpy(factors.astype(np.float32).T.copy()).to(images.device).view(shape)
@@ -117,8 +136,10 @@ class Augmentation:
         return changed
 
 
-def _uniform(seed: int, epoch: int, purpose: int, sample: int, count: int) -> Any:
-    return (philox(seed, epoch, purpose, sample).random_raw(count) >> np.uint64(11)) * 2.0**-53
+def _uniform(seed: int, epoch: int, purpose: int, batch: Batch, count: int) -> NDArray[np.float64]:
+    """Random numbers in [0, 1) of each sample of a batch, (B, count)."""
+    found: NDArray[np.float64] = (random_words(seed, epoch, purpose, batch.samples, count) >> np.uint64(11)) * 2.0**-53
+    return found
 
 
 class Normalisation:

@@ -14,7 +14,9 @@ from robocache_ros.datasets.loader import packing
 from robocache_ros.errors import RoboCacheError
 from test.datasets.small import same
 
-CHANGES = Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2, contrast=0.2, saturation=0.5)
+CHANGES = Augmentation(
+    {"proprio": 0.1}, dropout=0.3, crop=(5, 4), shift=2, brightness=0.2, contrast=0.2, saturation=0.5
+)
 STATISTICS = {"actions": {"mean": [1.0, 2.0, 3.0], "std": [0.5, 0.0, 3.0]}}
 
 

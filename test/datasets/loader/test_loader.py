@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from memory_episodes import Counting, MovingStreams, order_of
 
 from robocache_ros import normalize_image
@@ -26,7 +28,7 @@ from robocache_ros.datasets import (
     create_rtx_dataloader,
 )
 from robocache_ros.datasets.loader import cache as window_cache
-from robocache_ros.datasets.loader.order import BatchOrder, permutation
+from robocache_ros.datasets.loader.order import CROP, BatchOrder, permutation, philox, random_words
 from robocache_ros.errors import RoboCacheError
 from test.datasets.small import InMemory, same
 
@@ -509,7 +511,9 @@ def test_windows_with_a_tick_of_a_damaged_read_are_skipped() -> None:
 
 # Normalisation and random changes of samples.
 
-CHANGES = Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2, contrast=0.2, saturation=0.5)
+CHANGES = Augmentation(
+    {"proprio": 0.1}, dropout=0.3, crop=(5, 4), shift=2, brightness=0.2, contrast=0.2, saturation=0.5
+)
 
 
 def by_sample(batches: list[dict[str, Any]]) -> dict[int, dict[str, torch.Tensor]]:
@@ -551,6 +555,19 @@ def test_a_sample_has_the_same_changes_in_every_batch_and_rank(counting: Countin
         assert all(found[i][key].equal(together[i][key]) for i in found for key in found[i])
 
 
+@given(
+    seed=st.integers(-(2**63), 2**64),
+    epoch=st.integers(0, 2**40),
+    samples=st.lists(st.integers(0, 2**62), min_size=1),
+    count=st.integers(1, 9),
+)
+def test_random_numbers_of_many_samples_are_those_of_numpy(
+    seed: int, epoch: int, samples: list[int], count: int
+) -> None:
+    expected = [philox(seed, epoch, CROP, sample).random_raw(count) for sample in samples]
+    assert np.array_equal(random_words(seed, epoch, CROP, samples, count), expected)
+
+
 def test_epochs_and_seeds_have_different_changes(counting: Counting) -> None:
     loader = TimelineLoader(counting, 13, augmentation=CHANGES)
     other = TimelineLoader(counting, 13, augmentation=CHANGES, seed=1)
@@ -576,6 +593,18 @@ def test_a_crop_is_the_same_part_of_all_ticks_and_cameras(counting: Counting) ->
     assert (images == images[0, 0]).all()
     top = int(images[0, 0, 0, 0, 0]) - 3  # row y of the images of episode i is i + y
     assert (images[0, 0, :, 0, 0] == torch.arange(5) + top + 3).all()
+
+
+def test_a_shift_moves_all_ticks_and_cameras_alike_and_repeats_the_edge() -> None:
+    batch = next(iter(TimelineLoader(Counting(200), 200, augmentation=Augmentation(shift=2))))
+    found = set()
+    for episode, ticks in enumerate(batch["length"].tolist()):
+        images = batch["vision"][episode, :ticks, ..., 0, 0]
+        rows = images[0, 0].int() - episode  # row y of the images of episode i is i + y
+        found.add(by := int(rows[4]) - 4)
+        assert (images == images[0, 0]).all()
+        assert rows.tolist() == [min(max(row + by, 0), 7) for row in range(8)]
+    assert found == {-2, -1, 0, 1, 2}
 
 
 def test_brightness_scales_pixels_by_one_factor(counting: Counting) -> None:
