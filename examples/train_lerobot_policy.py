@@ -89,6 +89,21 @@ def normalize_frozen_layers(policy: PreTrainedPolicy, batch: dict[str, Any]) -> 
         hook.remove()
 
 
+def new_policy(kind: str, meta: LeRobotDatasetMetadata, device: str, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a policy of a type for a dataset, with random weights, and what converts its batches and its actions."""
+    features = dataset_to_policy_features(meta.features)
+    defaults = {"pretrained_backbone_weights": None} if kind == "act" else {}
+    config = make_policy_config(kind, device=device, push_to_hub=False, **(defaults | dict(options)))
+    config.input_features = {
+        key: each for key, each in features.items() if key == STATE or each.type is FeatureType.VISUAL
+    }
+    config.output_features = {ACTION: features[ACTION]}
+    if config.observation_delta_indices not in (None, [0]) or config.action_delta_indices is None:
+        raise RoboCacheError(f"policy: {kind} does not observe one tick and plan a chunk; choose act")
+    policy = get_policy_class(kind)(config).to(device).train()
+    return policy, *make_pre_post_processors(config, dataset_stats=meta.stats)
+
+
 def main(given: list[str] | None = None) -> None:
     """Train as the command line says."""
     args = arguments().parse_args(given)
@@ -99,18 +114,9 @@ def main(given: list[str] | None = None) -> None:
     )
     options = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in args.set)}
     meta = LeRobotDatasetMetadata(args.dataset.name, root=args.dataset)
-    features = dataset_to_policy_features(meta.features)
-    defaults = {"pretrained_backbone_weights": None} if args.policy == "act" else {}
-    config = make_policy_config(args.policy, device=args.device, push_to_hub=False, **(defaults | options))
-    config.input_features = {
-        key: each for key, each in features.items() if key == STATE or each.type is FeatureType.VISUAL
-    }
-    config.output_features = {ACTION: features[ACTION]}
-    if config.observation_delta_indices not in (None, [0]) or config.action_delta_indices is None:
-        raise RoboCacheError(f"policy: {args.policy} does not observe one tick and plan a chunk; choose act")
     torch.manual_seed(args.seed)
-    policy = get_policy_class(args.policy)(config).to(args.device).train()
-    before, after = make_pre_post_processors(config, dataset_stats=meta.stats)
+    policy, before, after = new_policy(args.policy, meta, args.device, options)
+    config = policy.config
     offset, horizon = config.action_delta_indices[0], len(config.action_delta_indices)
     dataset = open_for_training(
         args.dataset, rate_hz=meta.fps, window=Window(1, horizon, offset, n_images=1), vision=True

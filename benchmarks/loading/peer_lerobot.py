@@ -9,9 +9,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # its datasets.py is not the package of that name
 HORIZON, BATCH, FPS = 16, 32, 30
+_KEPT: list[Any] = []  # definitions of operators end with their library
 
 
 def main() -> None:
@@ -22,22 +21,8 @@ def main() -> None:
     wanted: dict[str, Any] = json.loads(sys.argv[1])
     torch: Any = import_module("torch")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # torchvision's compiled operators do not go with a CPU-only torch: declare the two it registers fakes for.
-    library: Any = torch.library.Library("torchvision", "DEF") if device == "cpu" else None
-    for name in ("nms", "qnms") if device == "cpu" else ():
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    lerobot: Any = import_module("lerobot.datasets.lerobot_dataset")
     torch.set_num_threads(1)
-    chunk = {"action": [step / FPS for step in range(HORIZON)]}
-    backend = "torchcodec"
-    try:
-        import_module("torchcodec.decoders")
-    except Exception:  # FFmpeg or a package is missing, or does not go with torch
-        backend, vars(import_module("lerobot.datasets.video_utils"))["decode_video_frames_torchvision"] = (
-            "pyav",
-            _decoded,
-        )
-    dataset = lerobot.LeRobotDataset("local/data", root=wanted["path"], delta_timestamps=chunk, video_backend=backend)
+    dataset = lerobot_dataset(wanted["path"], HORIZON)
     if not wanted["cameras"]:  # its reader decodes what the metadata calls a video
         for name in list(dataset.meta.video_keys):
             del dataset.meta.info["features"][name]
@@ -64,6 +49,29 @@ def main() -> None:
     print(json.dumps({f"LeRobotDataset{backend}, {workers} workers": rate}))
 
 
+def lerobot_dataset(path: str, horizon: int) -> Any:
+    """Open a dataset of 30 Hz with LeRobot, with so many rows of actions in a sample."""
+    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+    torch: Any = import_module("torch")
+    # torchvision's compiled operators do not go with a CPU-only torch: declare the two it registers fakes for.
+    if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
+        library: Any = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)
+    lerobot: Any = import_module("lerobot.datasets.lerobot_dataset")
+    backend = "torchcodec"
+    try:
+        import_module("torchcodec.decoders")
+    except Exception:  # FFmpeg or a package is missing, or does not go with torch
+        backend, vars(import_module("lerobot.datasets.video_utils"))["decode_video_frames_torchvision"] = (
+            "pyav",
+            _decoded,
+        )
+    chunk = {"action": [step / FPS for step in range(horizon)]}
+    return lerobot.LeRobotDataset("local/data", root=path, delta_timestamps=chunk, video_backend=backend)
+
+
 def _decoded(path: Any, times_s: list[float], tolerance_s: float, *_: Any, **__: Any) -> Any:
     """Return frames (n, 3, H, W) in 0..1: PyAV, where torchvision no longer reads videos and torchcodec is missing."""
     torch, av = import_module("torch"), import_module("av")
@@ -78,4 +86,5 @@ def _decoded(path: Any, times_s: list[float], tolerance_s: float, *_: Any, **__:
 
 
 if __name__ == "__main__":
+    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # its datasets.py is not the package of that name
     main()

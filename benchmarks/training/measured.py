@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from benchmarks.report import write_results
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.monitoring import DataWaitMeter, GPUUtilization, GPUUtilizationMonitor
-from robocache_ros.training.trainer import Trainer
 
 # What the parts have in common: sizes, rows of results, and the measurement of a training on one source of batches.
 
@@ -66,6 +65,17 @@ class Run:
     gpu: GPUUtilization | None
 
 
+class Training(Protocol):
+    """What is measured of a training; `Trainer` has it."""
+
+    device: torch.device
+    data_wait: DataWaitMeter
+    step: int
+
+    def train_step(self) -> Any:
+        """Run a step."""
+
+
 class Sources:
     """Several sources of batches for one trainer: `choose` one, and its next batch comes from there."""
 
@@ -104,7 +114,7 @@ class Sources:
             yield from source
 
 
-def train_for(trainer: Trainer, seconds: float, warm_up: int) -> Run:
+def train_for(trainer: Training, seconds: float, warm_up: int) -> Run:
     """Train for some seconds after a few steps, and return the mean time of a step."""
     device = trainer.device
     for _ in range(warm_up):
