@@ -20,7 +20,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window
+from robocache_ros.datasets import Augmentation, LoaderOptions, TimelineLoader, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.read import ACTION, IMAGES, STATE
 from robocache_ros.programs import HelpFormatter, run
@@ -46,6 +46,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="folder of the policy, new")
     add("--policy", default="act", help="type of LeRobot's policy that observes one tick, such as act")
     add("--set", nargs="*", default=[], metavar="KEY=VALUE", help="options of its configuration")
+    add("--image-shift", type=int, default=0, help="augmentation: move images by up to so many pixels")
     add("--steps", type=int, default=20_000, help="of the optimizer")
     add("--batch-size", type=int, default=64, help="samples of a batch")
     add("--learning-rate", type=float, default=1e-4, help="the highest; falls as a cosine to a tenth")
@@ -127,6 +128,7 @@ def main(given: list[str] | None = None) -> None:
         info,
         args.batch_size,
         options=LoaderOptions(image_dtype=torch.float32),  # the policy normalizes
+        augmentation=Augmentation(shift=args.image_shift),
         workers=default_workers(),
         statistics=None,
         device=torch.device(args.device),

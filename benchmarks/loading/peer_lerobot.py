@@ -49,16 +49,22 @@ def main() -> None:
     print(json.dumps({f"LeRobotDataset{backend}, {workers} workers": rate}))
 
 
-def lerobot_dataset(path: str, horizon: int) -> Any:
-    """Open a dataset of 30 Hz with LeRobot, with so many rows of actions in a sample."""
+def prepare() -> None:
+    """Let LeRobot be imported: nothing is looked for on the Hub, and torchvision goes with a torch without CUDA."""
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     torch: Any = import_module("torch")
     # torchvision's compiled operators do not go with a CPU-only torch: declare the two it registers fakes for.
-    if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
-        library: Any = torch.library.Library("torchvision", "DEF")
+    if not torch.cuda.is_available() and not _KEPT:
+        library: Any = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)
+
+
+def lerobot_dataset(path: str, horizon: int, fps: float = FPS) -> Any:
+    """Open a dataset with LeRobot, with so many rows of actions in a sample."""
+    prepare()
     lerobot: Any = import_module("lerobot.datasets.lerobot_dataset")
     backend = "torchcodec"
     try:
@@ -68,7 +74,7 @@ def lerobot_dataset(path: str, horizon: int) -> Any:
             "pyav",
             _decoded,
         )
-    chunk = {"action": [step / FPS for step in range(horizon)]}
+    chunk = {"action": [step / fps for step in range(horizon)]}
     return lerobot.LeRobotDataset("local/data", root=path, delta_timestamps=chunk, video_backend=backend)
 
 

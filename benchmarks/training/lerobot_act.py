@@ -4,8 +4,8 @@ python -m benchmarks.training.lerobot_act --out benchmarks/results    # about 4 
 python -m benchmarks.training.lerobot_act --out /tmp/bench --quick    # tiny, to see that it runs
 
 Needs lerobot 0.4.4. The policy is the same for all: two cameras, ResNet-18, the defaults of LeRobot's configuration,
-bfloat16. The dataset is an export of synthetic recordings: LeRobot v3.0, two cameras of 480x640 at 30 Hz as AV1 with a
-key frame in each 2 frames. The files are written after each figure.
+bfloat16. Without `--dataset` it trains on an export of synthetic recordings: LeRobot v3.0, two cameras of 480x640 at
+30 Hz as AV1 with a key frame in each 2 frames. The files are written after each figure.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks import recordings
-from benchmarks.loading.peer_lerobot import lerobot_dataset
+from benchmarks.loading.peer_lerobot import lerobot_dataset, prepare
 from benchmarks.processes import end_on_sigterm
 from benchmarks.report import argument_parser, tell
-from benchmarks.training.cameras import CAMERAS, FPS, TRAINING_BATCH, make_recordings
+from benchmarks.training.cameras import CAMERAS, TRAINING_BATCH, make_recordings
 from benchmarks.training.measured import Row, Run, machine, train_for, write
 from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window
 from robocache_ros.monitoring import DataWaitMeter
@@ -65,18 +65,21 @@ class Measurement:
         self, folder: Path, device: torch.device, seconds: float, batch: int, options: Mapping[str, Any]
     ) -> None:
         self._folder, self._device, self._seconds, self._batch = folder, device, seconds, batch
+        prepare()
         self._example: Any = import_module("examples.train_lerobot_policy")
         meta = self._example.LeRobotDatasetMetadata(folder.name, root=folder)
+        self._fps = meta.fps
         torch.manual_seed(0)
         self._policy, self._before, _ = self._example.new_policy("act", meta, str(device), options)
         self._horizon = len(self._policy.config.action_delta_indices)
-        self._dataset = open_for_training(folder, rate_hz=FPS, window=Window(1, self._horizon, n_images=1), vision=True)
+        window = Window(1, self._horizon, n_images=1)
+        self._dataset = open_for_training(folder, rate_hz=meta.fps, window=window, vision=True)
         self._normalized = False
 
     def lerobot(self, workers: int) -> Run:
         """Train on LeRobotDataset in torch's DataLoader, with the options of `lerobot-train`."""
         loader: Any = DataLoader(
-            lerobot_dataset(str(self._folder), self._horizon),
+            lerobot_dataset(str(self._folder), self._horizon, self._fps),
             self._batch,
             shuffle=True,
             num_workers=workers,
@@ -119,6 +122,7 @@ def main() -> None:
     end_on_sigterm()
     parser = argument_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="Tiny data and a tiny policy: no figure means anything.")
+    parser.add_argument("--dataset", type=Path, help="A LeRobot v3.0 dataset with images.")
     parser.add_argument("--record-s", type=float, default=20.0, help="Seconds of each recording; there are 16.")
     parser.add_argument("--seconds", type=float, default=10.0, help="Of each measurement.")
     parser.add_argument("--batch-size", type=int, default=TRAINING_BATCH, help="Samples of a batch.")
@@ -133,13 +137,16 @@ def main() -> None:
     rows: list[Row] = []
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        tell(f"{count} recordings of {record_s:g} s, and their export")
-        paths = make_recordings(Path(folder), count, record_s, 64 if given.quick else None)
-        spec, out = load_spec(recordings.spec(CAMERAS)), Path(folder) / "lerobot"
-        export(paths, spec, out, DatasetOptions(codec="av1", gop=2), jobs=record["machine"]["cores"])
-        measured = Measurement(out, device, seconds, batch, options)
+        about, dataset = str(given.dataset), given.dataset
+        if dataset is None:
+            tell(f"{count} recordings of {record_s:g} s, and their export")
+            about, dataset = "two cameras of 480x640 as AV1, g=2", Path(folder) / "lerobot"
+            paths = make_recordings(Path(folder), count, record_s, 64 if given.quick else None)
+            stored = DatasetOptions(codec="av1", gop=2)
+            export(paths, load_spec(recordings.spec(CAMERAS)), dataset, stored, jobs=record["machine"]["cores"])
+        measured = Measurement(dataset, device, seconds, batch, options)
         for number in workers:
-            part = f"ACT of LeRobot, two cameras of 480x640 as AV1, g=2, batch {batch}, {number} workers"
+            part = f"ACT of LeRobot, {about}, batch {batch}, {number} workers"
             runs = {
                 PEER: partial(measured.lerobot, number),
                 "TimelineLoader, no cache": partial(measured.timeline, number, cache="none"),

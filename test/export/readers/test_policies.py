@@ -131,6 +131,21 @@ def test_the_example_trains_on_the_rows_of_lerobot_dataset(made, spec, tmp_path)
     assert checked_config(tmp_path / "act", spec).horizon == 12
 
 
+@reads("lerobot")
+def test_the_benchmark_trains_on_both_readers(made, tmp_path):
+    command = [program("lerobot"), "-m", "benchmarks.training.lerobot_act", "--quick"]
+    variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--dataset", made("image").out, "--out", tmp_path / "out"],
+        cwd=ROOT, env=variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {
+        row["what"]: row["value"] for row in json.loads((tmp_path / "out" / "lerobot_act.json").read_text())["rows"]
+    }
+    assert all(found[what] > 0 for what in ("LeRobotDataset", "TimelineLoader, no cache", "TimelineLoader, defaults"))
+
+
 # Policy servers in an environment of their own: openpi with its real serializer, GR00T by its published protocol.
 
 SERVE = Path(__file__).parent / "openpi" / "serve.py"
