@@ -586,6 +586,19 @@ def test_there_is_no_prefix_without_the_option_before_the_first_command_or_after
     assert robot.worker.prefix is None
 
 
+def test_rows_that_were_sent_before_the_clock_went_back_are_in_no_prefix():
+    robot = Robot(prefix=3, replan_every=5)
+    robot.steps(300)
+    assert robot.worker.prefix is not None
+    robot.tick -= 200
+    robot.runner.advance(robot.now_ns)
+    robot.tick += 1
+    robot.runner.arm()
+    robot.worker.requests.clear()
+    robot.steps(1)
+    assert robot.worker.prefix is None
+
+
 def test_no_more_rows_are_frozen_than_there_are():
     robot = Robot(prefix=9, replan_every=10, rows=14)
     robot.steps(11)
