@@ -150,11 +150,13 @@ def ordinary_scheduling() -> Iterator[None]:
         yield
         return
     policy, parameters, before = os.sched_getscheduler(0), os.sched_getparam(0), _threads()
-    yield
-    for thread in {threading.get_native_id(), *(_threads() - before)}:
-        with suppress(OSError):  # it has ended
-            if os.sched_getscheduler(thread) != policy:
-                os.sched_setscheduler(thread, policy, parameters)
+    try:
+        yield
+    finally:
+        for thread in {threading.get_native_id(), *(_threads() - before)}:
+            with suppress(OSError):  # it has ended
+                if os.sched_getscheduler(thread) != policy:
+                    os.sched_setscheduler(thread, policy, parameters)
 
 
 def _threads() -> set[int]:
@@ -200,10 +202,20 @@ class VideoFile:
             frame = self._depth_frame(image)
         frame.pts = self.frames
         frame.time_base = self._time_base  # the stream's time base changes when the file header is written
-        with nullcontext() if self.frames else ordinary_scheduling():  # the first frame opens the encoder
-            packets = self._stream.encode(frame)
-        self._mux(packets)
+        self._encode(frame)
         self.frames += 1
+
+    def _encode(self, *frames: Any) -> None:
+        with nullcontext() if self.frames else ordinary_scheduling():  # the first call opens the encoder
+            packets = self._stream.encode(*frames)
+        self._mux(packets)
+
+    def _mux(self, packets: Any) -> None:
+        for packet in packets:
+            if self._early:  # x264 decodes the first frames of a short video later, so that it could not be joined
+                packet.dts = int((self._packets - self._early) * self._time_base / packet.time_base)
+            self._packets += 1
+            self._container.mux(packet)
 
     def _depth_frame(self, codes: NDArray[np.uint16]) -> Any:
         height, width = codes.shape
@@ -221,20 +233,13 @@ class VideoFile:
             RoboCacheError: the encoder did not return as many frames as were written.
         """
         if complete:
-            self._mux(self._stream.encode())
+            self._encode()
         self._container.close()
         if complete and self._packets != self.frames:
             raise RoboCacheError(
                 f"{self.path.name}: {self.encoder.name} returned {self._packets} of {self.frames} frames; "
                 "use another codec"
             )
-
-    def _mux(self, packets: Any) -> None:
-        for packet in packets:
-            if self._early:  # x264 decodes the first frames of a short video later, so that it could not be joined
-                packet.dts = int((self._packets - self._early) * self._time_base / packet.time_base)
-            self._packets += 1
-            self._container.mux(packet)
 
 
 class VideoPart(NamedTuple):
