@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from robocache_ros.spec.dataset import MAX_CRF, PRESETS
 from robocache_ros.storage.paths import AnyPath
 from robocache_ros.untrusted_files import given_file, open_container
 
+T = TypeVar("T")
 MIN_M, MAX_M, SHIFT_M = 0.01, 10.0, 3.5
 CODES = 1 << 12
 UNITS = {"mm": 1000.0, "m": 1.0}  # units of depth images, and their number in a metre (REP 118)
@@ -139,27 +141,28 @@ def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
     )
 
 
-@contextmanager
-def ordinary_scheduling() -> Iterator[None]:
-    """Undo that SVT-AV1, as it is opened by root, makes the calling thread and its own ones real-time threads.
+def opened_apart(encode: Callable[[], T]) -> T:
+    """Call what opens an encoder, and leave the scheduling of the process as it is.
 
-    With SCHED_FIFO and priority 99 they, and all processes that the calling thread starts later, would starve the rest
-    of the machine.
+    SVT-AV1, where root opens it, makes the calling thread and its own ones real-time threads: with SCHED_FIFO and
+    priority 99 they, and all threads and processes that they start later, would starve the rest of the machine. So it
+    is opened in a thread that ends.
     """
-    if not hasattr(os, "sched_getscheduler"):  # only Linux has it, and there is nothing to undo elsewhere
-        yield
-        return
-    policy, parameters, before = os.sched_getscheduler(0), os.sched_getparam(0), _threads()
+    before = _threads()
     try:
-        yield
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(encode).result()
     finally:
-        for thread in {threading.get_native_id(), *(_threads() - before)}:
+        for thread in _threads() - before:
             with suppress(OSError):  # it has ended
-                if os.sched_getscheduler(thread) != policy:
-                    os.sched_setscheduler(thread, policy, parameters)
+                if os.sched_getscheduler(thread) != os.sched_getscheduler(0):
+                    os.sched_setscheduler(thread, os.sched_getscheduler(0), os.sched_getparam(0))
 
 
 def _threads() -> set[int]:
+    """The threads of this process; none where there is no scheduling to look after, as on macOS."""
+    if not hasattr(os, "sched_setscheduler"):
+        return set()
     try:
         return {int(name) for name in os.listdir("/proc/self/task")}
     except OSError:
@@ -206,9 +209,8 @@ class VideoFile:
         self.frames += 1
 
     def _encode(self, *frames: Any) -> None:
-        with nullcontext() if self.frames else ordinary_scheduling():  # the first call opens the encoder
-            packets = self._stream.encode(*frames)
-        self._mux(packets)
+        encode = partial(self._stream.encode, *frames)
+        self._mux(encode() if self.frames else opened_apart(encode))  # the first call opens the encoder
 
     def _mux(self, packets: Any) -> None:
         for packet in packets:
