@@ -138,7 +138,9 @@ class Augmentation:
 
 def _uniform(seed: int, epoch: int, purpose: int, batch: Batch, count: int) -> NDArray[np.float64]:
     """Random numbers in [0, 1) of each sample of a batch, (B, count)."""
-    found: NDArray[np.float64] = (random_words(seed, epoch, purpose, batch.samples, count) >> np.uint64(11)) * 2.0**-53
+    words = random_words(seed, epoch, purpose, batch.samples, count)
+    found: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64)
+    found *= 2.0**-53
     return found
 
 
