@@ -1,6 +1,6 @@
 """Trains LeRobot's ACT on the batches of LeRobotDataset and of TimelineLoader, and writes lerobot_act.json and .md.
 
-python -m benchmarks.training.lerobot_act --out benchmarks/results    # about 4 minutes on a GPU with 16 cores
+python -m benchmarks.training.lerobot_act --out benchmarks/results    # on a GPU, with 16 idle cores
 python -m benchmarks.training.lerobot_act --out /tmp/bench --quick    # tiny, to see that it runs
 
 Needs lerobot 0.4.4. The policy is the same for all: two cameras, ResNet-18, the defaults of LeRobot's configuration,

@@ -208,17 +208,6 @@ class VideoFile:
         self._encode(frame)
         self.frames += 1
 
-    def _encode(self, *frames: Any) -> None:
-        encode = partial(self._stream.encode, *frames)
-        self._mux(encode() if self.frames else opened_apart(encode))  # the first call opens the encoder
-
-    def _mux(self, packets: Any) -> None:
-        for packet in packets:
-            if self._early:  # x264 decodes the first frames of a short video later, so that it could not be joined
-                packet.dts = int((self._packets - self._early) * self._time_base / packet.time_base)
-            self._packets += 1
-            self._container.mux(packet)
-
     def _depth_frame(self, codes: NDArray[np.uint16]) -> Any:
         height, width = codes.shape
         frame = self._empty_frame(width, height, self.encoder.pixel_format)
@@ -242,6 +231,17 @@ class VideoFile:
                 f"{self.path.name}: {self.encoder.name} returned {self._packets} of {self.frames} frames; "
                 "use another codec"
             )
+
+    def _encode(self, *frames: Any) -> None:
+        encode = partial(self._stream.encode, *frames)
+        self._mux(encode() if self.frames else opened_apart(encode))  # the first call opens the encoder
+
+    def _mux(self, packets: Any) -> None:
+        for packet in packets:
+            if self._early:  # x264 decodes the first frames of a short video later, so that it could not be joined
+                packet.dts = int((self._packets - self._early) * self._time_base / packet.time_base)
+            self._packets += 1
+            self._container.mux(packet)
 
 
 class VideoPart(NamedTuple):
