@@ -35,7 +35,7 @@ from benchmarks import recordings
 from benchmarks.episodes import OnDevice
 from benchmarks.processes import end_on_sigterm
 from benchmarks.report import argument_parser, json_of, tell
-from benchmarks.training.measured import Row, Run, Sources, machine, train_for, wait_for, write
+from benchmarks.training.measured import Row, Run, Sources, endless, machine, rows_of, train_for, wait_for, write
 from benchmarks.training.order import nearness
 from robocache_ros import normalize_image
 from robocache_ros.datasets import ShuffledRuns, TimelineDataset, TimelineLoader, Window
@@ -174,7 +174,7 @@ def samples_per_s(batches: Any, seconds: float, device: torch.device) -> float:
 
     An automatic cache is filled before, and a loader without one has read as far ahead as it does.
     """
-    iterator, skip = _endless(batches), 40 if isinstance(batches, TimelineLoader) else 8
+    iterator, skip = endless(batches), 40 if isinstance(batches, TimelineLoader) else 8
     for _ in range(skip):
         next(iterator)
     wait_for(device)
@@ -186,11 +186,6 @@ def samples_per_s(batches: Any, seconds: float, device: torch.device) -> float:
     return count / (time.perf_counter() - start)
 
 
-def _endless(batches: Any) -> Iterator[Mapping[str, Any]]:
-    while True:
-        yield from batches
-
-
 class Measurement:
     """The figures of one machine, as rows that are written as soon as they are known."""
 
@@ -199,9 +194,12 @@ class Measurement:
         self._device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
         self._rows: list[Row] = []
 
-    def add(self, part: str, what: str, value: float | None, unit: str, note: str = "", wanted: str = "") -> None:
+    def add(self, part: str, what: str, value: float | None, unit: str, note: str = "") -> None:
         """Add a row, and write the files."""
-        self._rows.append(Row(part, what, value, unit, wanted=wanted, note=note))
+        self._add(Row(part, what, value, unit, note=note))
+
+    def _add(self, *rows: Row) -> None:
+        self._rows += rows
         write(self._out, "cameras", "Trainings on videos", self._record, self._rows)
 
     @contextmanager
@@ -296,11 +294,7 @@ class Measurement:
             with self._part(part, what), self._only_room(room):
                 batches = make()
                 run = self._train(batches, info)
-                note = f"{run.step_ms:.2f} ms a step"
-                self.add(part, what, TRAINING_BATCH / run.step_ms * 1e3, "samples/s", note)
-                self.add(part, f"waiting for data, {what}", run.wait_share * 100, "%", "", "under 1")
-                used = None if run.gpu is None or not run.gpu.samples else run.gpu.avg
-                self.add(part, f"GPU utilisation, {what}", used, "%", "NVML", "95")
+                self._add(*rows_of(part, what, run, TRAINING_BATCH, f"{run.step_ms:.2f} ms a step"))
             if isinstance(batches, TimelineLoader):
                 batches.close()
             del batches

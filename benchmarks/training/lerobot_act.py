@@ -25,7 +25,7 @@ from benchmarks.loading.peer_lerobot import lerobot_dataset, prepare
 from benchmarks.processes import end_on_sigterm
 from benchmarks.report import argument_parser, tell
 from benchmarks.training.cameras import CAMERAS, TRAINING_BATCH, make_recordings
-from benchmarks.training.measured import Row, Run, machine, train_for, write
+from benchmarks.training.measured import Row, Run, endless, machine, rows_of, train_for, write
 from robocache_ros.datasets import LoaderOptions, TimelineLoader, Window
 from robocache_ros.monitoring import DataWaitMeter
 from robocache_ros.spec import load_spec
@@ -86,7 +86,7 @@ class Measurement:
             pin_memory=self._device.type == "cuda",
             drop_last=True,
         )
-        return self._train(_endless(loader), warm_up=8)
+        return self._train(endless(loader), warm_up=8)
 
     def timeline(self, workers: int, **given: Any) -> Run:
         """Train on TimelineLoader."""
@@ -110,11 +110,6 @@ class Measurement:
             return train_for(training, self._seconds, min(warm_up, 2) if self._seconds < 1 else warm_up)
         finally:
             torch.cuda.empty_cache()
-
-
-def _endless(loader: Any) -> Iterator[Mapping[str, Any]]:
-    while True:
-        yield from loader
 
 
 def main() -> None:
@@ -158,12 +153,7 @@ def main() -> None:
                 run = train()
                 rates[what] = batch / run.step_ms * 1e3
                 note = f"{run.step_ms:.1f} ms a step; {rates[what] / rates[PEER]:.2f} x the first"
-                used = None if run.gpu is None or not run.gpu.samples else run.gpu.avg
-                rows += [
-                    Row(part, what, rates[what], "samples/s", note=note),
-                    Row(part, f"waiting for data, {what}", run.wait_share * 100, "%", wanted="under 1"),
-                    Row(part, f"GPU utilisation, {what}", used, "%", wanted="95", note="NVML"),
-                ]
+                rows += rows_of(part, what, run, batch, note)
                 write(given.out, "lerobot_act", "Trainings of LeRobot's ACT", record, rows)
     print((given.out / "lerobot_act.md").read_text(encoding="utf-8"))
 

@@ -85,7 +85,7 @@ class Sources:
 
     def add(self, name: str, source: Iterable[Mapping[str, Any]]) -> None:
         """Add a source."""
-        self._iterators[name] = self._endless(source)
+        self._iterators[name] = endless(source)
 
     def remove(self, name: str) -> None:
         """Forget a source."""
@@ -106,12 +106,23 @@ class Sources:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Do nothing."""
 
-    @staticmethod
-    def _endless(source: Iterable[Mapping[str, Any]]) -> Generator[Mapping[str, Any], None, None]:
-        if isinstance(source, list):
-            yield from cycle(source)
-        while True:
-            yield from source
+
+def endless(source: Iterable[Mapping[str, Any]]) -> Generator[Mapping[str, Any], None, None]:
+    """Yield the batches of one epoch after the other."""
+    if isinstance(source, list):
+        yield from cycle(source)
+    while True:
+        yield from source
+
+
+def rows_of(part: str, what: str, run: Run, batch: int, note: str) -> list[Row]:
+    """Return the samples per second of a training, the share of time that it waited for data, and the utilisation."""
+    used = None if run.gpu is None or not run.gpu.samples else run.gpu.avg
+    return [
+        Row(part, what, batch / run.step_ms * 1e3, "samples/s", note=note),
+        Row(part, f"waiting for data, {what}", run.wait_share * 100, "%", wanted="under 1"),
+        Row(part, f"GPU utilisation, {what}", used, "%", wanted="95", note="NVML"),
+    ]
 
 
 def train_for(trainer: Training, seconds: float, warm_up: int) -> Run:
