@@ -362,6 +362,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="Device of the policies.")
     parser.add_argument("--note", action="append", default=[], metavar="NAME=TEXT", help="A line for the table.")
     parser.add_argument("--starts", type=int, default=50, help="Episodes of each cell of the table.")
+    parser.add_argument("--first", type=int, default=FIRST_START, help="Seed of the first start.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
     parser.add_argument("--way", action="append", default=[], help="Only the ways whose name has this text.")
     parser.add_argument("--demonstrations", type=Path, metavar="DIR", help="Record demonstrations, and end.")
@@ -379,7 +380,7 @@ def main() -> None:
     notes = dict(text.partition("=")[::2] for text in given.note)
     chosen = [way for way in ways() if not given.way or any(text in way.name for text in given.way)]
     cells = [
-        Cell(name, policy, given.device, given.spec, given.camera, way, latency_ms, given.starts)
+        Cell(name, policy, given.device, given.spec, given.camera, way, latency_ms, given.starts, given.first)
         for name, policy in policies.items()
         for way in chosen
         for latency_ms in LATENCIES_MS

@@ -75,11 +75,14 @@ class Measurement:
         window = Window(1, self._horizon, n_images=1)
         self._dataset = open_for_training(folder, rate_hz=meta.fps, window=window, vision=True)
         self._normalized = False
+        self.decoder = ""  # of LeRobotDataset
 
     def lerobot(self, workers: int) -> Run:
         """Train on LeRobotDataset in torch's DataLoader, with the options of `lerobot-train`."""
+        dataset = lerobot_dataset(str(self._folder), self._horizon, self._fps)
+        self.decoder = dataset.video_backend
         loader: Any = DataLoader(
-            lerobot_dataset(str(self._folder), self._horizon, self._fps),
+            dataset,
             self._batch,
             shuffle=True,
             num_workers=workers,
@@ -153,6 +156,7 @@ def main() -> None:
                 run = train()
                 rates[what] = batch / run.step_ms * 1e3
                 note = f"{run.step_ms:.1f} ms a step; {rates[what] / rates[PEER]:.2f} x the first"
+                note += f"; {measured.decoder}" if what == PEER else ""
                 rows += rows_of(part, what, run, batch, note)
                 write(given.out, "lerobot_act", "Trainings of LeRobot's ACT", record, rows)
     print((given.out / "lerobot_act.md").read_text(encoding="utf-8"))

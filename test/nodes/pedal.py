@@ -19,8 +19,9 @@ class Device(evdev.InputDevice):
 
     def __init__(self, plug: Plug) -> None:
         self._plug = plug
-        self.fd, plug.input = os.pipe()
+        self.fd, self._input = os.pipe()
         os.set_blocking(self.fd, False)
+        plug.input = self._input
 
     def capabilities(self, *_: Any, **__: Any) -> dict[Any, Any]:
         return {ecodes.EV_KEY: [ecodes.ecodes[name] for name in KEYS]}
@@ -33,7 +34,7 @@ class Device(evdev.InputDevice):
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
-            os.close(self._plug.input)
+            os.close(self._input)
             self.fd = -1
 
     def __del__(self) -> None:
@@ -52,8 +53,9 @@ class Plug:
     def __call__(self, path: str) -> Device:
         if not self.is_in:
             raise OSError(self.error, os.strerror(self.error))
-        self.opened += 1
-        return Device(self)
+        device = Device(self)
+        self.opened += 1  # now there is an input to send to
+        return device
 
     def send(self, key: str, *values: int) -> None:
         """Send values of a key: 1 pressed, 2 repeated, 0 released."""

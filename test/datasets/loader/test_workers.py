@@ -180,10 +180,11 @@ def test_a_worker_itself_needs_no_torch() -> None:
 
 
 MAIN_MODULE = """
+import os
 from robocache_ros.datasets import TimelineLoader
 from memory_episodes import Counting
 
-print("imported", flush=True)
+os.write(1, b"imported\\n")  # at once: other processes write there too
 {definition}
 {guard}
     print(len(list(TimelineLoader(Dataset(), 3, workers=2))), flush=True)
