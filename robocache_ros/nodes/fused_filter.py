@@ -28,7 +28,7 @@ from robocache_ros.bags.suggest.spec_text import as_name
 from robocache_ros.engine import Frames, FusionEngine, Ingest
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes import transport
+from robocache_ros.nodes import middleware, transport
 from robocache_ros.nodes.diagnostics import TopicChecks
 from robocache_ros.nodes.fused_subscriber import ImageConverter
 from robocache_ros.nodes.publishers import Window
@@ -145,7 +145,9 @@ class FusedFilter(SimpleFilter):  # type: ignore[misc]  # message_filters has no
                 if self._sim_time
                 else WallClockSource(node, self._subscriptions, self._engine, self._failed)
             )
-        self._static_transforms = subscribe_static_transforms(node, self.spec, self._ingest)
+        self._static_transforms = subscribe_static_transforms(
+            node, self.spec, self._ingest, event_callbacks=middleware.no_events()
+        )
         self._ready: deque[StampedFrame] = deque(maxlen=queue_size)
         self._guard = node.create_guard_condition(self._deliver)
         self._loop = TickLoop(

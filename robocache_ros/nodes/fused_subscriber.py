@@ -201,9 +201,8 @@ class TopicFollower:
         self, message_type: type[Any], topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any
     ) -> Any:
         received = self._guarded(topic, callback)
-        return self.node.create_subscription(
-            message_type, f"{self.fusion}/{topic}", received, profile, callback_group=self.group, **options
-        )
+        options |= {"callback_group": self.group, "event_callbacks": middleware.no_events()}
+        return self.node.create_subscription(message_type, f"{self.fusion}/{topic}", received, profile, **options)
 
     def _guarded(self, topic: str, callback: Callable[[Any], None]) -> Callable[[Any], None]:
         """A callback that drops messages that are not from a fusion node, with one warning per topic."""
@@ -847,8 +846,9 @@ class _TickClock:
             self._use_sim_time = use_sim_time
             if use_sim_time and self._subscription is None:
                 self._subscription = self._node.create_subscription(
-                    Clock, "/clock", self._on_clock, middleware.clock(depth=1), callback_group=self._group, raw=True
-                )
+                    Clock, "/clock", self._on_clock, middleware.clock(depth=1), callback_group=self._group, raw=True,
+                    event_callbacks=middleware.no_events(),
+                )  # fmt: skip
 
     def now_ns(self) -> int:
         """The time. Sim time is that of the newest tick until a message of /clock has arrived."""

@@ -92,6 +92,14 @@ class Waiter:
             self._set = None
 
 
+def no_events() -> Any:
+    """Callbacks of a subscription for no event, on a node that another thread may spin.
+
+    An executor of rclpy that meets the handler of an event as the subscription is destroyed raises InvalidHandle.
+    """
+    return SubscriptionEventCallbacks(use_default_callbacks=False)
+
+
 def raw_subscription(node: Node, message_class: type[Any], topic: str, qos: QoSProfile) -> Any:
     """A subscription to serialized messages, which a thread takes with a `RawSubscriber`; no executor handles it."""
     return node.create_subscription(
@@ -100,7 +108,7 @@ def raw_subscription(node: Node, message_class: type[Any], topic: str, qos: QoSP
         lambda _: None,  # rclpy requires it
         qos,
         callback_group=ManualCallbackGroup(),
-        event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),  # `TopicChecks` reads the ROS graph
+        event_callbacks=no_events(),  # `TopicChecks` reads the ROS graph
         raw=True,
     )
 

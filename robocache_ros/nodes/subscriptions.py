@@ -602,9 +602,9 @@ TF_STATIC_DEPTH = 100  # one message of each publisher of static transforms
 
 
 def subscribe_static_transforms(
-    node: Node, spec: FusionSpec, ingest: Ingest, run_log: RunLog | None = None
+    node: Node, spec: FusionSpec, ingest: Ingest, run_log: RunLog | None = None, **options: Any
 ) -> Subscription[Any] | None:
-    """Subscribe to /tf_static; None if no stream needs it.
+    """Subscribe to /tf_static, with options of the node's `create_subscription`; None if no stream needs it.
 
     Raises:
         RoboCacheError: tf2_msgs is not installed.
@@ -622,4 +622,4 @@ def subscribe_static_transforms(
             run_log.static_transforms(data)
         ingest.static_transforms(data)
 
-    return node.create_subscription(found, TF_STATIC, take, middleware.latched(TF_STATIC_DEPTH), raw=True)
+    return node.create_subscription(found, TF_STATIC, take, middleware.latched(TF_STATIC_DEPTH), raw=True, **options)

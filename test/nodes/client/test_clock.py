@@ -134,6 +134,7 @@ def test_busy_callbacks_of_the_given_node_lose_no_frame(rig, joint_spec, busy_no
     rig.fusion(joint_spec, use_sim_time=True).autostart()
     clock = rig.clock()
     ticks: list[int] = []
+    handlers = list(busy_node.waitables)
     with FusedSubscriber(
         node=busy_node, transport=transport, callback=lambda frame: ticks.append(frame.tick_ns)
     ) as ours:
@@ -155,6 +156,7 @@ def test_busy_callbacks_of_the_given_node_lose_no_frame(rig, joint_spec, busy_no
         for _ in range(20):
             clock.step()
             clock.until(lambda: ticks[-1] == clock.due_ns, "the next frame")
+        assert list(busy_node.waitables) == handlers  # none that is destroyed while the executor collects them
 
     assert ours.missed == missed
     assert [b - a for a, b in itertools.pairwise(ticks[before - 1 :])] == [20_000_000] * 20

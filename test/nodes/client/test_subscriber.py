@@ -236,6 +236,14 @@ def test_subscriber_of_a_given_node_is_spun_by_its_owner(rig, robot):
         until(subscriber.latest, "a frame")
 
 
+def test_subscriber_of_a_given_node_adds_no_handlers_of_events(rig, robot):
+    """An executor in another thread would not survive that one is destroyed as it collects what to wait for."""
+    before = list(rig.node.waitables)
+    with FusedSubscriber(node=rig.node, images=["camera"], transport="message") as subscriber:
+        until(subscriber.latest, "a frame")
+        assert list(rig.node.waitables) == before
+
+
 @pytest.mark.parametrize("transport", ["auto", "message"])
 def test_image_that_the_node_does_not_have_is_an_error_before_the_first_frame(robot, transport):
     with FusedSubscriber(images=["camera", "fornt"], transport=transport) as subscriber:
