@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import yaml
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from robocache_ros.datasets import Augmentation, LoaderOptions, TimelineLoader, Window
 from robocache_ros.errors import RoboCacheError
@@ -51,6 +52,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--batch-size", type=int, default=64, help="samples of a batch")
     add("--learning-rate", type=float, default=1e-4, help="the highest; falls as a cosine to a tenth")
     add("--warmup", type=int, default=300, help="steps in which the learning rate rises")
+    add("--average", type=float, default=0.999, help="decay per step of the average of the weights; 0: none")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the policy")
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile")
     add("--seed", type=int, default=0, help="of the weights and the order of the samples")
@@ -111,8 +113,9 @@ def main(given: list[str] | None = None) -> None:
     if args.out.exists():
         raise RoboCacheError(f"{args.out}: exists; give a new folder")
     training = TrainingOptions(
-        learning_rate=args.learning_rate, steps=args.steps, warmup=args.warmup, clip_norm=10.0, seed=args.seed
-    )
+        learning_rate=args.learning_rate, steps=args.steps, warmup=args.warmup, clip_norm=10.0,
+        average=args.average, seed=args.seed,
+    )  # fmt: skip
     options = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in args.set)}
     meta = LeRobotDatasetMetadata(args.dataset.name, root=args.dataset)
     torch.manual_seed(args.seed)
@@ -139,6 +142,9 @@ def main(given: list[str] | None = None) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, training.rate_at)
     batches = rows(loader, info.images)
     normalize_frozen_layers(policy, before(next(batches)))
+    weights = list(policy.parameters())
+    averaged = [torch.zeros_like(each) for each in weights]
+    update_average = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]
     if args.compile:
         policy.model.compile()
     began = time.monotonic()
@@ -150,9 +156,13 @@ def main(given: list[str] | None = None) -> None:
         torch.nn.utils.clip_grad_norm_(policy.parameters(), training.clip_norm)
         optimizer.step()
         schedule.step()
+        update_average(averaged, weights, 0)
         if step % args.report_every == 0 or step == args.steps:
             print(f"step {step:,}: loss {loss.item():.4g}, {step / (time.monotonic() - began):.1f} steps/s", flush=True)
     loader.close()
+    with torch.no_grad():
+        for weight, average in zip(weights, averaged, strict=True):
+            weight.copy_(average / (1 - training.average**args.steps))  # the rest are the zeros of the start
     for saved in (policy, before, after):
         saved.save_pretrained(args.out)
     print(f"{args.out}: the policy, for robocache run")

@@ -19,10 +19,18 @@ from test.nodes.rig import JOINT_SPEC, Rig
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "config" / "panda_lift.yaml"
 
-# The profile for nodes, with less shared memory, which each participant fills with zeros. Before rclpy is imported.
+# The profile for nodes, with less shared memory, which each participant fills with zeros, and more announcements: tests
+# wait for nodes that join. Before rclpy is imported.
 _folder = tempfile.TemporaryDirectory(prefix="rc")
 _profile = Path(_folder.name, "fastdds.xml")
-_profile.write_text((ROOT / "config" / "fastdds.xml").read_text().replace(">67108864<", ">16777216<"))
+_text = (ROOT / "config" / "fastdds.xml").read_text()
+for _setting, _value in (
+    ("<segment_size>67108864<", "<segment_size>16777216<"),
+    ("<leaseAnnouncement><sec>1</sec><nanosec>0<", "<leaseAnnouncement><sec>0</sec><nanosec>200000000<"),
+):
+    assert _setting in _text
+    _text = _text.replace(_setting, _value)
+_profile.write_text(_text)
 os.environ["FASTDDS_DEFAULT_PROFILES_FILE"] = str(_profile)
 
 

@@ -78,8 +78,8 @@ def send(publishers, publish):
 
 @pytest.fixture
 def node(rig, spec, send):
-    """An active node that has received both."""
-    rig.fusion(spec).autostart()
+    """An active node that has received both, in a process of its own, as Fast DDS may lose a subscription in one."""
+    rig.process(spec, diagnostics_period_s=0.1)
     send()
 
 
