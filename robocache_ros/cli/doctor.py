@@ -33,7 +33,7 @@ def doctor(
     spec: SpecFile,
     given: dict[str, Any],
     bag: Annotated[
-        OptionalText, typer.Option(parser=place, metavar="BAG", help="Compare the values of a recording too.")
+        OptionalText, typer.Option("--bag", parser=place, metavar="BAG", help="Compare the values of a recording too.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Compare the values of a fusion node that runs.")] = False,
     fusion: Annotated[str, typer.Option(metavar="NODE", help="With --live: the name of the node.")] = "fusion_node",

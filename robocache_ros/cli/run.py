@@ -110,6 +110,7 @@ def replay(
     policy: Annotated[
         OptionalText,
         typer.Option(
+            "--policy",
             metavar="POLICY",
             help="Plans again; it must give the same plan for the same frame. (the checkpoint of the run, if it "
             "planned on the CPU)",

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import numpy as np
 import pytest
 import typer
 import yaml
+from typer.models import OptionInfo
 
 import robocache_ros
 from robocache_ros.bags.write import write_bag
+from robocache_ros.cli.commands import app
 from robocache_ros.cli.export import export as export_command
 from robocache_ros.cli.options import flags, help_line
 from robocache_ros.datasets import open_dataset
@@ -297,3 +300,25 @@ def test_an_error_names_the_dataset(export, arm):
     assert done.code == 2
     assert done.err.startswith("robocache: arm-50hz: ")
     assert "has no topic /panda/joints" in done.err
+
+
+def commands(group: typer.Typer) -> Iterator[Callable[..., Any]]:
+    yield from (each.callback for each in group.registered_commands if each.callback)
+    for each in group.registered_groups:
+        assert each.typer_instance
+        yield from commands(each.typer_instance)
+
+
+def test_an_option_with_the_name_of_its_value_declares_its_own_name():
+    """Version 0.27 of typer calls it `--BAG` otherwise."""
+    options = [
+        (name, option)
+        for command in commands(app)
+        for name, parameter in inspect.signature(command).parameters.items()
+        for option in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(option, OptionInfo)
+    ]
+    assert len(options) > 100
+    for name, option in options:
+        if (option.metavar or "").lower() == name:
+            assert option.default == f"--{name}"  # the first declaration, where the option annotates a parameter
