@@ -79,8 +79,11 @@ def ways() -> list[Way]:
     return [
         Way(f"default: replan every {default.replan_every}, {default.blend} {default.crossfade_ticks}", default),
         Way("replan every 20, crossfade 8", replace(default, replan_every=20)),
+        Way("replan every 5, crossfade 4", replace(default, replan_every=5, crossfade_ticks=4)),
+        Way("replan every 20", replace(default, replan_every=20, blend="none")),
         Way("replan every 10", replace(default, blend="none")),
         Way("replan every 5", often),
+        Way("replan every 10, ensemble", replace(default, blend="ensemble")),
         Way("replan every 5, ensemble", replace(often, blend="ensemble")),
         *(Way(f"prefix {rows}", replace(default, prefix=rows)) for rows in PREFIXES),
         Way("naive: first row on arrival, replan every 5", often, naive=True),
