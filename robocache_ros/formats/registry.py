@@ -152,7 +152,10 @@ def open_source(name: str, path: str | AnyPath, **options: Any) -> EpisodeSource
     from robocache_ros.formats.read import DatasetError, known_names
 
     opens = _reader(name)
-    parameters = signature(opens).parameters.values()
+    try:
+        parameters = signature(opens).parameters.values()
+    except (TypeError, ValueError) as error:  # a number has none, nor has `str`
+        raise DatasetError(f"format: {name} is {printable(opens, 60)}, which opens no dataset; reinstall it") from error
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
         known_names(f"options of {name}", options, [each.name for each in parameters if each.kind is each.KEYWORD_ONLY])
     source: EpisodeSource = opens(path, **options)
