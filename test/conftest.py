@@ -18,7 +18,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,30 +41,19 @@ settings.load_profile("any speed")
 OPTIONAL = {*EXTRAS, "boto3", "botocore", "colcon_core", "duckdb", "flask", "moto", "polars", "ray", "s3fs", "zarr"}
 # Folders whose conftest.py imports what an extra installs. A skip inside a conftest.py would not do: before version 8,
 # pytest then skips the run and reports success.
+_EXPORT = ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")
+_SIM = ("sim", ("mujoco", "rosbags"))  # found, not imported: the simulation chooses how MuJoCo renders before
 NEEDS = {
     "bags": ("bags", ("rosbags",)),
-    "cli": ("cli,export", ("typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "decode": ("bags", ("rosbags",)),
-    **dict.fromkeys(("export/test_dense_formats.py", "export/readers/test_dense_formats.py"), ("hdf5", ("h5py",))),
     **dict.fromkeys(("policy/test_outputs.py", "policy/test_runner.py"), ("bags", ("rosbags",))),
+    **dict.fromkeys(("export/test_dense_formats.py", "export/readers/test_dense_formats.py"), ("hdf5", ("h5py",))),
+    **dict.fromkeys(("cli", "policy/doctor"), ("cli,export", ("typer", "rich", *_EXPORT))),
+    **dict.fromkeys(("training", "export"), ("export", _EXPORT)),
     "policy/test_servers.py": ("policies", ("websockets", "msgpack", "zmq")),
-    **dict.fromkeys(
-        (
-            *("sim", "nodes/test_simulator.py", "nodes/runner/test_interventions.py"),
-            *("nodes/recording/test_recorded_labels.py", "policy/doctor/test_so101_policy.py"),
-        ),
-        ("sim", ("mujoco", "rosbags")),  # found, not imported: the simulation chooses how MuJoCo renders before
-    ),
-    "policy/doctor": (
-        "cli,export",
-        ("typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib"),
-    ),
-    "training": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
-    "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
-    "fleet": (
-        "export,cli,fleet,dev",
-        ("s3fs", "moto", "typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib"),
-    ),
+    **dict.fromkeys(("sim", "nodes/test_simulator.py", "nodes/runner/test_interventions.py"), _SIM),
+    **dict.fromkeys(("nodes/recording/test_recorded_labels.py", "policy/doctor/test_so101_policy.py"), _SIM),
+    "fleet": ("export,cli,fleet,dev", ("s3fs", "moto", "typer", "rich", *_EXPORT)),
 }
 
 # Folders and files whose tests are all marked `slow`.
@@ -168,15 +157,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not slow" in config.option.markexpr and _in_slow_folder(collection_path):
         return True  # without importing what its tests need
     here = Path(__file__).parent
-    place = collection_path.relative_to(here).as_posix() if collection_path.is_relative_to(here) else ""
-    return True if absent(place) else None
+    inside = collection_path.is_relative_to(here)
+    return True if inside and absent(collection_path.relative_to(here).as_posix()) else None
 
 
 def pytest_report_header() -> list[str]:
-    left_out = [name for name in NEEDS if absent(name)]
-    return [
-        f"not collected: test/{name}, needs the {NEEDS[name][0]} extra ({', '.join(absent(name))})" for name in left_out
-    ]
+    missing = [(name, extra, ", ".join(absent(name))) for name, (extra, _) in NEEDS.items() if absent(name)]
+    return [f"not collected: test/{name}, needs the {extra} extra ({modules})" for name, extra, modules in missing]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -326,15 +313,12 @@ def robocache(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
 def tf_message() -> Callable[..., bytes]:
     """A tf2_msgs/msg/TFMessage in CDR of (stamp in ns, parent, child, position[, rotation]) tuples."""
 
-    def text(value: str) -> bytes:
-        data = value.encode() + b"\0"
-        return struct.pack("<I", len(data)) + data
-
-    def write(*transforms: tuple[object, ...]) -> bytes:
+    def write(*transforms: tuple[Any, ...]) -> bytes:
         data = bytearray(struct.pack("<I", len(transforms)))
         for stamp_ns, parent, child, position, *rotation in transforms:
-            data += bytes(-len(data) % 4) + struct.pack("<iI", *divmod(stamp_ns, 10**9)) + text(parent)
-            data += bytes(-len(data) % 4) + text(child)
+            for head, frame in ((struct.pack("<iI", *divmod(stamp_ns, 10**9)), parent), (b"", child)):
+                name = frame.encode() + b"\0"
+                data += bytes(-len(data) % 4) + head + struct.pack("<I", len(name)) + name
             data += bytes(-len(data) % 8) + struct.pack("<7d", *position, *(rotation or [(0, 0, 0, 1)])[0])
         return b"\0\1\0\0" + bytes(data)
 

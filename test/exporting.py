@@ -18,15 +18,10 @@ from robocache_ros.storage.paths import AnyPath
 
 
 def export(
-    bags: Sequence[str | Path | PlannedRecording],
-    spec: FusionSpec,
-    out: str | AnyPath,
-    options: DatasetOptions | None = None,
-    *,
-    progress: Progress | None = None,
-    executor: str | Executor = "local",
+    bags: Sequence[str | Path | PlannedRecording], spec: FusionSpec, out: str | AnyPath,
+    options: DatasetOptions | None = None, *, progress: Progress | None = None, executor: str | Executor = "local",
     **given: Any,
-) -> ExportResult:
+) -> ExportResult:  # fmt: skip
     of_dataset, of_run = divided(given)
     outputs = outputs_of([("", spec)], (), options, of_dataset)
     (result,) = export_together(bags, outputs, out, progress=progress, executor=executor, **of_run)

@@ -11,23 +11,13 @@ from robocache_ros.bags.source import RawMessage
 
 
 def write_ros1_bag(
-    path: str | Path,
-    types: Mapping[str, str],
-    messages: Iterable[RawMessage | tuple[str, int, bytes]],
-    *,
-    compression: str = "none",
-    chunk_bytes: int = 1 << 20,
-    latched: Collection[str] = (),
-) -> Path:
-    """Write messages into a new ROS 1 bag.
+    path: str | Path, types: Mapping[str, str], messages: Iterable[RawMessage | tuple[str, int, bytes]], *,
+    compression: str = "none", chunk_bytes: int = 1 << 20, latched: Collection[str] = (),
+) -> Path:  # fmt: skip
+    """Write (topic, log time in ns, CDR bytes) messages, in this order, into a new ROS 1 bag.
 
-    Args:
-        path: the bag file; must not exist.
-        types: message type of each topic, such as `sensor_msgs/msg/Imu`; rosbags must support it in ROS 1 and ROS 2.
-        messages: (topic, log time in ns, CDR bytes), in write order.
-        compression: of chunks: none, lz4 or bz2.
-        chunk_bytes: a chunk ends when it exceeds this size.
-        latched: topics whose publishers keep messages for late subscribers.
+    `types` are the message types of ROS 2 of each topic, which ROS 1 must have too; a chunk, which `compression` packs
+    by lz4 or bz2, ends when it exceeds `chunk_bytes`. `latched` topics keep messages for late subscribers.
     """
     rosbag1: Any = import_module("rosbags.rosbag1")
     typesys: Any = import_module("rosbags.typesys")

@@ -67,9 +67,8 @@ class Deadline:
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """Keep processors busy."""
-    started = [
-        subprocess.Popen([sys.executable, "-S", "-c", BUSY.format(parent=os.getpid())]) for _ in range(processes)
-    ]
+    command = [sys.executable, "-S", "-c", BUSY.format(parent=os.getpid())]
+    started = [subprocess.Popen(command) for _ in range(processes)]
     try:
         yield
     finally:
@@ -87,16 +86,12 @@ def own_environment() -> Iterator[dict[str, str]]:
         "TMPDIR": "t", "XDG_RUNTIME_DIR": "r", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config",
         "ROS_HOME": "ros", "HYPOTHESIS_STORAGE_DIRECTORY": "hypothesis",
     }  # fmt: skip
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("ROBOCACHE_CACHE_DIR", "RAY_TMPDIR")
-    }
-    for name, place in places.items():
+    for place in places.values():
         (folder / place).mkdir(mode=0o700)
-        environment[name] = str(folder / place)
     (folder / "t").chmod(0o1777)
-    environment.setdefault("OMP_NUM_THREADS", "1")
+    kept = {name: value for name, value in os.environ.items() if name not in ("ROBOCACHE_CACHE_DIR", "RAY_TMPDIR")}
     try:
-        yield environment
+        yield {"OMP_NUM_THREADS": "1", **kept, **{name: str(folder / place) for name, place in places.items()}}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -173,24 +168,17 @@ def main() -> int:
     failures: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     longest: Counter[str] = Counter()
     stopped = tests = 0
-    with (
-        busy(max(0, given.load - given.parallel * given.processes)),
-        ThreadPoolExecutor(given.parallel) as pool,
-    ):
-        runs = [
-            pool.submit(run, number, folder, given.processes, arguments, deadline)
-            for number in range(1, given.runs + 1)
-        ]
+    load = max(0, given.load - given.parallel * given.processes)
+    with busy(load), ThreadPoolExecutor(given.parallel) as pool:
+        numbers = range(1, given.runs + 1)
+        runs = [pool.submit(run, number, folder, given.processes, arguments, deadline) for number in numbers]
         for done in as_completed(runs):
             found = done.result()
             stopped += found.stopped
             tests += len(found.seconds)
             ending = f"stopped after {len(found.seconds)} tests: " if found.stopped else ""
-            print(
-                f"run {found.number} of {given.runs}: {found.took_s:.0f} s, load {os.getloadavg()[0]:.1f}: "
-                f"{ending}{found.last}",
-                flush=True,
-            )
+            state = f"{found.took_s:.0f} s, load {os.getloadavg()[0]:.1f}: {ending}{found.last}"
+            print(f"run {found.number} of {given.runs}: {state}", flush=True)
             for name, why in found.failed.items():
                 failures[name].append((found.number, why))
                 print(f"  FAILED {name}: {why}", flush=True)
@@ -201,8 +189,8 @@ def main() -> int:
         f"{len(failures)} failed in at least one run; logs: {folder}"
     )
     for name, failed in sorted(failures.items(), key=lambda item: -len(item[1])):
-        numbers = ", ".join(str(number) for number, _ in sorted(failed))
-        print(f"  {len(failed)} of {given.runs} (runs {numbers}): {name}: {failed[0][1]}")
+        of = ", ".join(str(number) for number, _ in sorted(failed))
+        print(f"  {len(failed)} of {given.runs} (runs {of}): {name}: {failed[0][1]}")
     for name, took in longest.most_common(20):
         if took >= SLOW_S:
             print(f"  took up to {took} s: {name}")

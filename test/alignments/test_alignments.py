@@ -8,13 +8,12 @@ import pytest
 from robocache_ros.alignments import NAMES, alignment, default_alignment
 from robocache_ros.ops.cuda.kernels import load_source
 
-KERNELS = Path(__file__).parents[2] / "kernels"
 BLENDING = [name for name in NAMES if alignment(name).blends]
 
 
 def test_every_alignment_that_blends_has_a_header_of_its_name_and_no_other_has():
-    headers = sorted(file.stem for file in (KERNELS / "resample" / "alignments").iterdir())
-    assert headers == BLENDING
+    headers = Path(__file__).parents[2] / "kernels" / "resample" / "alignments"
+    assert sorted(file.stem for file in headers.iterdir()) == BLENDING
 
 
 def test_all_kernels_that_blend_include_every_header():

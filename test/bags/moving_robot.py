@@ -19,42 +19,29 @@ Float64 = NDArray[np.float64]
 
 JOINTS = tuple(f"joint_{number}" for number in range(1, 7))
 START_S = 1_700_000_000
-TYPES = {
-    "/joint_states": "sensor_msgs/msg/JointState",
-    "/image": "sensor_msgs/msg/Image",
-    "/command": "std_msgs/msg/Float64MultiArray",
-}
+TYPES = {"/joint_states": "sensor_msgs/msg/JointState", "/image": "sensor_msgs/msg/Image"}
+TYPES["/command"] = "std_msgs/msg/Float64MultiArray"
 HEIGHT, WIDTH = 24, 32
 COMMAND_HZ = 50
 
 
 @dataclass(frozen=True)
 class Robot:
-    """What is recorded.
-
-    Attributes:
-        latency_ms: from the exposure of a frame to its stamp.
-        action_ms: from the log time of a command, in the mean, to the position that it names.
-        motion: `irregular`: moves of 0.5 to 1.8 s between random positions, with pauses; `sine`: all joints in phase;
-            `still`: noise of the encoders alone.
-        noise: standard deviation of a pixel, in levels of 0 to 255; encoder: of a joint, in rad.
-        jitter_ms: mean and deviation of what changes from frame to frame, which is part of the latency.
-        stamp_ppm: by how much the clock of the stamps of the joints is slower than the log's.
-        stamp_offset_s: by how much it is ahead.
-    """
+    """What is recorded."""
 
     seed: int = 0
     seconds: int = 60
     joint_hz: int = 500
     image_hz: float = 30
-    latency_ms: float = 38.0
-    action_ms: float = 80.0
+    latency_ms: float = 38.0  # from the exposure of a frame to its stamp
+    action_ms: float = 80.0  # from the log time of a command, in the mean, to the position that it names
+    # `irregular`: moves of 0.5 to 1.8 s between random positions, with pauses; `sine`: all joints in phase; `still`
     motion: str = "irregular"
-    noise: float = 3.0
-    encoder: float = 5e-4
-    jitter_ms: float = 1.0
-    stamp_ppm: float = 0.0
-    stamp_offset_s: float = 0.0
+    noise: float = 3.0  # standard deviation of a pixel, in levels of 0 to 255
+    encoder: float = 5e-4  # and of a joint, in rad
+    jitter_ms: float = 1.0  # mean and deviation of what changes from frame to frame, which is part of the latency
+    stamp_ppm: float = 0.0  # by how much the clock of the stamps of the joints is slower than the log's
+    stamp_offset_s: float = 0.0  # by how much it is ahead
 
 
 def positions(robot: Robot, random: np.random.Generator) -> tuple[Float64, Float64]:
@@ -82,17 +69,13 @@ def frames(joints: Float64, random: np.random.Generator) -> Float64:
     """(N, HEIGHT, WIDTH) images without noise of an arm with three visible joints, (N, 6)."""
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     images = np.repeat(random.uniform(60, 120, (1, HEIGHT, WIDTH)), len(joints), axis=0)
-    angles, tip_x, tip_y = (
-        np.cumsum(0.8 * joints[:, :3], axis=1),
-        np.full(len(joints), WIDTH / 2),
-        np.full(len(joints), HEIGHT - 2.0),
-    )
+    angles = np.cumsum(0.8 * joints[:, :3], axis=1)
+    tip_x, tip_y = np.full(len(joints), WIDTH / 2), np.full(len(joints), HEIGHT - 2.0)
     for joint, length in enumerate((7, 6, 4)):
         for brightness in (90, 60):
             tip_x = tip_x + 0.5 * length * np.sin(angles[:, joint])
             tip_y = tip_y - 0.5 * length * np.cos(angles[:, joint])
-            near = np.exp(-((x - tip_x[:, None, None]) ** 2 + (y - tip_y[:, None, None]) ** 2) / 5)
-            images += brightness * near
+            images += brightness * np.exp(-((x - tip_x[:, None, None]) ** 2 + (y - tip_y[:, None, None]) ** 2) / 5)
     return images
 
 
@@ -147,10 +130,5 @@ def spec(**streams: dict[str, object]) -> FusionSpec:
         "front": {"topic": "/image", "type": TYPES["/image"], "image": {"size": [HEIGHT, WIDTH]}},
         "action": {"topic": "/command", "type": TYPES["/command"], "dim": 6, "stamp": "receive", "role": "action"},
     }
-    return load_spec(
-        {
-            "robocache": 1,
-            "rate_hz": 50,
-            "streams": {name: {**keys, **streams.get(name, {})} for name, keys in known.items()},
-        }
-    )
+    given = {name: {**keys, **streams.get(name, {})} for name, keys in known.items()}
+    return load_spec({"robocache": 1, "rate_hz": 50, "streams": given})

@@ -12,33 +12,29 @@ from robocache_ros.spec import FusionSpec, load_spec
 from test.bags.conftest import fused
 from test.fuzz.messages import numbers, pose
 from test.fuzz.node_inputs import raw_image
-from test.fuzz.recordings import MS, START_NS, TYPES
+from test.fuzz.recordings import ARRAY, MS, POSE, START_NS, TYPES
 
-ARRAY = "std_msgs/msg/Float64MultiArray"
 CONFIG = Path(__file__).parents[2] / "config" / "panda_lift.yaml"
 
 
 def arm_spec(**keys):
-    pose_keys = {"topic": "/arm/pose", "type": "geometry_msgs/msg/PoseStamped"}
-    return load_spec(
-        {
-            "robocache": 1,
-            **keys,
-            "streams": {
-                "position": {**pose_keys, "field": "pose.position", "align": "linear"},
-                "orientation": {**pose_keys, "field": "pose.orientation", "align": "slerp"},
-                "command": {
-                    "topic": "/arm/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold",
-                },
-            },
-        }
-    )  # fmt: skip
+    pose_keys = {"topic": "/arm/pose", "type": POSE}
+    streams = {
+        "position": {**pose_keys, "field": "pose.position", "align": "linear"},
+        "orientation": {**pose_keys, "field": "pose.orientation", "align": "slerp"},
+        "command": {"topic": "/arm/command", "type": ARRAY, "dim": 2, "align": "hold"},
+    }
+    return load_spec({"robocache": 1, **keys, "streams": streams})
 
 
 @pytest.fixture(scope="module")
-def lift(panda_lift):
-    spec = load_spec(CONFIG).without_cameras()
-    return spec, *fused(panda_lift, spec)[1:]
+def without_cameras():
+    return load_spec(CONFIG).without_cameras()
+
+
+@pytest.fixture(scope="module")
+def lift(panda_lift, without_cameras):
+    return without_cameras, *fused(panda_lift, without_cameras)[1:]
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +43,14 @@ def truth(panda_lift):
         return dict(file)
 
 
-def row_of(spec, name):
-    return [stream.name for stream in spec.streams].index(name)
-
-
-def in_gap(ticks, truth):
-    """Ticks inside the 150 ms that the joints are silent for from 4.05 s on."""
-    seconds = (ticks - truth["stamp_ns"][0]) / 1e9
-    return (seconds > 4.05) & (seconds < 4.202)
+def column(spec, valid, name):
+    """The validity of a stream at each tick."""
+    return valid[:, [stream.name for stream in spec.streams].index(name)]
 
 
 def test_fused_joints_come_back_to_the_truth(lift, truth):
     spec, ticks, fused, valid = lift
-    aligned = (valid[:, row_of(spec, "joint_position")] == 1) & (ticks <= truth["stamp_ns"][-1])
+    aligned = (column(spec, valid, "joint_position") == 1) & (ticks <= truth["stamp_ns"][-1])
     assert aligned.sum() > 430
     wanted = np.stack([np.interp(ticks, truth["stamp_ns"], joint) for joint in truth["joint_pos"].T], axis=1)
     error = fused[aligned, :7].astype(np.float64) - wanted[aligned]
@@ -68,11 +59,12 @@ def test_fused_joints_come_back_to_the_truth(lift, truth):
 
 def test_no_tick_of_the_gap_passes_for_aligned_and_every_other_one_is(lift, truth):
     spec, ticks, fused, valid = lift
-    gap = in_gap(ticks, truth)
+    seconds = (ticks - truth["stamp_ns"][0]) / 1e9
+    gap = (seconds > 4.05) & (seconds < 4.202)  # the 150 ms that the joints are silent for, from 4.05 s on
     assert gap.sum() in (7, 8)
     for name in ("joint_position", "joint_velocity"):
-        assert set(valid[gap, row_of(spec, name)]) == {0, 2}
-    joints = valid[:, row_of(spec, "joint_position")]
+        assert set(column(spec, valid, name)[gap]) == {0, 2}
+    joints = column(spec, valid, "joint_position")
     assert not fused[gap & (joints == 0), :7].any()
     assert (joints[~gap & (ticks < truth["stamp_ns"][-1])] == 1).all()
     assert (ticks % 20_000_000 == 0).all()  # the epoch grid, without holes
@@ -81,7 +73,7 @@ def test_no_tick_of_the_gap_passes_for_aligned_and_every_other_one_is(lift, trut
 
 def test_orientation_holds_through_the_flips_of_its_sign(lift, truth):
     spec, ticks, fused, valid = lift
-    aligned = (valid[:, row_of(spec, "ee_orientation")] == 1) & (ticks <= truth["stamp_ns"][-1])
+    aligned = (column(spec, valid, "ee_orientation") == 1) & (ticks <= truth["stamp_ns"][-1])
     measured = fused[aligned, 19:23].astype(np.float64)
     stamps, quaternions = truth["stamp_ns"], truth["ee_quat_xyzw"].copy()
     for row in range(1, len(quaternions)):  # one sign, so that the truth can be interpolated by component
@@ -94,13 +86,14 @@ def test_orientation_holds_through_the_flips_of_its_sign(lift, truth):
     assert angle.max() < 1e-3
 
 
-def test_deployed_marks_what_would_have_come_late(panda_lift):
-    spec = load_spec(CONFIG).without_cameras()
-    shorter = FusionSpec(robocache=1, streams=spec.streams, delay_ms=1.0)
-    all_seen, seen = (fused(panda_lift, shorter, visibility=v, trim=False).valid for v in ("ideal", "deployed"))
-    column = row_of(spec, "gripper")  # logged about 1 ms after its stamp: its next sample has not arrived
-    assert (all_seen[:, column] == 1).mean() > 0.99
-    assert (seen[:, column] == 2).mean() > 0.9
+def test_deployed_marks_what_would_have_come_late(panda_lift, without_cameras):
+    shorter = FusionSpec(robocache=1, streams=without_cameras.streams, delay_ms=1.0)
+    ideal, deployed = (
+        column(shorter, fused(panda_lift, shorter, visibility=visibility, trim=False).valid, "gripper")
+        for visibility in ("ideal", "deployed")
+    )
+    assert (ideal == 1).mean() > 0.99
+    assert (deployed == 2).mean() > 0.9  # logged about 1 ms after its stamp: its next sample has not arrived
 
 
 @pytest.mark.parametrize(("after_ns", "first", "last"), [(-2, 0, 9), (-1, 0, 10), (0, 0, 10), (1, 1, 10)])
@@ -140,10 +133,10 @@ def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(tmp_pat
     times = [START_NS + 20 * k * MS for k in range(300)]
     messages = [("/front", at, raw_image(at, 8, 8, "rgb8", 24, bytes(192))) for at in times]
     messages += [("/arm/command", at, numbers(1, 2)) for at in times[:50]]
-    types = {"/front": "sensor_msgs/msg/Image", "/arm/command": TYPES["/arm/command"]}
+    types = {"/front": "sensor_msgs/msg/Image", "/arm/command": ARRAY}
     streams = {
-        "front": {"topic": "/front", "type": "sensor_msgs/msg/Image", "image": {"size": [8, 8]}},
-        "command": {"topic": "/arm/command", "type": types["/arm/command"], "dim": 2, "align": "hold"},
+        "front": {"topic": "/front", "type": types["/front"], "image": {"size": [8, 8]}},
+        "command": {"topic": "/arm/command", "type": ARRAY, "dim": 2, "align": "hold"},
     }
     bag = write_bag(tmp_path / "bag", types, sorted(messages, key=lambda m: m[1]))
     run, ticks, _, valid = fused(bag, load_spec({"robocache": 1, "streams": streams}))
@@ -169,11 +162,10 @@ def test_a_recording_that_spans_no_tick_is_refused(tmp_path, trim):
         fused(bag, arm_spec(), trim=trim)
 
 
-def test_a_time_range_can_be_cut_out(panda_lift):
-    spec = load_spec(CONFIG).without_cameras()
+def test_a_time_range_can_be_cut_out(panda_lift, without_cameras):
     with Bag(panda_lift) as bag:
         start = bag.start_ns + 3_000_000_000
-    ticks = fused(panda_lift, spec, start_ns=start, stop_ns=start + 2_000_000_000).ticks_ns
+    ticks = fused(panda_lift, without_cameras, start_ns=start, stop_ns=start + 2_000_000_000).ticks_ns
     assert start <= ticks[0] <= start + 200_000_000
     assert ticks[-1] <= start + 2_000_000_000
 
@@ -185,10 +177,9 @@ def test_a_stream_without_a_value_is_named_with_its_reason(tmp_path):
 
 
 def test_the_next_command_of_a_deployed_tick_must_arrive_within_the_delay(make_bag):
-    spec = arm_spec(delay_ms=0)
+    spec, bag = arm_spec(delay_ms=0), make_bag()
     *poses, command = spec.streams
     spec = replace(spec, streams=(*poses, replace(command, align="next", latency_ms=1)))
-    bag = make_bag()
     assert len(fused(bag, spec).ticks_ns) > 30
     with pytest.raises(RoboCacheError, match=r"command never has a value; raise delay_ms to the time"):
         fused(bag, spec, visibility="deployed")
@@ -198,3 +189,45 @@ def test_a_spec_of_images_only_has_nothing_left_without_them():
     image = {"topic": "/image", "type": "sensor_msgs/msg/Image"}
     with pytest.raises(RoboCacheError, match="all of them are images"):
         load_spec({"robocache": 1, "streams": {"front": image}}).without_cameras()
+
+
+TF = "tf2_msgs/msg/TFMessage"
+POSES = {
+    "robocache": 1,
+    "delay_ms": 40,
+    "streams": {"ee": {"topic": "/tf", "type": TF, "frames": ["base", "tool"], "max_gap_ms": 60, "max_age_ms": 60}},
+}
+
+
+@pytest.fixture
+def poses(tmp_path, tf_message):
+    """A second in which the arm moves 1 m/s; every fifth message takes 80 ms, and /tf_static comes last."""
+    messages = [("/tf_static", START_NS + 1100 * MS, tf_message((0, "arm", "tool", (0, 0, 1))))]
+    for k in range(50):
+        stamp = START_NS + k * 20 * MS
+        late = 80 if k % 5 == 4 else 2
+        messages.append(("/tf", stamp + late * MS, tf_message((stamp, "base", "arm", (0.02 * k, 0, 0)))))
+    return write_bag(
+        tmp_path / "poses", {"/tf": TF, "/tf_static": TF}, sorted(messages, key=lambda message: message[1])
+    )
+
+
+def test_an_ideal_pose_is_that_of_the_tick(poses):
+    _, ticks, values, valid = fused(poses, load_spec(POSES))
+    inside = ticks <= START_NS + 980 * MS
+    np.testing.assert_allclose(values[inside, 0], (ticks[inside] - START_NS) / 1e9, atol=1e-7)  # float32 of up to 1 m
+    assert set(values[:, 2].tolist()) == {1.0}
+    assert set(valid[inside, 0].tolist()) == {1}
+
+
+def test_a_deployed_pose_lacks_what_came_too_late(poses):
+    run, _, values, valid = fused(poses, load_spec(POSES), visibility="deployed")
+    assert run.counters["ee"]["late"] == 10
+    assert {1, 2} == set(valid[:-3, 0].tolist())
+    assert np.isfinite(values).all()
+
+
+def test_frames_that_are_not_connected_are_named_in_the_refusal(poses):
+    spec = {**POSES, "streams": {"ee": {**POSES["streams"]["ee"], "frames": ["map", "tool"]}}}
+    with pytest.raises(RoboCacheError, match="ee: no transform from base to map"):
+        fused(poses, load_spec(spec))

@@ -35,20 +35,22 @@ def raw(*log_ns):
 @pytest.mark.parametrize("rate", [0.5, 1.0, 4.0])
 def test_message_is_published_at_its_log_time(rate):
     steady, sent = FakeSteady(), []
-
-    publish = lambda m: sent.append(steady.time_ns) or False  # noqa: E731
-    play(raw(10**18, 10**18 + 8 * MS, 10**18 + 10**12), publish, first_ns=10**18, rate=rate, steady=steady)
-
+    messages = raw(10**18, 10**18 + 8 * MS, 10**18 + 10**12)
+    play(messages, lambda _: bool(sent.append(steady.time_ns)), first_ns=10**18, rate=rate, steady=steady)
     assert sent == [0, int(8 * MS / rate), int(10**12 / rate)]
 
 
 def test_clock_is_published_right_before_each_message_advances_in_silences_and_never_goes_back():
     events: list[tuple[str, int]] = []
 
-    clock = lambda now: events.append(("clock", now))  # noqa: E731
-    publish = lambda m: bool(events.append(("message", m.log_ns)))  # noqa: E731
-    play(raw(100, 100, 3 * MS, 1000 * MS), publish, first_ns=100, rate=2.0, clock=clock, steady=FakeSteady())
+    def publish(message):
+        events.append(("message", message.log_ns))
+        return False
 
+    messages = raw(100, 100, 3 * MS, 1000 * MS)
+    play(
+        messages, publish, first_ns=100, rate=2.0, clock=lambda now: events.append(("clock", now)), steady=FakeSteady()
+    )
     for index, (kind, time_ns) in enumerate(events):
         assert kind == "clock" or events[index - 1] == ("clock", time_ns)
     times = [time_ns for kind, time_ns in events if kind == "clock"]
@@ -65,16 +67,12 @@ def test_recording_pauses_while_publishing_waits():
         return message.log_ns == 0
 
     play(raw(0, 10 * MS), publish, first_ns=0, steady=steady)
-
     assert sent == [0, 510 * MS]
 
 
 def test_stopped_replay_returns_false():
     sent: list[RawMessage] = []
-
-    complete = play(raw(0, 10 * MS, 20 * MS), lambda m: bool(sent.append(m)), first_ns=0, steady=FakeSteady(15 * MS))
-
-    assert not complete
+    assert not play(raw(0, 10 * MS, 20 * MS), lambda m: bool(sent.append(m)), first_ns=0, steady=FakeSteady(15 * MS))
     assert len(sent) == 2
 
 

@@ -46,11 +46,8 @@ def test_gaps_and_what_is_missing_sent_twice_or_out_of_order_are_counted(
     times, period_ms, missing, gaps, duplicates, out_of_order
 ):
     stats = seen(POSE, *times)
-    assert stats.count == len(times)
-    assert stats.period_ms == period_ms
-    assert (stats.missing, len(stats.gaps), stats.duplicates, stats.out_of_order) == (
-        *(missing, gaps, duplicates, out_of_order),
-    )
+    assert (stats.count, stats.period_ms, stats.missing) == (len(times), period_ms, missing)
+    assert (len(stats.gaps), stats.duplicates, stats.out_of_order) == (gaps, duplicates, out_of_order)
     if missing == 4:
         assert [(gap.start_ns, gap.length_ns) for gap in stats.gaps] == [(30 * MS, 50 * MS)]
     assert missing or gaps or duplicates or out_of_order or stats.rate_hz == pytest.approx(100 if period_ms else 0)
@@ -65,9 +62,7 @@ def test_delay_is_log_time_less_header_stamp_in_each_byte_order(order):
 
 def test_a_type_without_a_header_goes_by_receive_times():
     stats = seen(ARRAY, (777, 0), (777, 50), (777, 100))
-    assert not stats.stamped
-    assert stats.period_ms == 50
-    assert len(stats.delays_ms) == 0
+    assert (stats.stamped, stats.period_ms, len(stats.delays_ms)) == (False, 50, 0)
 
 
 def test_a_message_too_short_for_a_stamp_is_left_out_of_the_times():

@@ -80,7 +80,6 @@ def forks(monkeypatch):
 def test_node_that_does_not_start_says_why(tmp_path):
     with processes.Family(tmp_path, {}) as family:
         child = family.start("node", "traced_node", spec="/nowhere.yaml", device="cpu", rows=1)
-
         with pytest.raises(RoboCacheError, match=r"node: ended with exit code 1;[\s\S]*/nowhere.yaml: cannot be read"):
             child.await_ready()
 

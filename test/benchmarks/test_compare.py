@@ -72,16 +72,14 @@ SHARE = "GPU utilisation, from disk"
         ),
     ],
 )
-def test_figures_are_compared(
-    old: Any, new: Any, better: dict[str, float], worse: dict[str, float], missing: list[str], tmp_path: Path
-) -> None:
+def test_figures_are_compared(old, new, better, worse, missing, tmp_path):
     found = compare(written(tmp_path / "old.json", old), written(tmp_path / "new.json", new))
     assert {each.name: each.change for each in found.better} == pytest.approx(better)
     assert {each.name: each.change for each in found.worse} == pytest.approx(worse)
     assert (found.missing, found.zero, found.machines) == (missing, [], [])
 
 
-def test_folders_are_compared_by_the_names_of_files_whatever_folders_they_are_in(tmp_path: Path) -> None:
+def test_folders_are_compared_by_the_names_of_files_whatever_folders_they_are_in(tmp_path):
     written(tmp_path / "suite" / "tick" / "tick.json", {"ms": 1.0})
     written(tmp_path / "suite" / "tick" / "tick_trace.json", {"traceEvents": [{"ms": 7.0}]})
     written(tmp_path / "recorded" / "tick.json", {"ms": 2.0})
@@ -91,13 +89,13 @@ def test_folders_are_compared_by_the_names_of_files_whatever_folders_they_are_in
 
 
 @pytest.mark.parametrize("name", ["vectors", "spatial", "tick", "roofline", "loading_on_gpu"])
-def test_recorded_results_have_figures_and_equal_themselves(name: str) -> None:
+def test_recorded_results_have_figures_and_equal_themselves(name):
     file = ROOT / "benchmarks" / "results" / f"{name}.json"
     assert len(figures(file)) > 5
     assert compare(file, file) == ([], [], [], [], [])
 
 
-def test_figures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
+def test_figures_that_cannot_be_compared_are_named(tmp_path):
     old = written(tmp_path / "a.json", {"ms": 2, "lost": 0, "gone": 3, "late": 0, **{f"x{k}": 1 for k in range(7)}})
     new = written(tmp_path / "b.json", {"ms": 2, "lost": 9, "added": 1, "late": 0})
     found = compare(old, new)
@@ -110,13 +108,13 @@ def test_figures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[", "{}"])
-def test_a_file_without_figures_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_without_figures_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(content, encoding="utf-8")
     with pytest.raises(RoboCacheError, match=r"give a results file|compare one benchmark"):
         compare(tmp_path / "a.json", tmp_path / "a.json")
 
 
-def test_the_command_exits_with_1_if_a_figure_is_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exits_with_1_if_a_figure_is_worse(tmp_path, capsys):
     old, new = (written(tmp_path / f"{us}.json", result(fuse=us)) for us in (10.0, 20.0))
     with pytest.raises(SystemExit, match="1"):
         main(["compare", str(old), str(new)])
@@ -127,7 +125,7 @@ def test_the_command_exits_with_1_if_a_figure_is_worse(tmp_path: Path, capsys: p
         main(["compare", str(new), str(old)])
 
 
-def test_another_machine_and_other_versions_are_named(tmp_path: Path) -> None:
+def test_another_machine_and_other_versions_are_named(tmp_path):
     machines = ({"gpu": "H200", "torch": "2.11", "date": "1"}, {"gpu": "H100", "torch": "2.11", "date": "2"})
     files = [written(tmp_path / f"{m['gpu']}.json", {"machine": m, "ms": 1.0}) for m in machines]
     found = compare(*files)

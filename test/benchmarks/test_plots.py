@@ -31,14 +31,14 @@ def bars(*rows: dict[str, Any]) -> list[plots.Bar]:
     return list(panel.bars)
 
 
-def test_rows_that_are_times_or_rates_are_bars_with_published_and_wanted_figures_as_marks() -> None:
+def test_rows_that_are_times_or_rates_are_bars_with_published_and_wanted_figures_as_marks():
     shown = plots.panels([row("a", 1.0, "ms"), row("b", None, "ms"), row("c", 9.0, "%"), row("d", 2.0, "s")])
     assert [(panel.unit, [bar.name for bar in panel.bars]) for panel in shown] == [("ms", ["a"]), ("s", ["d"])]
     (bar,) = bars(row("step", 0.3, "ms", "1.56 ms", "0.22 ms"))
     assert bar.marks == {"published": 1.56, "wanted": 0.22}
 
 
-def test_a_wanted_ratio_is_a_mark_at_so_many_times_the_other_or_the_first_row_and_a_range_is_none() -> None:
+def test_a_wanted_ratio_is_a_mark_at_so_many_times_the_other_or_the_first_row_and_a_range_is_none():
     ready, disk = bars(
         row("step on ready tensors", 20.0, "ms"),
         row("step from disk", 21.0, "ms"),
@@ -54,7 +54,7 @@ def test_a_wanted_ratio_is_a_mark_at_so_many_times_the_other_or_the_first_row_an
     assert ours.marks == {"wanted": 500.0}
 
 
-def test_the_goal_of_a_loader_is_a_mark_of_its_best_form() -> None:
+def test_the_goal_of_a_loader_is_a_mark_of_its_best_form():
     case = {
         "title": "rlds",
         "machine": ABOUT,
@@ -71,9 +71,8 @@ def test_the_goal_of_a_loader_is_a_mark_of_its_best_form() -> None:
     assert [bar.marks for bar in panel.bars] == [{}, {"wanted": pytest.approx(2.6)}, {}, {}]
 
 
-def test_the_efficiency_is_the_rate_per_gpu_over_that_of_one() -> None:
+def test_the_efficiency_is_the_rate_per_gpu_over_that_of_one():
     rows = [scaled("training", 1, 10.0), scaled("training", 2, 15.0), scaled("training", 2, 19.0)]
-
     assert plots.efficiencies(plots.lines_of(rows, "training")["weak"]) == {1: 100.0, 2: 95.0}
     assert plots.efficiencies({2: 19.0}) == {}
 
@@ -88,32 +87,29 @@ def test_the_efficiency_is_the_rate_per_gpu_over_that_of_one() -> None:
     ],
     ids=["training", "formats", "scaling", "waits"],
 )
-def test_results_are_drawn(name: str, record: Any, tmp_path: Path) -> None:
+def test_results_are_drawn(name, record, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / f"{name}.json").write_text(json.dumps({"machine": ABOUT, **record}), encoding="utf-8")
-
     plots.main(["--results", str(tmp_path), "--out", str(tmp_path)])
-
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
-def test_the_recorded_results_are_drawn(tmp_path: Path) -> None:
+def test_the_recorded_results_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     names = [name for name in plots.DRAW if (RESULTS / f"{name}.json").exists()]
 
     plots.main([*names, "--results", str(RESULTS), "--out", str(tmp_path)])
 
-    assert (
-        {path.stem for path in tmp_path.iterdir()} == set(names) >= {"loading", "loading_on_gpu", "vectors", "spatial"}
-    )
+    drawn = {path.stem for path in tmp_path.iterdir()}
+    assert drawn == set(names) >= {"loading", "loading_on_gpu", "vectors", "spatial"}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, r"no results of training, .*; measure first"), ("{", "training.json: .*; measure again")],
 )
-def test_missing_and_damaged_results_are_named(content: str | None, message: str, tmp_path: Path) -> None:
+def test_missing_and_damaged_results_are_named(content, message, tmp_path):
     if content is not None:
         (tmp_path / "training.json").write_text(content, encoding="utf-8")
     with pytest.raises(RoboCacheError, match=message):

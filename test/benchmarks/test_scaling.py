@@ -43,17 +43,14 @@ def shares_of(
 @pytest.mark.parametrize(
     ("cpus", "processes", "sizes"), [(4, 2, [2, 2]), (5, 2, [2, 2]), (2, 2, [1, 1]), (8, 1, [8]), (8, 4, [2] * 4)]
 )
-def test_processes_share_the_cores_without_overlap(
-    cpus: int, processes: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_share_the_cores_without_overlap(cpus, processes, sizes, monkeypatch):
     shares = shares_of(range(cpus), processes, monkeypatch)
-
     assert [len(share) for share in shares] == sizes
     assert len(set().union(*shares)) == sum(sizes)
 
 
 @pytest.mark.usefixtures("system")
-def test_a_share_is_near_the_gpu_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_is_near_the_gpu_of_its_process(monkeypatch):
     assert shares_of(range(8), 2, monkeypatch, [1, 0]) == [{2, 3, 6, 7}, {0, 1, 4, 5}]
     assert shares_of(range(8), 4, monkeypatch, [1, 0, 1, 0]) == [{2, 6}, {0, 4}, {3, 7}, {1, 5}]
 
@@ -65,7 +62,7 @@ pytest.importorskip("h5py")
 
 
 @pytest.mark.slow
-def test_a_quick_run_measures_one_process_and_two(tmp_path: Path) -> None:
+def test_a_quick_run_measures_one_process_and_two(tmp_path):
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
 
     rows = json.loads((tmp_path / "scaling.json").read_text())["rows"]
@@ -82,19 +79,17 @@ def test_a_quick_run_measures_one_process_and_two(tmp_path: Path) -> None:
     assert "8 processes: not measured, needs 8 GPUs." in text
 
 
-def test_processes_that_fail_are_named_with_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_fail_are_named_with_what_was_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "PROCESS", "import sys; sys.exit(1)")
     monkeypatch.setattr(bench, "COUNTS", (1,))
 
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 1
 
-    assert (
-        "1 processes: not measured, exit status 1; the reason is in its output."
-        in (tmp_path / "scaling.md").read_text()
-    )
+    text = (tmp_path / "scaling.md").read_text()
+    assert "1 processes: not measured, exit status 1; the reason is in its output." in text
 
 
-def test_the_efficiency_is_that_of_the_last_rows() -> None:
+def test_the_efficiency_is_that_of_the_last_rows():
     about = {"mode": "weak", "what": "loading", "policy": "tiny", "device": "cuda"}
     rows = [{**about, "processes": count, "samples_per_s": each} for count, each in ((1, 9.0), (1, 10.0), (2, 19.0))]
 

@@ -20,7 +20,7 @@ pytest.importorskip("h5py")
 
 
 @pytest.mark.parametrize("keep_open", [False, True])
-def test_the_baseline_and_the_loader_train_on_the_same_values(keep_open: bool, tmp_path: Path) -> None:
+def test_the_baseline_and_the_loader_train_on_the_same_values(keep_open, tmp_path):
     window = Window(n_obs=3, horizon=4)
     write_episodes(tmp_path / "episodes.hdf5", 2)
     ours = mixed_rate_dataset(tmp_path / "episodes.hdf5", window)
@@ -48,17 +48,15 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
-def test_a_quick_run_writes_every_part(tmp_path: Path) -> None:
+def test_a_quick_run_writes_every_part(tmp_path):
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
 
     record = json.loads((tmp_path / "training.json").read_text())
     assert set(record["took_s"]) == set(PARTS)
     assert not [row for row in record["rows"] if row["what"] == "failed"]
-    measured = [row["what"] for row in record["rows"] if row["value"] is not None]
-    assert {"step on ready tensors", "step from disk / on ready tensors", "TimelineLoader, from disk / first"} <= {
-        *measured
-    }
-    assert "step from DataLoader, 8 workers, np.interp" in measured
+    measured = {row["what"] for row in record["rows"] if row["value"] is not None}
+    assert {"step on ready tensors", "step from DataLoader, 8 workers, np.interp"} <= measured
+    assert {"step from disk / on ready tensors", "TimelineLoader, from disk / first"} <= measured
     text = (tmp_path / "training.md").read_text()
     assert "| 1.56 ms | 0.22 ms |" in text
     assert "not reached in" in text or "1 steps, 64 samples" in text
@@ -72,9 +70,7 @@ ROW = {"part": "step", "what": "a", "value": 1.0, "unit": "ms"}
     ("ends", "reason"),
     [("import sys; sys.exit(3)", "exit status 3"), ("import signal; signal.pause()", "ended after 3 s")],
 )
-def test_a_part_that_fails_or_hangs_is_in_the_results_with_what_it_measured(
-    ends: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_fails_or_hangs_is_in_the_results_with_what_it_measured(ends, reason, tmp_path, monkeypatch):
     program = f"print({json.dumps(json.dumps(ROW))}, flush=True); {ends}"
     monkeypatch.setattr(bench, "RUN_PART", (sys.executable, "-c", program))
 

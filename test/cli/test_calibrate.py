@@ -27,36 +27,32 @@ def fusion(tmp_path_factory):
 
 
 def test_the_patch_is_printed_and_written_only_if_asked(robocache, moving, fusion, tmp_path):
-    before = fusion.read_bytes()
-    shown = robocache("calibrate", moving, "--spec", fusion)
+    before, command = fusion.read_bytes(), ("calibrate", moving, "--spec", fusion)
+    shown = robocache(*command)
     assert shown.code == 0
     assert "streams:\n  front:\n    latency_ms: " in shown.out
     assert list(tmp_path.iterdir()) == []
-
-    written = robocache("calibrate", moving, "--spec", fusion, "--write", tmp_path / "patch.yaml")
+    command = (*command, "--write", tmp_path / "patch.yaml")
+    assert robocache(*command).code == 0
     patch = yaml.safe_load((tmp_path / "patch.yaml").read_text())
-    assert written.code == 0
     assert fusion.read_bytes() == before
     assert abs(patch["streams"]["front"]["latency_ms"] - 38) < 10
     assert abs(patch["run"]["action_latency_ms"] - 80) < 2
-
     raw = yaml.safe_load(before)
     raw["streams"]["front"].update(patch["streams"]["front"])
     assert load_spec({**raw, "run": patch["run"]}).stream("front").latency_ms == patch["streams"]["front"]["latency_ms"]
-
-    again = robocache("calibrate", moving, "--spec", fusion, "--write", tmp_path / "patch.yaml")
+    again = robocache(*command)
     assert (again.code, ": exists;" in again.err) == (2, True)
 
 
 def test_without_a_spec_the_streams_are_those_that_info_suggests(robocache, moving):
-    told = json.loads(robocache("calibrate", moving, "--json").out)
-
-    assert (told["command"], told["exit_code"], told["wrote"]) == ("calibrate", 0, None)
-    camera, action = told["measurements"]
+    reported = json.loads(robocache("calibrate", moving, "--json").out)
+    assert (reported["command"], reported["exit_code"], reported["wrote"]) == ("calibrate", 0, None)
+    camera, action = reported["measurements"]
     assert (camera["quantity"], camera["name"], camera["unit"], camera["refused"]) == ("latency", "image", "ms", "")
     assert camera["low"] <= camera["value"] <= camera["high"]
     assert (action["quantity"], action["name"], action["current"]) == ("action_latency", "command", None)
-    assert told["patch"]["streams"] == {"image": {"latency_ms": round(camera["value"], 1)}}
+    assert reported["patch"]["streams"] == {"image": {"latency_ms": round(camera["value"], 1)}}
 
 
 def test_the_spec_of_a_run_log_is_that_of_the_run(robocache, moving, tmp_path):
@@ -66,33 +62,25 @@ def test_the_spec_of_a_run_log_is_that_of_the_run(robocache, moving, tmp_path):
         for message in bag.messages():
             log.message(message.topic, message.data, message.log_ns)
     log.close()
-    told = json.loads(robocache("calibrate", run, "--json").out)
-
-    assert [each["name"] for each in told["measurements"]] == ["front", "action"]
-    assert told["exit_code"] == 0
+    reported = json.loads(robocache("calibrate", run, "--json").out)
+    assert [each["name"] for each in reported["measurements"]] == ["front", "action"]
+    assert reported["exit_code"] == 0
 
 
 def test_a_recording_that_determines_nothing_is_refused_with_reasons(robocache, short, tmp_path):
     text = robocache("calibrate", short, "--spec", SPEC, "--write", tmp_path / "patch.yaml")
-    told = json.loads(robocache("calibrate", BAG, "--spec", SPEC, "--json").out)
-
-    assert text.code == told["exit_code"] == 1
+    reported = json.loads(robocache("calibrate", BAG, "--spec", SPEC, "--json").out)
+    assert text.code == reported["exit_code"] == 1
     assert "front: latency not measured: " in text.out
     assert "nothing could be measured" in text.err
     assert not (tmp_path / "patch.yaml").exists()
-    assert told["patch"] == {}
-    assert all(each["value"] is None and each["refused"] for each in told["measurements"])
+    assert reported["patch"] == {}
+    assert all(each["value"] is None and each["refused"] for each in reported["measurements"])
 
 
-def test_the_page_with_the_clock_is_written_without_a_recording(robocache, tmp_path):
-    pytest.importorskip("segno")
-    result = robocache("calibrate", "--qr-page", tmp_path / "page.html")
-
-    assert result.code == 0
-    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
-
-
-def test_a_recording_is_needed(robocache):
+def test_the_page_with_the_clock_is_written_without_a_recording_which_is_needed_otherwise(robocache, tmp_path):
     result = robocache("calibrate")
-
     assert (result.code, "the recording is missing" in result.err) == (2, True)
+    pytest.importorskip("segno")
+    assert robocache("calibrate", "--qr-page", tmp_path / "page.html").code == 0
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")

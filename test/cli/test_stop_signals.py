@@ -58,17 +58,12 @@ PROGRAM = ROOT / "test" / "export" / "interrupted_export.py"
 def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, event, kept):
     manifest, out = tmp_path / "lifts.csv", tmp_path / "set"
     manifest.write_text(f"recording,from,to\n{BAG},0,8.5\n{BAG},8.5,\n")
-    program = [sys.executable, str(PROGRAM), event, str(signal.SIGINT.value)]
-    command = [*program, "export", "--manifest", str(manifest), "-s", SPEC, "-o", str(out)]
+    command = [sys.executable, str(PROGRAM), event, str(signal.SIGINT.value), "export", "--manifest", str(manifest)]
     done = forked.run(
-        [*command, "--jobs", "2", "--media", "none"],
-        preload=forked.EXPORT,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
+        [*command, "-s", SPEC, "-o", str(out), "--jobs", "2", "--media", "none"],
+        preload=forked.EXPORT, capture_output=True, text=True, start_new_session=True, timeout=100,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=100,
-    )
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (130, "")
     (line,) = done.stderr.splitlines()
     if kept:

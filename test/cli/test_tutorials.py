@@ -8,40 +8,32 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from test.cli.conftest import BAG, ROOT
+
 TUTORIAL = ROOT / "docs" / "tutorial" / "bag_to_dataset.md"
 BLOCKS = re.compile(r"```(bash|text)\n(.*?)```", re.DOTALL)
 
 
-def words(text):
-    return text.split()
-
-
-def test_the_tutorial_from_a_bag_to_a_dataset_runs_as_shown(tmp_path, monkeypatch, capfd):
-    from robocache_ros.cli import main
-
-    shutil.copytree(ROOT / "test" / "data" / "panda_lift", tmp_path / "my_recording")
+def test_the_tutorial_from_a_bag_to_a_dataset_runs_as_shown(tmp_path, monkeypatch, robocache):
+    shutil.copytree(BAG, tmp_path / "my_recording")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     printed, ran = "", []
     for kind, block in BLOCKS.findall(TUTORIAL.read_text(encoding="utf-8")):
         if kind == "text":
-            lines = [words(line) for line in printed.splitlines()]
+            lines = [line.split() for line in printed.splitlines()]
             for shown in block.splitlines():
-                assert words(shown) in lines, f"not in the output: {shown}"
+                assert shown.split() in lines, f"not in the output: {shown}"
             continue
         for command in block.splitlines():
             name, *arguments = shlex.split(command, comments=True)
             if name == "robocache":
-                with pytest.raises(SystemExit) as ended:
-                    main(arguments)
-                captured = capfd.readouterr()
-                assert not ended.value.code, captured.err
-                printed, ran = captured.out + captured.err, [*ran, arguments[0]]
+                done = robocache(*arguments)
+                assert not done.code, done.err
+                printed, ran = done.out + done.err, [*ran, arguments[0]]
     assert ran == ["info", "check", "export", "validate"]
     assert (tmp_path / "dataset" / "meta" / "info.json").is_file()
 
@@ -55,34 +47,26 @@ def test_the_refusals_that_the_tutorial_lists_are_those_of_the_commands():
 
 
 SIMULATION = ROOT / "docs" / "tutorial" / "simulation_to_policy.md"
-FEWER = {
-    r"--episodes \d+ --seed": "--episodes 2 --seed",
-    r"--episodes 10": "--episodes 1",
-    r"--steps \d+": "--steps 20",
-}
+FEWER = {r"--episodes \d+ --seed": "--episodes 2 --seed", r"--episodes 10": "--episodes 1"}
+FEWER[r"--steps \d+"] = "--steps 20"
 
 
 class Terminal:
     """A command of the tutorial that runs beside others; `say` presses its keys."""
 
     def __init__(self, command, folder):
-        number = len(list(folder.glob("log*")))
         for long, short in FEWER.items():
             command = re.sub(long, short, command)
         words = shlex.split(command)
-        given = [word for word in words if re.fullmatch(r"[A-Z_]+=\S+", word)]
-        program = {"robocache": [sys.executable, "-m", "robocache_ros"], "python": [sys.executable]}
-        words = words[len(given) :]
-        self.log = folder / f"log{number}"
+        given = dict(word.split("=", 1) for word in words if re.fullmatch(r"[A-Z_]+=\S+", word))
+        program, *arguments = words[len(given) :]
+        start = {"robocache": [sys.executable, "-m", "robocache_ros"], "python": [sys.executable]}[program]
+        self.log = folder / f"log{len(list(folder.glob('log*')))}"
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
-                program[words[0]] + words[1:],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **dict(word.split("=", 1) for word in given)},
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
+                start + arguments, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), **given},
+                stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+            )  # fmt: skip
 
     def say(self, line):
         assert self.process.stdin
@@ -121,6 +105,11 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path):
         starting = repeating(lambda: recording.say("start"), lambda: list((tmp_path / folder).glob("*.part")), 0.5)
         until(starting, "the recording", 120)
 
+    def stop(running, *lines):
+        for line in lines:
+            running.say(line)
+        running.end()
+
     def recorder(command):
         started = terminal(command)
         until(lambda: "actions are lines of stdin" in started.log.read_text(), "the recorder", 120)
@@ -131,9 +120,7 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path):
         simulation = terminal(expert)
         start(recording, "recordings")
         simulation.end(0, 1)
-        for line in ("success", "q"):
-            recording.say(line)
-        recording.end()
+        stop(recording, "success", "q")
         terminal(export).end()
         terminal(train).end()
 
@@ -141,19 +128,15 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path):
             policy = terminal(command)
             simulation = terminal(drive)
             simulation.end(0, 1)
-            policy.say("q")
-            policy.end()
+            stop(policy, "q")
 
         policy, recording = terminal(run), recorder(again)
         simulation = terminal(drive)
         start(recording, "corrections")
         policy.say("t")
         simulation.end(0, 1)
-        for line in ("success", "q"):
-            recording.say(line)
-        recording.end()
-        policy.say("q")
-        policy.end()
+        stop(recording, "success", "q")
+        stop(policy, "q")
         for command in exports.strip().splitlines():
             terminal(command).end()
 
@@ -164,19 +147,9 @@ def test_the_tutorial_from_the_simulation_to_a_policy_runs_as_shown(tmp_path):
             each.process.communicate()
 
     def rows(dataset):
-        found: list[bool] = pq.read_table(next((tmp_path / dataset).rglob("data/*/*.parquet")))[
-            "intervention"
-        ].to_pylist()
-        return found
+        return pq.read_table(next((tmp_path / dataset).rglob("data/*/*.parquet")))["intervention"].to_pylist()
 
     assert not any(rows("dataset"))
     assert any(rows("all"))
     assert all(rows("corrected"))
     assert (tmp_path / "run" / "checkpoint.pt").is_file()
-
-
-def test_the_extras_that_the_tutorials_install_exist():
-    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    for page in (TUTORIAL, SIMULATION):
-        for extras in re.findall(r"pip install '\.\[([a-z,]+)\]'", page.read_text(encoding="utf-8")):
-            assert [extra for extra in extras.split(",") if f'"{extra}": [' not in setup] == []

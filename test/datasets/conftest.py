@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import bags, spec  # noqa: F401 - fixtures
 from test.exporting import export
@@ -15,13 +14,13 @@ from test.shared import once
 
 
 @pytest.fixture(scope="session")
-def bag(bags: list[Path]) -> Path:  # noqa: F811
+def bag(bags) -> Path:  # noqa: F811
     """A short cut of the Panda recording around its gap: two episodes."""
     return bags[0]
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory, bag: Path, spec: FusionSpec) -> Callable[[str], Path]:  # noqa: F811
+def exported(tmp_path_factory, bag, spec) -> Callable[[str], Path]:  # noqa: F811
     """The recording in all formats, by how its images are stored."""
 
     def make(folder: Path) -> Path:

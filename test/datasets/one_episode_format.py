@@ -27,7 +27,3 @@ class OneEpisode:
 
 
 WRITTEN = SimpleNamespace(reader=OneEpisode)  # as a `DatasetFormat` with a reader
-
-
-def not_a_source(path: str | Path) -> list[int]:
-    return []

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset
+from robocache_ros.datasets import LoaderOptions, SourceEpisode, Stream, TimelineDataset, TimelineLoader
 from robocache_ros.extras import need
 from robocache_ros.formats.rlds.tfrecord import BytesList, encode_example, write_records
 
 EPISODES, STEPS, SIZE = 2, 6, 16  # of a dataset, unless a test chooses others
 
 
-def picture(pixels: int | NDArray[np.uint8], kind: str = "png") -> bytes:
+def picture(pixels: int | NDArray[np.uint8], kind: str = "png", **options: Any) -> bytes:
     """An image file of (H, W, 3) pixels, or of one value."""
     file = io.BytesIO()
     given = np.full((8, 8, 3), pixels, np.uint8) if isinstance(pixels, int) else pixels
-    need("PIL.Image", "datasets").fromarray(given).save(file, kind)
+    need("PIL.Image", "datasets").fromarray(given).save(file, kind, **options)
     return file.getvalue()
 
 
@@ -53,24 +54,29 @@ def _images(episode: int, steps: int = STEPS) -> NDArray[np.uint8]:
 
 
 class InMemory:
-    """A source of episodes that have some streams each; it notes which ones are read."""
+    """A source of episodes that have some streams each."""
 
     def __init__(self, *episodes: Sequence[Stream]) -> None:
         self.episodes = [{stream.name: stream for stream in streams} for streams in episodes]
-        self.reads: list[int] = []
 
     def __len__(self) -> int:
         return len(self.episodes)
 
-    def _episode(self, index: int) -> SourceEpisode:
+    def read(self, index: int) -> SourceEpisode:
         return SourceEpisode(self.episodes[index], f"task {index}", "memory", f"memory: {index}")
 
-    def read(self, index: int) -> SourceEpisode:
-        self.reads.append(index)
-        return self._episode(index)
-
     def span_ns(self, index: int) -> tuple[int, int]:
-        return self._episode(index).span_ns()
+        return self.read(index).span_ns()
+
+
+def loader_of(dataset: Any, batch_size: int = 4, **options: Any) -> TimelineLoader:
+    """A loader, by its options and those of `LoaderOptions`."""
+    loading = {field.name: options.pop(field.name) for field in fields(LoaderOptions) if field.name in options}
+    return TimelineLoader(dataset, batch_size, options=LoaderOptions(**loading), **options)
+
+
+def first_batch(dataset: Any, batch_size: int = 4, **options: Any) -> dict[str, Any]:
+    return next(iter(loader_of(dataset, batch_size, **options)))
 
 
 def samples(*datasets: TimelineDataset) -> list[dict[str, Any]]:
@@ -126,16 +132,9 @@ def write_tfds(
     beside: Mapping[str, Any] | None = None,
     **split: Any,
 ) -> Path:
-    """Write a TFDS dataset.
+    """Write a TFDS dataset: the values of each episode by their path in `steps`, or in `beside`, its other features.
 
-    Args:
-        folder: is made.
-        episodes: the values of each episode by their path in `steps` or `beside`.
-        steps: the features of a step.
-        name: of the dataset.
-        shards: files.
-        beside: the features of an episode beside its steps.
-        split: what dataset_info.json states of the split `train`, in place of what is true.
+    `split` is what dataset_info.json states of the split `train`, in place of what is true.
     """
     beside = beside or {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -252,12 +251,10 @@ CAMERA = "observation.images.front"
 def write_lerobot(
     folder: Path, *, media: str = "image", version: str = "v3.0", lengths: Sequence[int] = (STEPS,) * EPISODES
 ) -> Path:
-    """Write a LeRobot dataset; `media` is image, video or none, `version` v3.0 or v2.1."""
+    """Write a LeRobot dataset; `media` is image or video, `version` v3.0 or v2.1."""
     (folder / "meta").mkdir(parents=True)
     shape: dict[str, Any] = {"dtype": "float32", "shape": [3]}
-    features: dict[str, Any] = {"observation.state": shape, "action": shape}
-    if media != "none":
-        features[CAMERA] = {"dtype": media, "shape": [SIZE, SIZE, 3]}
+    image = {"dtype": media, "shape": [SIZE, SIZE, 3]}
     chunk = "chunk-{chunk_index:03d}/file-{file_index:03d}"
     if version != "v3.0":
         chunk = "chunk-{episode_chunk:03d}/episode_{episode_index:06d}"
@@ -265,7 +262,7 @@ def write_lerobot(
         "codebase_version": version,
         "fps": 50,
         "chunks_size": 1000,
-        "features": features,
+        "features": {"observation.state": shape, "action": shape, CAMERA: image},
         "data_path": f"data/{chunk}.parquet",
         "video_path": f"videos/{{video_key}}/{chunk}.mp4",
     }
@@ -273,12 +270,6 @@ def write_lerobot(
     write = _write_v3 if version == "v3.0" else _write_v2
     write(folder, [_table(number, steps, media) for number, steps in enumerate(lengths)], media)
     return folder
-
-
-def change_info(folder: Path, **changes: Any) -> None:
-    """Change values of the info.json of a LeRobot dataset."""
-    path = folder / "meta" / "info.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def _table(number: int, steps: int, media: str) -> Any:
@@ -304,16 +295,16 @@ def _write_v3(folder: Path, tables: list[Any], media: str) -> None:
     for name in ("data", "meta/episodes"):
         (folder / name / "chunk-000").mkdir(parents=True)
     parquet.write_table(arrow.concat_tables(tables), folder / "data/chunk-000/file-000.parquet")
-    rows, first = [], 0
+    rows = []
     for number, table in enumerate(tables):
+        first = sum(map(len, tables[:number]))
         row: dict[str, Any] = {"episode_index": number, "length": len(table)}
         row |= {"data/chunk_index": 0, "data/file_index": 0}
         row |= {"dataset_from_index": first, "dataset_to_index": first + len(table)}
         if media == "video":
-            row |= {f"videos/{CAMERA}/{name}": 0 for name in ("chunk_index", "file_index")}
-            row |= {f"videos/{CAMERA}/from_timestamp": first / 50}
+            video = {"chunk_index": 0, "file_index": 0, "from_timestamp": first / 50}
+            row |= {f"videos/{CAMERA}/{name}": value for name, value in video.items()}
         rows.append(row)
-        first += len(table)
     parquet.write_table(arrow.Table.from_pylist(rows), folder / "meta/episodes/chunk-000/file-000.parquet")
     parquet.write_table(arrow.table({"task_index": [0], "task": ["lift"]}), folder / "meta/tasks.parquet")
     if media == "video":
@@ -358,12 +349,9 @@ def calvin_step(step: int) -> dict[str, NDArray[Any]]:
 def write_calvin(
     folder: Path, lengths: Sequence[int] = (STEPS,) * EPISODES, annotated: Sequence[tuple[int, int]] | None = None
 ) -> Path:
-    """Write a split of CALVIN: recordings of some steps, and the first and last steps that are annotated.
+    """Write a split of CALVIN: recordings of some steps, and the first and last steps of each annotation.
 
-    Args:
-        folder: of the split.
-        lengths: of the recordings.
-        annotated: of each annotation; none: the split has no annotations, None: each recording has one.
+    Without annotations of its own, each recording has one; without any, the split has none.
     """
     (folder / "lang_annotations").mkdir(parents=True)
     ends = np.cumsum(lengths)

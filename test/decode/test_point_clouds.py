@@ -1,5 +1,7 @@
 """PointCloud2: layouts, padding, byte order, and fields that reach where they must not."""
 
+from dataclasses import asdict
+
 import pytest
 
 from robocache_ros.decode import DecodeError, PointField, make_decoder
@@ -14,7 +16,7 @@ def decode():
     decoder = make_decoder(make_stream(TYPE))
 
     def decode(fields=XYZ, **values):
-        named = [dict(zip(("name", "offset", "datatype", "count"), one, strict=True)) for one in fields]
+        named = [asdict(PointField(*one)) for one in fields]
         usual = {"height": 1, "width": 2, "point_step": 12, "row_step": 24, "data": bytes(24), "fields": named}
         return decoder.decode_cdr(serialize(TYPE, usual | values)).value
 

@@ -7,21 +7,13 @@ import numpy as np
 import pytest
 
 from robocache_ros.decode import DecodeError, ImagePayload, make_decoder
-from robocache_ros.engine.engine import FusionEngine
-from robocache_ros.engine.ingest import Ingest
+from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import VIDEO_TYPES, load_spec
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
 
-PACKET = """std_msgs/Header header
-int32 width
-int32 height
-string encoding
-uint64 pts
-uint8 flags
-bool is_bigendian
-uint8[] data
-"""
+PACKET = "std_msgs/Header header\nint32 width\nint32 height\nstring encoding\n"
+PACKET += "uint64 pts\nuint8 flags\nbool is_bigendian\nuint8[] data\n"
 
 
 def spec_of(kind=VIDEO_TYPES[0]):
@@ -29,13 +21,9 @@ def spec_of(kind=VIDEO_TYPES[0]):
     return load_spec({"robocache": 1, "actions": "none", "streams": {"front": stream}})
 
 
-def stream_of(kind=VIDEO_TYPES[0]):
-    return spec_of(kind).streams[0]
-
-
 @pytest.fixture
 def decoder():
-    return make_decoder(stream_of(), {VIDEO_TYPES[0]: COMPRESSED_VIDEO})
+    return make_decoder(spec_of().streams[0], {VIDEO_TYPES[0]: COMPRESSED_VIDEO})
 
 
 def shown(payload):
@@ -54,7 +42,7 @@ def test_each_message_gives_its_picture_and_its_stamp(decoder, codec, name):
 
 
 def test_a_packet_of_ffmpeg_image_transport_gives_its_picture():
-    decoder = make_decoder(stream_of(VIDEO_TYPES[1]), {VIDEO_TYPES[1]: PACKET})
+    decoder = make_decoder(spec_of(VIDEO_TYPES[1]).streams[0], {VIDEO_TYPES[1]: PACKET})
     (packet,), (image,) = packets(pictures(1)), pictures(1)
     text = b"h264;yuv420p;bgr8;bgr8\0"
     head = struct.pack("<iII4siiI", 7, 0, 4, b"cam\0", WIDTH, HEIGHT, len(text)) + text
@@ -100,6 +88,5 @@ def test_another_codec_is_refused(decoder):
 
 
 def test_a_node_does_not_read_video():
-    spec = spec_of()
     with pytest.raises(RoboCacheError, match=r"streams\.front\.type: .* is read only from recordings"):
-        Ingest(spec, FusionEngine(spec, "cpu"), live=True)
+        Ingest(spec_of(), FusionEngine(spec_of()), live=True)

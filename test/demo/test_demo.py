@@ -1,45 +1,25 @@
 """The demo's checks: each must be able to fail."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("rclpy")
-pytest.importorskip("rich")
-pytest.importorskip("matplotlib", reason="needs the `export` extra")
 from robocache_ros.bags.reader import Bag
-from robocache_ros.cli.demo import (
-    Comparison,
-    Live,
-    advice,
-    checks_of,
-    compare,
-    draw,
-    recorded,
-    ticks,
-    with_reliable_qos,
-)
+from robocache_ros.cli import demo
+from robocache_ros.cli.demo import Comparison, advice, checks_of, compare
 from robocache_ros.engine import Frames
 from robocache_ros.exporter.job import ExportResult
 from robocache_ros.spec import load_spec
 
 PERIOD_NS = 20_000_000
 T0 = 1_760_000_000 * 10**9
-SPEC = load_spec(
-    {
-        "robocache": 1,
-        "streams": {
-            "v": {"topic": "/v", "type": "std_msgs/msg/Float64MultiArray", "dim": 2},
-            "front": {
-                "topic": "/image",
-                "type": "sensor_msgs/msg/Image",
-                "image": {"size": [2, 2], "normalize": "imagenet"},
-            },
-        },
-    }
-)
+VECTOR = {"topic": "/v", "type": "std_msgs/msg/Float64MultiArray", "dim": 2}
+FRONT = {"topic": "/image", "type": "sensor_msgs/msg/Image", "image": {"size": [2, 2], "normalize": "imagenet"}}
+SPEC = load_spec({"robocache": 1, "streams": {"v": VECTOR, "front": FRONT}})
+ALL = Comparison(20, 20, ())
 
 
 def frames(count=20):
@@ -50,8 +30,8 @@ def frames(count=20):
     return Frames(ticks_ns, fused, valid, age, {"front": images})
 
 
-def live(missing=(), invalid=0):
-    seen = Live(SPEC, dict(ticks(frames(), SPEC)), first_s=10.0, newest_s=10.0 + 19 * 0.02)
+def live(missing=(), invalid=0, slower_s=0.0):
+    seen = demo.Live(SPEC, dict(demo.ticks(frames(), SPEC)), first_s=10.0, newest_s=10.0 + 19 * 0.02 + slower_s)
     for index in missing:
         del seen.ticks[T0 + index * PERIOD_NS]
     for tick in list(seen.ticks.values())[:invalid]:
@@ -64,19 +44,7 @@ def dataset(tmp_path):
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / "info.json").touch()
     (tmp_path / "report.html").touch()
-
-    class Episode:
-        frames, duration_s = 20, 0.4
-
-    return ExportResult(tmp_path, (Episode(),), 0.1)
-
-
-ALL = Comparison(20, 20, ())
-
-
-def slower(seen):
-    seen.newest_s += 0.1
-    return seen
+    return ExportResult(tmp_path, (SimpleNamespace(frames=20, duration_s=0.4),), 0.1)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +55,7 @@ def slower(seen):
         (live(invalid=10), ALL, [1]),  # a stream that is mostly invalid
         (live(), Comparison(20, 20, (T0,)), [2]),  # a tick that differs
         (live(), Comparison(200, 20, ()), [2]),  # too few ticks
-        (slower(live()), ALL, [0]),  # another rate
+        (live(slower_s=0.1), ALL, [0]),  # another rate
     ],
 )
 def test_each_check_fails_for_what_it_is_about(dataset, seen, comparison, failing):
@@ -130,7 +98,7 @@ def test_one_bit_in_any_part_makes_a_tick_differ(part):
 
 
 def test_the_spec_is_played_without_loss():
-    assert {stream.qos.reliability for stream in with_reliable_qos(SPEC).streams} == {"reliable"}
+    assert {stream.qos.reliability for stream in demo.with_reliable_qos(SPEC).streams} == {"reliable"}
 
 
 def test_the_picture_is_drawn_from_the_recording(tmp_path):
@@ -138,5 +106,5 @@ def test_the_picture_is_drawn_from_the_recording(tmp_path):
     spec = load_spec(root / "config" / "panda_lift.yaml")
     path = root / "test" / "data" / "panda_lift"
     with Bag(path) as bag:
-        draw(tmp_path / "demo.png", bag, spec, recorded(path, spec))
+        demo.draw(tmp_path / "demo.png", bag, spec, demo.recorded(path, spec))
     assert (tmp_path / "demo.png").read_bytes()[:4] == b"\x89PNG"

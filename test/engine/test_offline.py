@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robocache_ros.decode import ImagePayload
 from robocache_ros.engine import FusionEngine, offline
 from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
+from test.engine.conftest import MS, T0
 
-MS = 1_000_000
-T0 = 1_760_000_000 * 10**9
 STREAM = {"topic": "/v", "type": "geometry_msgs/msg/Vector3Stamped", "field": "vector.x"}
 STREAM |= {"max_gap_ms": 50, "max_age_ms": 60, "max_skew_ms": 100}
 NAMES = ("v", "w")
@@ -28,17 +28,18 @@ def spec(emit, lead_ms=0, on_invalid="split", align="linear"):
 
 
 class Pushes:
-    """Replaces Ingest: a message is (stamp in ms, value), not CDR."""
+    """Replaces Ingest: a message is (stamp in ms, number or image), not CDR."""
 
     vectors = frozenset()
 
     def __init__(self, fusion):
         self.engine = FusionEngine(fusion, unbounded=True)
-        self.counters = {name: Counter() for name in NAMES}
+        self.counters = {stream.name: Counter() for stream in fusion.streams}
 
     def serialized(self, stream, data, arrival_ns):
-        stamp_ms, number = data
-        self.engine.push(stream, T0 + stamp_ms * MS, arrival_ns, np.array([number], np.float32))
+        stamp_ms, value = data
+        value = value if isinstance(value, ImagePayload) else np.array([value], np.float32)
+        self.engine.push(stream, T0 + stamp_ms * MS, arrival_ns, value)
 
 
 def messages(samples):
@@ -98,6 +99,37 @@ def test_memory_holds_the_samples_between_the_log_and_the_ticks_that_await_them(
     assert pushes.engine.memory() == memory  # slots are added where samples need more
 
 
+HEIGHT, WIDTH = 6, 8
+TICK_BYTES = 3 * HEIGHT * WIDTH
+
+
+def pieces(size, first_ms, **limits):
+    """Of a recording with a grey image each 20 ms, from a time on."""
+    stream = {"topic": "/i", "type": "sensor_msgs/msg/Image", "max_age_ms": 60, "max_skew_ms": 20}
+    stream |= {"image": {"size": size}} if size else {}
+    log = []
+    for ms in range(first_ms, 2000, 20):
+        image = ImagePayload(np.full(TICK_BYTES, ms // 20 % 256, np.uint8), "rgb8", WIDTH, HEIGHT, 3 * WIDTH)
+        log.append(("i", T0 + ms * MS, (ms, image)))
+    pushes = Pushes(load_spec({"robocache": 1, "streams": {"i": stream}}))
+    return list(offline.run(log, pushes, T0, T0 + 2000 * MS, chunk=32, **limits))
+
+
+@pytest.mark.parametrize(("size", "first_ms"), [(None, 0), (None, 100), (None, 1000), ([HEIGHT, WIDTH], 100)])
+def test_the_images_of_one_piece_have_no_more_bytes_than_the_limit_and_frames_do_not_depend_on_it(size, first_ms):
+    found, expected = pieces(size, first_ms, chunk_bytes=5 * TICK_BYTES), pieces(size, first_ms)
+    assert max(part.media["i"].nbytes for part in found) == 5 * TICK_BYTES
+    if first_ms < 1000:  # the images before it have no size
+        assert torch.equal(torch.cat([p.media["i"] for p in found]), torch.cat([p.media["i"] for p in expected]))
+        assert expected[0].media["i"].shape[1:] == (3, HEIGHT, WIDTH)  # also if it comes after the first tick
+    assert torch.equal(torch.cat([p.rows() for p in found]), torch.cat([p.rows() for p in expected]))
+
+
+def test_a_piece_has_as_many_ticks_as_allowed_or_one_where_an_image_is_larger_than_the_limit():
+    assert max(len(part) for part in pieces(None, 0)) == 32
+    assert {len(part) for part in pieces(None, 0, chunk_bytes=1)} == {1}
+
+
 def test_an_unknown_visibility_is_refused():
     with pytest.raises(RoboCacheError, match="visibility: 'real' is not one of ideal, deployed"):
         next(offline.run([], Pushes(spec("fixed")), T0, T0, visibility="real"))
@@ -110,12 +142,8 @@ def vector(dim, **more):
     return {"topic": "/t", "type": "std_msgs/msg/Float64MultiArray", "dim": dim, **more}
 
 
-LAYOUT = Layout(
-    load_spec(
-        {"robocache": 1, "streams": {"joints": vector(2), "command": vector(1, align="hold", role="action"),
-                                     "tool": vector(3)}}
-    )
-)  # fmt: skip
+COMMAND = vector(1, align="hold", role="action")
+LAYOUT = Layout(load_spec({"robocache": 1, "streams": {"joints": vector(2), "command": COMMAND, "tool": vector(3)}}))
 
 
 def frame(*valid):
@@ -166,6 +194,4 @@ def test_a_grey_image_has_three_channels_in_a_row_for_lerobot_as_in_a_dataset():
     spec = load_spec({"robocache": 1, "streams": {"front": {"topic": "/front", "type": "sensor_msgs/msg/Image"}}})
     image = torch.tensor([[[0, 255]]], dtype=torch.uint8)
     row = FusedFrame(TICK_NS, torch.zeros(1), {"front": image}, {}, {}, {}, Layout(spec)).lerobot()
-    found = row["observation.images.front"]
-    assert isinstance(found, torch.Tensor)
-    assert found.tolist() == [[[0, 1]]] * 3
+    assert row["observation.images.front"].tolist() == [[[0, 1]]] * 3

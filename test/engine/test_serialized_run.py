@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.decode import ImagePayload
-from robocache_ros.engine import FusionEngine, Ingest, offline
+from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.spec import load_spec
+from test.engine.conftest import MS, T0
 from test.fuzz.messages import serialize
 
-T0 = 1_760_000_000 * 10**9
-MS = 1_000_000
 JOINTS = {"topic": "/j", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"]}
 STREAMS = {
     "blended": {**JOINTS, "align": "linear"},
@@ -73,9 +70,8 @@ PLACES = [*((odd, 150) for odd in ODD), *((odd, at) for odd in ("another order",
 @pytest.mark.parametrize(("odd", "at"), PLACES)
 def test_an_odd_message_among_others_is_read_as_a_single_one(odd, at):
     arrivals = [T0 + 2 * MS * i for i in range(300)]
-    messages = [
-        joint_state(t - MS, **(ODD[odd] if i == at else {"values": (i / 7, -i)})) for i, t in enumerate(arrivals)
-    ]
+    keys = [ODD[odd] if i == at else {"values": (i / 7, -i)} for i in range(300)]
+    messages = [joint_state(t - MS, **given) for t, given in zip(arrivals, keys, strict=True)]
     same_both_ways(messages, arrivals)
 
 
@@ -120,43 +116,3 @@ def test_samples_and_counters_are_those_of_single_messages(steps, repeated):
         messages.append(joint_state(stamp_ns, **{"values": (number / 3, -number), **ODD.get(odd, {})}))
         arrivals.append(arrival_ns)
     same_both_ways(messages, arrivals)
-
-
-HEIGHT, WIDTH = 6, 8
-TICK_BYTES = 3 * HEIGHT * WIDTH
-
-
-class Images:
-    """Replaces Ingest: a message is the grey level of an image, stamped when it arrives."""
-
-    vectors = frozenset()
-
-    def __init__(self, size):
-        image = {"image": {"size": size}} if size else {}
-        stream = {"topic": "/i", "type": "sensor_msgs/msg/Image", "max_age_ms": 60, "max_skew_ms": 20, **image}
-        self.engine = FusionEngine(load_spec({"robocache": 1, "streams": {"i": stream}}), unbounded=True)
-
-    def serialized(self, stream, level, arrival_ns):
-        data = np.full(TICK_BYTES, level, np.uint8)
-        payload = ImagePayload(data, "rgb8", WIDTH, HEIGHT, 3 * WIDTH)
-        self.engine.push(stream, arrival_ns, arrival_ns, payload)
-
-
-def pieces(size, first_ms, **limits):
-    log = [("i", T0 + ms * MS, ms // 20 % 256) for ms in range(first_ms, 2000, 20)]
-    return list(offline.run(log, Images(size), T0, T0 + 2000 * MS, chunk=32, **limits))
-
-
-@pytest.mark.parametrize(("size", "first_ms"), [(None, 0), (None, 100), (None, 1000), ([HEIGHT, WIDTH], 100)])
-def test_the_images_of_one_piece_have_no_more_bytes_than_the_limit_and_frames_do_not_depend_on_it(size, first_ms):
-    found, expected = pieces(size, first_ms, chunk_bytes=5 * TICK_BYTES), pieces(size, first_ms)
-    assert max(part.media["i"].nbytes for part in found) == 5 * TICK_BYTES
-    if first_ms < 1000:  # the images before it have no size
-        assert torch.equal(torch.cat([p.media["i"] for p in found]), torch.cat([p.media["i"] for p in expected]))
-        assert expected[0].media["i"].shape[1:] == (3, HEIGHT, WIDTH)  # also if it comes after the first tick
-    assert torch.equal(torch.cat([p.rows() for p in found]), torch.cat([p.rows() for p in expected]))
-
-
-def test_a_piece_has_as_many_ticks_as_allowed_or_one_where_an_image_is_larger_than_the_limit():
-    assert max(len(part) for part in pieces(None, 0)) == 32
-    assert {len(part) for part in pieces(None, 0, chunk_bytes=1)} == {1}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from robocache_ros.exporter.preview import DryRun
 from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.exporter.request import ExportRequest
 from robocache_ros.exporter.shards import ShardResult
-from robocache_ros.formats.check import Findings
 from robocache_ros.formats.dataset_folder import CHECKSUMS
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
@@ -41,23 +41,24 @@ from test.fuzz.messages import numbers, serialize
 from test.shared import once
 
 ROOT = Path(__file__).parents[2]
+SPEC, LIFT = ROOT / "config" / "panda_lift.yaml", ROOT / "test" / "data" / "panda_lift"
+NO_MEDIA = DatasetOptions(media="none")
 FIRST_S, CUT_S = 3.5, 1.5  # the cut around the 150 ms gap at 4.05 s
 
 
 # `robocache` without its lines of progress, which an export prints if it takes half a minute, as on a busy machine.
-ROBOCACHE = (
-    sys.executable, "-c", """if True:
-        import math, sys
-        from robocache_ros.cli import progress as progress_display
-        from robocache_ros.programs import robocache
-        progress_display.EVERY_S = math.inf
-        sys.exit(robocache())""",
-)  # fmt: skip
+QUIET = """if True:
+    import math, sys
+    from robocache_ros.cli import progress as progress_display
+    from robocache_ros.programs import robocache
+    progress_display.EVERY_S = math.inf
+    sys.exit(robocache())"""
+ROBOCACHE = (sys.executable, "-c", QUIET)
 
 
 @pytest.fixture(scope="session")
 def spec() -> FusionSpec:
-    return load_spec(ROOT / "config" / "panda_lift.yaml")
+    return load_spec(SPEC)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +66,7 @@ def bags(tmp_path_factory) -> list[Path]:
     """Two short recordings: a cut of panda_lift with its gap in it, and a shorter one."""
 
     def make(folder: Path) -> list[Path]:
-        with Bag(ROOT / "test" / "data" / "panda_lift") as complete:
+        with Bag(LIFT) as complete:
             types = {name: topic.type for name, topic in complete.topics.items()}
             start = complete.start_ns + int(FIRST_S * 1e9)
             return [
@@ -106,15 +107,12 @@ def small_disk() -> Callable[..., tuple[int, str, str]]:
 def export_shard(bags: Any, outputs: Any, out: str | Path, shard: str, **given: Any) -> ShardResult:
     """Convert a shard, such as `0/3`, in this process."""
     progress = given.pop("progress", None)
-    request = ExportRequest.of(bags, outputs, out, {"jobs": 1, "shard": shard, **given})
-    result = run_export(request, progress=progress)
+    result = run_export(ExportRequest.of(bags, outputs, out, {"jobs": 1, "shard": shard, **given}), progress=progress)
     assert isinstance(result, ShardResult)
     return result
 
 
-def dry_run(
-    bags: Any, spec: FusionSpec, out: str | Path, options: DatasetOptions | None = None, **given: Any
-) -> DryRun:
+def dry_run(bags: Any, spec: FusionSpec, out: Any, options: DatasetOptions | None = None, **given: Any) -> DryRun:
     """What an export of one dataset would make."""
     (run,) = preview.dry_run(ExportRequest.of(bags, outputs_of([("", spec)], (), options), out, given))
     return run
@@ -187,9 +185,7 @@ class Elsewhere:
     def parallel(self, tasks: Sequence[Task]) -> int:
         return 1
 
-    def map(
-        self, work: Callable[[Any, Progress], Any], tasks: Sequence[Any], progress: Progress
-    ) -> Generator[tuple[Any, Any], None, None]:
+    def map(self, work: Any, tasks: Sequence[Any], progress: Progress) -> Generator[tuple[Any, Any], None, None]:
         for task in random.Random(1).sample(tasks, len(tasks)):
             for tell in (lambda _event: None, progress):
                 its_work, its_task = pickle.loads(pickle.dumps((work, task)))
@@ -214,10 +210,10 @@ Events = Mapping[tuple[str, str], Iterable[tuple[float, Any]]]  # (topic, type) 
 def spec_of(**streams: Mapping[str, Any]) -> FusionSpec:
     """A spec with /state and /command of two values each, or with the given streams alone."""
     array = {"type": "std_msgs/msg/Float64MultiArray", "dim": 2}
-    default = {"state": {**array, "topic": "/state"}, "command": {**array, "topic": "/command", "role": "action"}}
-    changed = {name: {**default.get(name, {}), **keys} for name, keys in streams.items()}
-    changed = {name: {k: v for k, v in keys.items() if v is not None} for name, keys in changed.items()}
-    return load_spec({"robocache": 1, "rate_hz": RATE_HZ, "streams": {**default, **changed}})
+    made = {"state": {**array, "topic": "/state"}, "command": {**array, "topic": "/command", "role": "action"}}
+    for name, keys in streams.items():
+        made[name] = {key: value for key, value in {**made.get(name, {}), **keys}.items() if value is not None}
+    return load_spec({"robocache": 1, "rate_hz": RATE_HZ, "streams": made})
 
 
 @pytest.fixture
@@ -229,11 +225,7 @@ def record(tmp_path) -> Callable[..., Path]:
     """
 
     def write(
-        events: Events | None = None,
-        *,
-        state: Callable[[int], tuple[float, float] | None] = lambda k: (k, -k),
-        command: Callable[[int], tuple[float, float] | None] = lambda k: (k + 100, 0),
-        name: str = "bag",
+        events: Events | None = None, *, state=lambda k: (k, -k), command=lambda k: (k + 100, 0), name="bag"
     ) -> Path:
         messages, types = [], {}
         for topic, values in (("/state", state), ("/command", command)):
@@ -272,9 +264,8 @@ def without_checksums(dataset: Path, copy: Path) -> Path:
 
 def found(dataset: Path, *, decode: bool = False) -> list[str]:
     """What the validation of one dataset finds."""
-    findings: list[Findings] = validate(dataset, decode=decode)
-    assert len(findings) == 1
-    return [str(finding) for finding in findings[0].found]
+    (findings,) = validate(dataset, decode=decode)
+    return [str(finding) for finding in findings.found]
 
 
 # Recordings for the real readers.
@@ -341,16 +332,14 @@ def exported(tmp_path_factory, bags, spec) -> Make:
     folder = tmp_path_factory.mktemp("records")
     sensors = tuple(sensor_recording(folder / f"sensors_{seed}", seed) for seed in (1, 2))
     recordings = {"robot": (tuple(bags), spec), "sensors": (sensors, sensor_spec())}
-    made: dict[tuple[str, str], Exported] = {}
 
+    @cache
     def make(name: str, media: str) -> Exported:
-        if (name, media) not in made:
-            found, own = recordings[name]
-            own = own.without_cameras() if media == "none" else own
-            options = DatasetOptions(formats=RECORD_FORMATS, task=TASK, robot_type="panda", media=media)
-            result = export(found, own, folder / f"{name}_{media}", options)
-            paths = [recording.bag for recording in result.recordings for _ in recording.episodes]
-            made[name, media] = Exported(result.out, own, tuple(paths), tuple(engine_episodes(result, own)))
-        return made[name, media]
+        found, own = recordings[name]
+        own = own.without_cameras() if media == "none" else own
+        options = DatasetOptions(formats=RECORD_FORMATS, task=TASK, robot_type="panda", media=media)
+        result = export(found, own, folder / f"{name}_{media}", options)
+        paths = [recording.bag for recording in result.recordings for _ in recording.episodes]
+        return Exported(result.out, own, tuple(paths), tuple(engine_episodes(result, own)))
 
     return make

@@ -108,8 +108,7 @@ def test_labels_equal_their_definition(case, offset, count, data, seed):
                 if source.align == "angle":
                     expected = (angle_deg if source.unit == "deg" else angle).fold(expected)
             state = max(states) if min(states) else 0
-            joined = [(r.valid[:, new], r.age_ns[:, new]) for r in rows]
-            valid, age = (np.concatenate([each[n] for each in joined])[row] for n in (0, 1))
+            valid, age = (np.concatenate([getattr(r, name) for r in rows])[row, new] for name in ("valid", "age_ns"))
             assert valid == state
             assert values[row].tolist() == (expected if state else expected * 0).tolist()
             stamp_ns = at * PERIOD_NS - int(frames.age_ns[at, index])
@@ -118,10 +117,8 @@ def test_labels_equal_their_definition(case, offset, count, data, seed):
 
 def test_joints_are_matched_by_name():
     joints = {"type": "sensor_msgs/msg/JointState", "topic": "/joints", "dim": None}
-    spec = spec_of(
-        state={**joints, "names": ["a", "b", "c"]},
-        command={**joints, "names": ["c", "a"], "label": "delta", "delta_from": "state"},
-    )
+    command = {**joints, "names": ["c", "a"], "label": "delta", "delta_from": "state"}
+    spec = spec_of(state={**joints, "names": ["a", "b", "c"]}, command=command)
     frames = frames_of(spec, np.random.default_rng(0), 1)
     frames = replace(frames, fused=torch.tensor([[1.0, 2.0, 3.0, 10.0, 20.0]]), valid=np.ones((1, 2), np.uint8))
     labels = Labels(spec, DatasetOptions())
@@ -129,33 +126,21 @@ def test_joints_are_matched_by_name():
     assert [c.name for c in Layout(labels.spec).columns[3:5]] == ["delta_command.c", "delta_command.a"]
 
 
+DELTA, FROM = {"action": "delta"}, {"action": "delta", "action_from": ("state",)}
+UNITS = {"state": {"unit": "deg"}, "command": {"unit": "rad"}}
+
+
 @pytest.mark.parametrize(
     ("streams", "options", "message"),
     [
         ({}, {"action": "next-observation"}, "next-observation is for recordings without commands, but command is an"),
-        ({"command": {"role": "observation"}}, {"action": "delta"}, "action: the spec has no action to compute deltas"),
+        ({"command": {"role": "observation"}}, DELTA, "action: the spec has no action to compute deltas"),
         ({"command": {"role": "observation"}}, {"action_offset": 1}, "action_offset: the spec has no action; add role"),
         ({}, {"action_from": ("state",)}, "action_from: is for deltas and next observations, not absolute"),
-        (
-            {},
-            {"action": "delta", "action_from": ("stat",)},
-            "action_from: stat is not an observation vector; there are",
-        ),
-        (
-            {"state": {"dim": 3}},
-            {"action": "delta", "action_from": ("state",)},
-            "has 2 values minus 3; name one of the",
-        ),
-        (
-            {"state": {"unit": "deg"}, "command": {"unit": "rad"}},
-            {"action": "delta", "action_from": ("state",)},
-            "its delta from state is rad - deg; name an observation of the same unit",
-        ),
-        (
-            {"command": {"dim": 4, "align": "slerp"}},
-            {"action": "delta"},
-            "has a rotation, and a difference of two is not one",
-        ),
+        ({}, FROM | {"action_from": ("stat",)}, "action_from: stat is not an observation vector; there are"),
+        ({"state": {"dim": 3}}, FROM, "has 2 values minus 3; name one of the"),
+        (UNITS, FROM, "its delta from state is rad - deg; name an observation of the same unit"),
+        ({"command": {"dim": 4, "align": "slerp"}}, DELTA, "has a rotation, and a difference of two is not one"),
     ],
 )
 def test_actions_that_the_streams_do_not_have_are_refused(streams, options, message):
@@ -173,12 +158,8 @@ def test_images_that_wait_for_their_actions_are_limited(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "rate_hz", "ticks"),
     [
-        ({}, 50, 0),
-        ({"action": "next-observation"}, 50, 1),
-        ({"action_offset": 3}, 50, 3),
-        ({"action_offset": "3"}, 50, 3),
-        ({"action_offset": "40ms"}, 50, 2),
-        ({"action_offset": "33 ms"}, 30, 1),
+        *(({}, 50, 0), ({"action": "next-observation"}, 50, 1), ({"action_offset": 3}, 50, 3)),
+        *(({"action_offset": "3"}, 50, 3), ({"action_offset": "40ms"}, 50, 2), ({"action_offset": "33 ms"}, 30, 1)),
         ({"action_offset": "66.7ms"}, 30, 2),
     ],
 )
@@ -241,15 +222,10 @@ def recording(tmp_path) -> Path:
     return path
 
 
-def rows_of(dataset: Path) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = lerobot_rows(dataset).to_pydict()
-    return found
-
-
 @pytest.mark.parametrize("format_", ["lerobot", "lerobot21"])
 def test_executed_commands_are_the_actions_and_a_column_marks_those_of_the_operator(recording, tmp_path, format_):
     robocache_ros.export(recording, SPEC, tmp_path / "out", formats=[format_])
-    rows = rows_of(tmp_path / "out")
+    rows = lerobot_rows(tmp_path / "out").to_pydict()
     ticks = [(tick_ns - 10**18) // TICK_NS for tick_ns in rows["robocache.tick_ns"]]
     assert ticks == list(range(5, TICKS))  # a tick without a command is in no episode
     assert rows["action"] == [commands()[tick].tolist() for tick in ticks]
@@ -261,7 +237,7 @@ def test_executed_commands_are_the_actions_and_a_column_marks_those_of_the_opera
 @pytest.mark.parametrize("options", [{"corrections": True}, {"episode_topic": "/policy_runner/intervention"}])
 def test_corrections_alone_are_an_episode_for_each_takeover(recording, tmp_path, options):
     robocache_ros.export(recording, SPEC, tmp_path / "out", **options)
-    rows = rows_of(tmp_path / "out")
+    rows = lerobot_rows(tmp_path / "out").to_pydict()
     assert [(tick_ns - 10**18) // TICK_NS for tick_ns in rows["robocache.tick_ns"]] == list(BY_OPERATOR)
     assert all(rows["intervention"])
 

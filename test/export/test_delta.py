@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.dataset as arrow
-import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.bags.describe import describe
@@ -22,10 +21,9 @@ from robocache_ros.bags.suggest.first_spec import first_spec
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.delta import log
 from robocache_ros.formats.delta.log import TransactionLog, append_dataset
-from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import contents, dry_run, found, lerobot_rows, without_checksums
+from test.export.conftest import ROOT, contents, dry_run, found, lerobot_rows, without_checksums, written
 from test.export.delta_tables import (
     OPTIONS,
     append_together,
@@ -60,10 +58,8 @@ def exports(bags, spec, sensors, tmp_path_factory) -> Exports:
     def made(source: str, media: str) -> Path:
         out = folder / f"{source}-{media}"
         if not out.exists():
-            options = DatasetOptions(
-                formats=("delta", "lerobot"), task="lift the cube", robot_type="panda", media=media
-            )
-            export(*sources[source], out, options)
+            given = {"task": "lift the cube", "robot_type": "panda", "media": media}
+            export(*sources[source], out, DatasetOptions(formats=("delta", "lerobot"), **given))
         return out
 
     return made
@@ -75,7 +71,6 @@ def exports(bags, spec, sensors, tmp_path_factory) -> Exports:
 def assert_rows_are_those_of_lerobot(out: Path, spec: FusionSpec) -> None:
     """Compare every value of a dataset in both formats."""
     ticks, rows = table(out / "delta", "ticks"), lerobot_rows(out / "lerobot")
-
     assert len(ticks) == len(rows) > 0
     for name, wanted in (("episode", "episode_index"), ("tick", "frame_index"), ("tick_ns", "robocache.tick_ns")):
         assert ticks[name].to_pylist() == rows[wanted].to_pylist()
@@ -95,8 +90,7 @@ def assert_rows_are_those_of_lerobot(out: Path, spec: FusionSpec) -> None:
             vectors[stream.role].append(stacked(column))
     for role, name in (("observation", "observation.state"), ("action", "action")):
         if vectors[role]:
-            stored = np.concatenate(vectors[role], axis=1)
-            assert stored.tobytes() == numbers(rows[name]).astype(np.float32).tobytes()
+            assert np.concatenate(vectors[role], axis=1).tobytes() == numbers(rows[name]).astype(np.float32).tobytes()
     for name in ("reward", "success"):
         if f"next.{name}" in rows.column_names:
             assert ticks[f"next_{name}"].to_pylist() == rows[f"next.{name}"].to_pylist()
@@ -106,8 +100,7 @@ def assert_rows_are_those_of_lerobot(out: Path, spec: FusionSpec) -> None:
 
 @pytest.mark.parametrize("source", ["lift", "sensors"])
 def test_every_value_is_that_of_the_lerobot_export(source, exports, spec):
-    of_source = spec if source == "lift" else sensor_spec(outcomes=True)
-    assert_rows_are_those_of_lerobot(exports(source, "image"), of_source)
+    assert_rows_are_those_of_lerobot(exports(source, "image"), spec if source == "lift" else sensor_spec(outcomes=True))
 
 
 @pytest.mark.parametrize("name", ["crazyflie", "husky_ur_sim"])
@@ -125,30 +118,6 @@ def test_a_row_names_the_frame_of_a_video_and_the_file_of_lerobot_has_the_same_b
     (path,) = {place["path"] for place in front}
     assert [place["row"] for place in front] == list(range(len(front)))
     assert (out / "delta" / path).read_bytes() == next(out.glob("lerobot/videos/*front/*/*.mp4")).read_bytes()
-
-
-@pytest.mark.parametrize(("source", "stream"), [("lift", "front"), ("sensors", "color"), ("sensors", "gray")])
-def test_a_row_names_an_image_equal_to_that_of_lerobot(source, stream, exports):
-    out = exports(source, "image")
-    places = table(out / "delta", "ticks")[stream].to_pylist()
-    images = {path: parquet.read_table(out / "delta" / path)["data"] for path in {p["path"] for p in places}}
-    wanted = lerobot_rows(out / "lerobot")[f"observation.images.{stream}"].to_pylist()
-    assert [images[place["path"]][place["row"]].as_py() for place in places] == [image["bytes"] for image in wanted]
-
-
-@pytest.mark.parametrize(("source", "stream"), [("lift", "voxels"), ("sensors", "depth")])
-def test_a_row_names_an_array_equal_to_that_of_lerobot(source, stream, exports):
-    out = exports(source, "image")
-    ticks = table(out / "delta", "ticks").to_pylist()
-    for episode in {row["episode"] for row in ticks}:
-        places = [row[stream] for row in ticks if row["episode"] == episode]
-        frames, arrays = read_arrays(out / "lerobot", stream, episode)
-        for (start, stop), array in zip(frames, arrays, strict=True):
-            ((path, row),) = {tuple(place.values()) for place in places[start:stop]}
-            stored = array if stream == "depth" else np.packbits(array, bitorder="little")
-            assert parquet.read_table(out / "delta" / path)["data"][row].as_py() == stored.tobytes()
-        used = [row for start, stop in frames for row in range(start, stop)]
-        assert [row for row, place in enumerate(places) if place] == used
 
 
 # The rows of episodes, and the files of the tables.
@@ -252,9 +221,7 @@ def test_eight_processes_that_append_at_once_lose_nothing(tmp_path):
     assert {entry.name for entry in out.iterdir()} == {".robocache-dataset", "appends", "episodes", "ticks"}
 
 
-def test_an_append_is_one_commit_of_the_rows_and_files_of_the_export_and_old_versions_stay_readable(
-    copies, small, tmp_path
-):
+def test_an_append_is_one_commit_of_the_rows_and_files_of_an_export_and_keeps_old_versions(copies, small, tmp_path):
     out = copies[0]
     append_dataset(copies[1], out)
     ticks = deltalake.DeltaTable(out / "ticks")
@@ -272,9 +239,7 @@ def test_an_append_is_one_commit_of_the_rows_and_files_of_the_export_and_old_ver
 
 
 @pytest.mark.parametrize("commits", range(3))  # numbers, ticks, episodes
-def test_an_append_that_is_stopped_is_found_and_completed_by_the_same_one(
-    commits, copies, small, tmp_path, monkeypatch
-):
+def test_a_stopped_append_is_found_and_completed_by_the_same_one(commits, copies, small, tmp_path, monkeypatch):
     out = tmp_path / "out"
     append_dataset(copies[1], out)
     commit, done = TransactionLog._committed, []
@@ -308,9 +273,9 @@ def test_two_appends_of_one_dataset_at_once_add_it_once(small, tmp_path):
     ids=["columns", "rate"],
 )
 def test_rows_of_other_columns_or_rates_are_refused(spec, column, copies, tmp_path):
-    other = export([sensor_recording(tmp_path / "other", 1, 0.3)], spec, tmp_path / "with", OPTIONS)
+    other = export([sensor_recording(tmp_path / "other", 1, 0.3)], spec, tmp_path / "with", OPTIONS).out
     with pytest.raises(RoboCacheError, match=rf"its column {column} in ticks is not that of this export; use the spec"):
-        append_dataset(other.out, copies[0])
+        append_dataset(other, copies[0])
 
 
 @pytest.mark.parametrize("run", [export, dry_run])
@@ -318,16 +283,15 @@ def test_what_is_not_delta_is_not_appended_to(run, tmp_path):
     recording = sensor_recording(tmp_path / "recording", 1, 0.3)
     with pytest.raises(RoboCacheError, match="append: not for the format lerobot; use --format delta"):
         run([recording], sensor_spec(), tmp_path / "out", replace(OPTIONS, formats=("lerobot",)), append=True)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "file").touch()
+    written(tmp_path, "", "data/file")
     with pytest.raises(RoboCacheError, match="is not a Delta Lake dataset; choose another folder"):
         run([recording], sensor_spec(), tmp_path / "data", OPTIONS, append=True)
 
 
 def test_another_delay_is_not_another_column(copies, tmp_path):
-    recording = sensor_recording(tmp_path / "other", 9, 0.3)
-    other = export([recording], replace(sensor_spec(), delay_ms=80), tmp_path / "made", OPTIONS)
-    assert append_dataset(other.out, copies[0]).episodes == 1
+    spec = replace(sensor_spec(), delay_ms=80)
+    other = export([sensor_recording(tmp_path / "other", 9, 0.3)], spec, tmp_path / "made", OPTIONS).out
+    assert append_dataset(other, copies[0]).episodes == 1
 
 
 def test_recordings_are_appended_by_an_export(tmp_path):
@@ -376,9 +340,7 @@ def values(rows: Any) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
     while waiting:
         path, column = waiting.pop()
         if pyarrow.types.is_struct(column.type):
-            waiting += [
-                ((*path, field.name), inner) for field, inner in zip(column.type, column.flatten(), strict=True)
-            ]
+            waiting += [((*path, each.name), part) for each, part in zip(column.type, column.flatten(), strict=True)]
         elif not pyarrow.types.is_list(column.type):
             yield path, column.to_pylist()
 
@@ -422,32 +384,25 @@ def test_a_query_of_one_episode_opens_its_file_only(several):
 
 # The code blocks of the how-to on SQL run as they are there.
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "query_datasets_with_sql.md").read_text(encoding="utf-8")
 BLOCKS = re.compile(r"```(python|sql)\n(.*?)```", re.DOTALL)
 
 
-@pytest.fixture
-def results(exports, tmp_path, monkeypatch) -> list[list[dict[str, Any]]]:
-    """The rows of each query of the page, in a folder with `lift`."""
+def test_the_page_shows_the_queries_that_run(exports, tmp_path, monkeypatch):
     (tmp_path / "lift").symlink_to(exports("lift", "video") / "delta")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    found = []
+    results = []
     for kind, block in BLOCKS.findall(PAGE):
         if kind == "python":
             exec(compile(block, "page", "exec"), names)
         else:
             episodes, ticks = names["episodes"], names["ticks"]  # as DuckDB finds them
-            found.append(duckdb.sql(block).to_arrow_table().to_pylist())
+            results.append(duckdb.sql(block).to_arrow_table().to_pylist())
             assert episodes is not ticks
     assert len(names["samples"]) == 4
     assert (tmp_path / "strongest_command.png").stat().st_size
-    return found
-
-
-def test_the_page_shows_the_queries_that_run(results, exports):
-    rows = table(exports("lift", "video") / "delta", "episodes").to_pylist()
+    rows = table(tmp_path / "lift", "episodes").to_pylist()
     by_quality, to_train, delays, losses, joined, held = results
     assert [row["aligned"] for row in by_quality] == sorted(row["quality"]["aligned"] for row in rows)
     good = [r["length"] for r in rows if r["quality"]["complete"] == 1 and r["quality"]["aligned"] > 0.95]

@@ -20,12 +20,11 @@ from robocache_ros.formats import diffusion_policy as zarr
 from robocache_ros.formats.diffusion_policy import write_array
 from robocache_ros.formats.robomimic import validation_split
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import contents
+from test.export.conftest import ROOT, contents
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
 
 OPTIONS = DatasetOptions(formats=("robomimic", "diffusion_policy"))
-ROOT = Path(__file__).parents[2]
 HDF5, ZARR = "robomimic/dataset.hdf5", "diffusion_policy/replay_buffer.zarr"
 
 

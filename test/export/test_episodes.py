@@ -60,9 +60,8 @@ def test_a_topic_begins_and_ends_episodes(record, type_, values, expected):
 def test_a_gap_splits_an_episode_and_its_stream_is_named(record):
     bag = record({EPISODE: [(1, True), (5, False)]}, state=lambda k: None if 100 <= k < 120 else (k, 0))
     assert extents(exported(bag, episode_topic="/episode")) == [(50, 105), (120, 250)]
-    assert exported(bag).left_out() == (
-        "15 of 501 ticks left out: 15 without a value of state (15 in between); 2 episodes"
-    )
+    left_out = "15 of 501 ticks left out: 15 without a value of state (15 in between); 2 episodes"
+    assert exported(bag).left_out() == left_out
 
 
 def test_ticks_outside_of_episodes_do_not_count_against_min_valid(record):
@@ -94,13 +93,13 @@ def test_the_task_of_an_episode_is_the_newest_at_its_start_else_the_first_in_it(
 
 
 def test_success_is_the_last_value_of_an_episode_also_after_its_last_row(record):
-    done = {"done": {"topic": "/done", "type": "std_msgs/msg/Bool", "role": "success"}}
+    spec = spec_of(done={"topic": "/done", "type": "std_msgs/msg/Bool", "role": "success"})
     success = {("/done", "std_msgs/msg/Bool"): [(1, True), (1.5, False), (4.9, True)]}
     bag = record({EPISODE: [(0, True), (2, False), (3, True), (5, False), (6, True)], **success})
-    recording = exported(bag, spec_of(**done), episode_topic="/episode")
+    recording = exported(bag, spec, episode_topic="/episode")
     assert [episode.success for episode in recording.episodes] == [False, True, None]
     bag = record(success, state=lambda k: (k, 0) if k < 200 else None, name="ends")
-    assert exported(bag, spec_of(**done)).episodes == (EpisodeInfo(0, 205, None, True),)
+    assert exported(bag, spec).episodes == (EpisodeInfo(0, 205, None, True),)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +156,8 @@ def test_a_recording_below_the_quality_in_the_spec_is_refused(record, quality, m
 
 
 def spec(*policies: str) -> FusionSpec:
-    streams = {
-        f"s{index}": {"topic": f"/s{index}", "type": "std_msgs/msg/Float32", "on_invalid": policy}
-        for index, policy in enumerate(policies)
-    }
+    float32 = {"type": "std_msgs/msg/Float32"}
+    streams = {f"s{k}": {**float32, "topic": f"/s{k}", "on_invalid": policy} for k, policy in enumerate(policies)}
     return load_spec({"robocache": 1, "streams": streams})
 
 
@@ -196,12 +193,11 @@ def test_stream_that_must_not_fail_is_refused_after_a_gap_and_not_for_its_ends()
 
 
 def test_part_whose_ticks_were_yielded_before_it_is_dropped_is_reported():
-    cutter = EpisodeCutter(spec("drop"), 1)
-    assert cut(cutter, ticks([[1], [1], [0]]), ticks([[1]], 3)) == [[0, 1]]
+    cutter, parts = EpisodeCutter(spec("drop"), 1), (ticks([[1], [1], [0]]), ticks([[1]], 3))
+    assert cut(cutter, *parts) == [[0, 1]]
     assert (cutter.incomplete, cutter.episodes) == (True, [])
     again = EpisodeCutter(spec("drop"), 1, without=cutter.dropped)
-    assert cut(again, ticks([[1], [1], [0]]), ticks([[1]], 3)) == []
-    assert not again.incomplete
+    assert (cut(again, *parts), again.incomplete) == ([], False)
 
 
 @given(
@@ -251,8 +247,7 @@ def test_a_file_in_the_folder_states_the_episodes(record, name, text):
 
 
 def test_a_file_next_to_a_recording_of_one_file_states_its_episodes(record, tmp_path):
-    (mcap,) = record().glob("*.mcap")
-    bag = mcap.rename(tmp_path / "lift_1.0.mcap")
+    bag = next(record().glob("*.mcap")).rename(tmp_path / "lift_1.0.mcap")
     (tmp_path / "lift_1.0.episodes.yaml").write_text("- {to: 2}\n")
     assert exported(bag).episodes == (EpisodeInfo(0, 100),)
 
@@ -337,7 +332,6 @@ def test_a_still_period_over_the_end_of_an_episode_is_left_out_of_both(record):
 
 
 def test_a_spec_of_images_only_has_no_motion_to_see(tmp_path):
-    images = {"front": {"topic": "/front", "type": "sensor_msgs/msg/Image"}}
-    spec = load_spec({"robocache": 1, "streams": images})
+    spec = load_spec({"robocache": 1, "streams": {"front": {"topic": "/front", "type": "sensor_msgs/msg/Image"}}})
     with pytest.raises(RoboCacheError, match="trim_idle_s: the spec has no vector stream to see motion in"):
         export([tmp_path], spec, tmp_path / "out", DatasetOptions(trim_idle_s=1))

@@ -27,14 +27,10 @@ from robocache_ros.formats.registry import known_formats
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test import forked
-from test.export.conftest import ROBOCACHE, ROOT, by_share, dry_run, named
+from test.export.conftest import LIFT, NO_MEDIA, ROBOCACHE, ROOT, SPEC, by_share, contents, dry_run, named
 from test.export.sensor_recording import engine_rows
 from test.exporting import export
 from test.shared import installed
-
-NO_MEDIA = DatasetOptions(media="none")
-LIFT = ROOT / "test" / "data" / "panda_lift"
-SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
 @pytest.mark.parametrize(
@@ -67,21 +63,16 @@ def test_an_error_does_not_wait_for_the_checksums(tmp_path):
         raise KeyboardInterrupt
 
 
+SLOW_DISKS = (("300k", "video"), ("1100k", "video"), ("3m", "image"))
+
+
 @pytest.mark.parametrize(
-    ("size", "media"),
-    [
-        ("200k", "none"),
-        *(
-            pytest.param(*given, marks=pytest.mark.slow)
-            for given in (("300k", "video"), ("1100k", "video"), ("3m", "image"))
-        ),
-    ],
+    ("size", "media"), [("200k", "none"), *(pytest.param(*disk, marks=pytest.mark.slow) for disk in SLOW_DISKS)]
 )
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, small_disk, size, media):
     command = [*ROBOCACHE, "export", LIFT, "--spec", SPEC, "--out", tmp_path / "set", "--media", media]
     code, out, errors = small_disk(tmp_path, size, command, f"ls -A {tmp_path}")
-    assert (code, out) == (2, "")
-    assert errors.count("\n") == 1
+    assert (code, out, errors.count("\n")) == (2, "", 1)
     assert "No space left on device; free some space" in errors
 
 
@@ -151,13 +142,10 @@ def test_progress_ends_at_the_whole_of_each_recording(bags, spec, tmp_path):
         ("visibility", "all", "visibility: 'all' is not one of ideal, deployed"),
         ("task", " ", "task: is empty"),
         ("task", "lift\nthe cube", r"task: 'lift\\\\nthe cube' is not a line of text"),
-        ("task", "\x1b[31m" * 100, "is not a line of text"),
-        ("task", "\udcff", "is not a line of text"),
+        *(("task", text, "is not a line of text") for text in ("\x1b[31m" * 100, "\udcff")),
         ("task", "x" * 1001, "task: 1,001 characters; use 1,000 at most"),
         ("robot_type", "a\0b", "robot_type: .* is not a line of text"),
-        ("min_frames", 0, "^min_frames: "),
-        ("min_valid", 1.5, "^min_valid: "),
-        ("on_invalid", "skip", "^on_invalid: "),
+        *((*wrong, f"^{wrong[0]}: ") for wrong in (("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "skip"))),
     ],
 )
 def test_options_are_checked(option, value, expected):
@@ -169,9 +157,8 @@ def test_a_program_needs_no_guard_around_an_export_by_several_processes(tmp_path
     for name in ("a", "b"):
         shutil.copytree(LIFT, tmp_path / "recordings" / name)
     script = tmp_path / "convert.py"
-    script.write_text(
-        "import sys\nfrom robocache_ros import export\nprint(export('recordings', sys.argv[1], 'set', jobs=2).frames)\n"
-    )
+    line = "print(export('recordings', sys.argv[1], 'set', jobs=2).frames)"
+    script.write_text(f"import sys\nfrom robocache_ros import export\n{line}\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = forked.run([sys.executable, script, SPEC], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, len(done.stdout.split())) == (0, 1), done.stderr
@@ -181,7 +168,7 @@ def test_a_stream_whose_joints_are_missing_is_not_advised_to_hold_longer(bags, s
     other = replace(spec.stream("joint_position"), names=tuple(f"other_{n}" for n in range(7)))
     wrong = replace(spec, streams=tuple(other if s.name == other.name else s for s in spec.streams))
     with pytest.raises(RoboCacheError) as error:
-        export(bags[:1], wrong, tmp_path / "set", DatasetOptions(media="none"))
+        export(bags[:1], wrong, tmp_path / "set", NO_MEDIA)
     assert "joint_missing" in str(error.value)
     assert "; correct the names of joint_position: robocache check lists the joints" in str(error.value)
     assert "max_age_ms" not in str(error.value)
@@ -189,16 +176,14 @@ def test_a_stream_whose_joints_are_missing_is_not_advised_to_hold_longer(bags, s
 
 def test_a_recording_that_is_another_one_under_another_name_is_noted(bags, spec, tmp_path):
     copy = Path(shutil.copytree(bags[0], tmp_path / "copy"))
-    note = (
-        f"{bags[0]} and {copy}: the same files (by SHA-256), so the dataset has their episodes 2 times; leave one out"
-    )
-    options = DatasetOptions(media="none")
-    done = export([*bags, copy], spec, tmp_path / "set", options)
+    same = f"{bags[0]} and {copy}: the same files (by SHA-256)"
+    note = f"{same}, so the dataset has their episodes 2 times; leave one out"
+    done = export([*bags, copy], spec, tmp_path / "set", NO_MEDIA)
     assert [n for n in done.notes if "SHA-256" in n] == [note]
     assert len(done.recordings) == 3
-    assert dry_run(planned([*bags, copy]), spec, tmp_path / "dry", options).notes == (note,)
+    assert dry_run(planned([*bags, copy]), spec, tmp_path / "dry", NO_MEDIA).notes == (note,)
     other = PlannedRecording(copy, task="another task")
-    assert not [n for n in export([bags[0], other], spec, tmp_path / "tasks", options).notes if "SHA-256" in n]
+    assert not [n for n in export([bags[0], other], spec, tmp_path / "tasks", NO_MEDIA).notes if "SHA-256" in n]
 
 
 # What is known of an export before it: what matches, what is expected, and what it costs. Nothing is written.
@@ -251,8 +236,7 @@ def test_what_does_not_match_is_named(bags, tmp_path, tf_message, stream, expect
 
 
 def test_the_estimate_of_a_short_recording_exports_a_second_of_it(spec, tmp_path):
-    panda_lift = Path(__file__).parents[1] / "data" / "panda_lift"  # 7.6 s
-    run = dry_run(planned([panda_lift]), spec.without_cameras(), tmp_path / "set", NO_MEDIA)
+    run = dry_run(planned([LIFT]), spec.without_cameras(), tmp_path / "set", NO_MEDIA)  # of 7.6 s
     assert run.estimate
     assert run.estimate.sample_frames == 50
 
@@ -290,10 +274,9 @@ def test_a_dry_run_knows_what_an_earlier_export_has_converted(bags, spec, tmp_pa
 
 def test_a_dry_run_refuses_what_an_export_refuses(bags, spec, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RoboCacheError, match="exists; choose another folder"):
-        dry_run(planned(bags), spec, tmp_path)
-    with pytest.raises(RoboCacheError, match="is a file; give a new folder"):
-        dry_run(planned(bags), spec, tmp_path / "file")
+    for name, message in ((".", "exists; choose another folder"), ("file", "is a file; give a new folder")):
+        with pytest.raises(RoboCacheError, match=message):
+            dry_run(planned(bags), spec, tmp_path / name)
     found = expect(PlannedRecording(bags[0]), spec.without_cameras(), replace(NO_MEDIA, min_frames=1000))
     assert "no 1000 ticks in a row have every stream" in found.refusal
     assert found.result
@@ -305,8 +288,7 @@ PROVENANCE = ("meta/robocache.json", "SHA256SUMS")  # which name the device
 
 
 def data(out: Path) -> dict[str, bytes]:
-    files = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    return {name: content for name, content in files.items() if name not in PROVENANCE}
+    return {name: content for name, content in contents(out).items() if name not in PROVENANCE}
 
 
 def provenance(out: Path) -> str:
@@ -318,10 +300,8 @@ def test_a_piece_does_not_depend_on_the_device_unless_nvjpeg_decodes(spec, monke
     recording = PlannedRecording(LIFT)
     on_cpu = Plan((recording,), spec, DatasetOptions(), {})
     nvjpeg = replace(on_cpu, options=DatasetOptions(jpeg="gpu"), device="cuda:0")
-    keys = [
-        plan.key(recording, [])
-        for plan in (on_cpu, replace(on_cpu, device="cuda:0"), nvjpeg, replace(nvjpeg, device="cuda:1"))
-    ]
+    plans = (on_cpu, replace(on_cpu, device="cuda:0"), nvjpeg, replace(nvjpeg, device="cuda:1"))
+    keys = [plan.key(recording, []) for plan in plans]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3
 
@@ -374,16 +354,12 @@ def site(tmp_path) -> Path:
     return installed(tmp_path / "site", module, "[robocache_ros.formats]\ncsv = csv_format:CSV\n")
 
 
-def robocache(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "robocache_ros", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
-    return forked.run(command, preload=forked.EXPORT, capture_output=True, text=True, env=environment, cwd=ROOT)
-
-
 def test_the_command_line_writes_it(site, bags, spec, tmp_path):
-    config = ROOT / "config" / "panda_lift.yaml"
     out = tmp_path / "out"
-    done = robocache(site, "export", *bags, "--spec", config, "--format", "csv", "--out", out, "--jobs", 2)
+    command = [sys.executable, "-m", "robocache_ros", "export", *bags, "--spec", SPEC, "--format", "csv", "--out", out]
+    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    given = {"preload": forked.EXPORT, "capture_output": True, "text": True, "env": environment, "cwd": ROOT}
+    done = forked.run([*map(str, command), "--jobs", "2"], **given)
     assert done.returncode == 0, done.stderr
     rows = list(csv.reader((out / "episodes" / "episode_000000.csv").read_text().splitlines()))
     engine = engine_rows(bags[0], spec)
@@ -396,6 +372,6 @@ def test_the_command_line_writes_it(site, bags, spec, tmp_path):
 def test_its_own_refusals_come_before_a_recording_is_read(site, tmp_path, spec, monkeypatch):
     monkeypatch.syspath_prepend(site)
     assert known_formats()[-1] == "csv"
-    cameras = replace(spec, actions="none", streams=tuple(stream for stream in spec.streams if stream.kind == "image"))
+    cameras = replace(spec, actions="none", streams=tuple(s for s in spec.streams if s.kind == "image"))
     with pytest.raises(RoboCacheError, match="csv stores vectors"):
         export([tmp_path / "no_recording"], cameras, tmp_path / "out", DatasetOptions(formats=("csv",)))

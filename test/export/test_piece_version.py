@@ -13,25 +13,25 @@ from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.formats.dataset_folder import digests_of, files_of
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.export.conftest import LIFT, SPEC
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
 
 # The SHA-256 of the files of two pieces, as code and libraries of this machine make them.
 
-ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("piece_digests.json")
 
 
 def piece_digests(folder: Path) -> dict[str, Any]:
     """Make a piece with images, voxels and poses, and one with depth, windows and outcomes; return their digests."""
     start, stop = Moment(3_900_000_000, relative=True), Moment(5_000_000_000, relative=True)  # with a gap
-    panda = PlannedRecording(ROOT / "test" / "data" / "panda_lift", start=start, stop=stop)
+    panda = PlannedRecording(LIFT, start=start, stop=stop)
     sensors = sensor_recording(folder / "sensors", seed=1)
     formats = ("lerobot", "robomimic")
     video = DatasetOptions(formats=formats, codec="h264", compare_visibility=True, action="delta")
     pixels = DatasetOptions(formats=formats, media="image", on_invalid="mask", action="next-observation")
     made = {
-        "panda": _digests(folder / "panda", panda, load_spec(ROOT / "config" / "panda_lift.yaml"), video),
+        "panda": _digests(folder / "panda", panda, load_spec(SPEC), video),
         "sensors": _digests(folder / "pixels", sensors, sensor_spec(outcomes=True, actions=False), pixels),
     }
     return {"version": PIECE_VERSION, "libraries": {name: version(name) for name in LIBRARIES}, "files": made}

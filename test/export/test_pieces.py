@@ -8,7 +8,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,9 @@ from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.exporter.recordings import load_manifest
 from robocache_ros.formats import recording as recording_file
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import ROBOCACHE, ROOT, contents, dry_run, named
+from test.export.conftest import NO_MEDIA, ROBOCACHE, SPEC, contents, dry_run, named, written
+from test.export.sensor_recording import CAMERAS, sensor_recording, sensor_spec
 from test.exporting import export
-
-NO_MEDIA = DatasetOptions(media="none")
 
 
 def key(plan: Plan, recording: Path) -> str:
@@ -37,16 +38,13 @@ def key(plan: Plan, recording: Path) -> str:
 
 
 @pytest.mark.parametrize("media", ["none", pytest.param("video", marks=pytest.mark.slow)])
-def test_two_processes_make_the_bytes_of_one_and_one_of_them_is_started(
-    recordings, spec, undisturbed, tmp_path, media, monkeypatch
-):
+def test_one_more_process_is_started_and_makes_equal_bytes(recordings, spec, undisturbed, tmp_path, media, monkeypatch):
     started: list[int] = []
-    start = local._started
+    start, options = local._started, DatasetOptions(media=media)
     monkeypatch.setattr(local, "_started", lambda threads: started.append(threads) or start(threads))
-    out = export(recordings, spec, tmp_path / "set", DatasetOptions(media=media), jobs=2).out
-    assert contents(out) == undisturbed(media)
+    assert contents(export(recordings, spec, tmp_path / "set", options, jobs=2).out) == undisturbed(media)
     assert len(started) == 1
-    export(recordings[:1], spec, tmp_path / "one", DatasetOptions(media=media), jobs=8)
+    export(recordings[:1], spec, tmp_path / "one", options, jobs=8)
     assert len(started) == 1  # no more processes than recordings
 
 
@@ -103,23 +101,12 @@ def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags, spec, tmp_path):
             assert found == value, name
 
 
-def test_recordings_with_images_of_two_sizes_are_not_one_dataset(bags, spec, tmp_path, monkeypatch):
-    sizes = iter([(224, 224), (112, 112)])
-
-    def resized(plans: dict[str, Plan], store: PieceStore, executor: object, progress: object) -> dict[str, Any]:
-        outcomes, plan = {}, plans[""]
-        for task in plan.distinct:
-            front = plan.spec.stream("front")
-            assert front.image
-            other = replace(front, image=replace(front.image, size=next(sizes)))
-            streams = tuple(other if stream.name == "front" else stream for stream in plan.spec.streams)
-            each = replace(plan, spec=replace(plan.spec, streams=streams))
-            (outcomes[task],) = make_pieces_of(task, [each], store)
-        return {"": outcomes}
-
-    monkeypatch.setattr("robocache_ros.exporter.datasets.make_pieces", resized)
-    with pytest.raises(RoboCacheError, match=r"streams\.front: 224x224 .* in .*lift, 112x112 .* in .*again; give it"):
-        export(bags, spec, tmp_path / "set")
+def test_recordings_with_images_of_two_sizes_are_not_one_dataset(tmp_path, monkeypatch):
+    one = sensor_recording(tmp_path / "one", 1, 0.3)
+    monkeypatch.setitem(CAMERAS, "color", ("rgb8", (16, 20)))
+    other = sensor_recording(tmp_path / "other", 2, 0.3)
+    with pytest.raises(RoboCacheError, match=r"streams\.color: .*23x31 .* in .*one, .*16x20 .* in .*other; give it"):
+        export([one, other], sensor_spec(), tmp_path / "set")
 
 
 def test_pieces_in_a_folder_are_counted_without_a_look_at_all_files(tmp_path, monkeypatch):
@@ -131,11 +118,8 @@ def test_pieces_in_a_folder_are_counted_without_a_look_at_all_files(tmp_path, mo
     monkeypatch.delattr(LocalObjects, "listed")
     assert store.count() == 1
     ended = store.ended([made, failed, neither])
-    assert [(ended[key].done, ended[key].failed) for key in (made, failed, neither)] == [
-        (True, False),
-        (False, True),
-        (False, False),
-    ]
+    ends = [(ended[key].done, ended[key].failed) for key in (made, failed, neither)]
+    assert ends == [(True, False), (False, True), (False, False)]
 
 
 # A folder of pieces that several exports use: what it saves, and what may be in it.
@@ -150,9 +134,7 @@ def pieces(tmp_path) -> Path:
 def exported(spec, tmp_path, pieces) -> Callable[..., tuple[ExportResult, list[str]]]:
     """Exports with the shared folder; the result, and the recordings that were converted."""
 
-    def run(
-        bags: list[Path], name: str, options: DatasetOptions = NO_MEDIA, **more: bool
-    ) -> tuple[ExportResult, list[str]]:
+    def run(bags: Any, name: str, options: DatasetOptions = NO_MEDIA, **more: bool) -> tuple[ExportResult, list[str]]:
         seen: list[str] = []
         done = export(bags, spec, tmp_path / name / "set", options, pieces=pieces, progress=named(seen), **more)
         return done, list(dict.fromkeys(seen))
@@ -164,7 +146,7 @@ def exported(spec, tmp_path, pieces) -> Callable[..., tuple[ExportResult, list[s
 def command(bags, tmp_path, pieces) -> list[str]:
     """The same export as a command, whose folder of pieces exists."""
     pieces.mkdir()
-    options = {"spec": ROOT / "config" / "panda_lift.yaml", "media": "none", "out": tmp_path / "set", "jobs": 1}
+    options = {"spec": SPEC, "media": "none", "out": tmp_path / "set", "jobs": 1}
     return [*ROBOCACHE, "export", *map(str, bags), "--pieces", str(pieces), *(f"--{k}={v}" for k, v in options.items())]
 
 
@@ -181,9 +163,7 @@ def test_an_appended_recording_costs_one_piece_and_gives_the_bytes_of_a_fresh_ex
     assert PieceStore(pieces).count() == 4
 
 
-def test_another_format_with_the_same_encodings_converts_nothing_and_reads_no_recording(
-    bags, exported, spec, tmp_path, monkeypatch
-):
+def test_another_format_with_the_same_encodings_reads_no_recording(bags, exported, spec, tmp_path, monkeypatch):
     exported(bags, "a")
     zarr = replace(NO_MEDIA, formats=("diffusion_policy",))
     fresh = contents(export(bags, spec, tmp_path / "fresh" / "set", zarr).out)
@@ -193,9 +173,7 @@ def test_another_format_with_the_same_encodings_converts_nothing_and_reads_no_re
     assert contents(done.out) == fresh
 
 
-def test_a_dataset_is_split_without_a_conversion_and_a_part_of_a_recording_is_another_piece(
-    recordings, exported, spec, tmp_path
-):
+def test_a_split_converts_nothing_and_a_part_of_a_recording_is_another_piece(recordings, exported, spec, tmp_path):
     exported(recordings, "all")
     manifest = tmp_path / "some.yaml"
     for name, part in (("train", recordings[:3]), ("test", recordings[3:])):
@@ -233,10 +211,8 @@ def test_a_damaged_piece_is_made_again_and_does_not_enter_the_dataset(bags, expo
     (piece,) = piece_folders(pieces)
     names = [str(file.relative_to(piece)) for file in piece.rglob("*") if file.is_file() and file.stat().st_size]
     assert {"contents.json", "recording.json", "recording.npz", "fused"} <= {Path(n).name for n in names}
-    damages = [(name, None) for name in (*names, "../done.json")]
-    damages += [
-        ("../done.json", b) for b in (b"", b"{}", b"[]", b'{"files": {}}', b'{"files": [1]}', b"[" * 100_000, b"\xff")
-    ]
+    texts = (b"", b"{}", b"[]", b'{"files": {}}', b'{"files": [1]}', b"[" * 100_000, b"\xff")
+    damages = [*((name, None) for name in (*names, "../done.json")), *(("../done.json", text) for text in texts)]
     for number, (name, damage) in enumerate(damages):
         file = piece_folders(pieces)[0] / name
         data = file.read_bytes()
@@ -276,9 +252,7 @@ def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset
 
 def test_other_files_in_the_folder_stay(bags, exported, pieces):
     names = {"notes.txt", "draft-of-a-letter/text", "mine/done.json"}
-    for name in names:
-        (pieces / name).parent.mkdir(parents=True, exist_ok=True)
-        (pieces / name).write_text("[]")
+    written(pieces, "[]", *names)
     exported(bags, "a")
     assert all((pieces / name).read_text() == "[]" for name in names)
     others = {entry.name for entry in pieces.iterdir() if len(entry.name) < 64}  # not the folders of pieces
@@ -299,11 +273,8 @@ def test_the_draft_of_a_dead_process_is_removed_and_that_of_a_live_one_stays(bag
 
 
 def test_two_exports_share_the_folder_at_once(recordings, exported, undisturbed, pieces, tmp_path):
-    both = [threading.Thread(target=exported, args=(recordings, name)) for name in ("a", "b")]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(partial(exported, recordings), ("a", "b")))
     assert contents(tmp_path / "a" / "set") == contents(tmp_path / "b" / "set") == undisturbed("none")
     assert PieceStore(pieces).count() == 4
 

@@ -27,16 +27,6 @@ def stored(folder: Path) -> list[dict[str, Any]]:
     return [parse_example(record) for shard in shards for record in read_records(shard)]
 
 
-def test_a_masked_image_is_black_and_marked_invalid(exported):
-    made = exported("sensors", "image")
-    column = [stream.name for stream in made.spec.streams].index("depth")
-    for example in stored(made.out / "rlds"):
-        valid = example["steps/robocache/valid"].reshape(-1, len(made.spec.streams))[:, column]
-        sizes = [len(data) for data in example["steps/observation/depth"]]
-        assert 0 < (valid == 0).sum() < len(valid)
-        assert max(np.array(sizes)[valid == 0]) < min(np.array(sizes)[valid > 0])  # zeros compress well
-
-
 def test_an_episode_that_no_reader_could_read_is_refused(bags, spec, tmp_path, monkeypatch):
     monkeypatch.setattr(rlds, "RECORD_BYTES", 1000)
     with pytest.raises(RoboCacheError, match=r"lift: an episode of \d+ ticks takes .* use smaller images or shorter"):
@@ -58,9 +48,7 @@ IMAGE = {"topic": "/a", "type": "sensor_msgs/msg/Image"}
         ("tick", ARRAY, "delta", r"streams\.tick: delta has another column of this name; rename"),
     ],
 )
-def test_a_spec_that_a_format_cannot_store_is_refused_before_a_recording_is_read(
-    name, stream, format_, problem, tmp_path
-):
+def test_a_spec_that_a_format_cannot_store_is_refused_before_reading(name, stream, format_, problem, tmp_path):
     actions = "required" if "role" in stream else "none"
     spec = load_spec({"robocache": 1, "actions": actions, "streams": {name: stream}})
     with pytest.raises(RoboCacheError, match=problem):
@@ -94,9 +82,8 @@ def test_a_tick_is_a_sample_with_the_same_fields(exported):
         members = list(tar)
     assert {(m.mtime, m.uid, m.gid, m.uname, m.gname, m.mode) for m in members} == {(0, 0, 0, "", "", 0o644)}
     keys = [member.name.partition(".")[0] for member in members]
-    assert list(dict.fromkeys(keys)) == [
-        f"{episode:06d}_{tick:06d}" for episode, length in enumerate(made.lengths) for tick in range(length)
-    ]
+    ticks = [(episode, tick) for episode, length in enumerate(made.lengths) for tick in range(length)]
+    assert list(dict.fromkeys(keys)) == [f"{episode:06d}_{tick:06d}" for episode, tick in ticks]
     of_statistics = ["state.npy", "action.npy", "force.npy", "color.png", "gray.png"]
     fields = [*of_statistics[:3], "force.age_ms.npy", *of_statistics[3:], "depth.npz", "meta.json"]
     assert [member.name.partition(".")[2] for member in members] == fields * sum(made.lengths)
@@ -129,12 +116,12 @@ def test_an_exported_recording_can_be_exported_again(exported, tmp_path):
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
-        (("panda_joint1", "x"), ("panda_joint1", "x")),
-        (("0", "1"), ("v0", "v1")),
-        (("Arm/Shoulder-Pan", "position.x"), ("arm_shoulder_pan", "position_x")),
-        (("a-b", "a_b", "é"), ("a_b", "a_b_1", "v")),
-        (("valid", "stamp"), ("valid_0", "stamp_1")),
+        ("panda_joint1 x", "panda_joint1 x"),
+        ("0 1", "v0 v1"),
+        ("Arm/Shoulder-Pan position.x", "arm_shoulder_pan position_x"),
+        ("a-b a_b é", "a_b a_b_1 v"),
+        ("valid stamp", "valid_0 stamp_1"),
     ],
 )
 def test_each_value_has_a_field_name_of_ros(labels, names):
-    assert field_names(labels) == names
+    assert field_names(tuple(labels.split())) == tuple(names.split())

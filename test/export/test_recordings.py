@@ -23,17 +23,15 @@ from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, m
 from robocache_ros.exporter.recordings import find_recordings, load_manifest, recordings_of
 from robocache_ros.formats.read import PROVENANCE
 from robocache_ros.recorder.episodes import Message, RecordedTopic, RecordingsFolder
-from robocache_ros.spec import FusionSpec, load_spec, strict_yaml
+from robocache_ros.spec import FusionSpec, strict_yaml
+from test.export.conftest import LIFT, written
 
 # Recordings are found by paths, in folders and by globs, in an order that depends on their names alone.
 
 
 def files(root: Path, *names: str) -> Path:
     """Files with one byte."""
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"x")
-    return root
+    return written(root, "x", *names)
 
 
 def found(root: Path, *arguments: Path | str, but: Path | None = None) -> list[str]:
@@ -47,18 +45,14 @@ def rosbag2(root: Path, name: str, *files_of: str) -> None:
     (root / name / "metadata.yaml").write_text(text)
 
 
-def test_a_recording_that_is_named_twice_is_found_once_in_any_order(tmp_path):
-    files(tmp_path, "day/b.mcap", "day/a.mcap")
-    os.symlink(tmp_path / "day", tmp_path / "link")
-    both, day = ["day/a.mcap", "day/b.mcap"], tmp_path / "day"
+def test_a_recording_that_is_named_twice_is_found_once_in_any_order_and_the_target_is_not_searched(tmp_path):
+    files(tmp_path, "day/b.mcap", "day/a.mcap", "out/c.mcap")
+    both, day, out = ["day/a.mcap", "day/b.mcap"], tmp_path / "day", tmp_path / "out"
     assert found(tmp_path, day / "b.mcap", day / "a.mcap") == both
-    assert found(tmp_path, day, day / "a.mcap", tmp_path / "link") == both
-
-
-def test_links_that_lead_back_are_followed_once_and_the_target_of_an_export_is_not_searched(tmp_path):
-    files(tmp_path, "day/a.mcap", "day/b.mcap", "out/c.mcap")
-    os.symlink(tmp_path, tmp_path / "day" / "up")
-    assert found(tmp_path, but=tmp_path / "out") == ["day/a.mcap", "day/b.mcap"]
+    os.symlink(tmp_path, day / "up")  # which leads back
+    assert found(tmp_path, but=out) == both
+    os.symlink(day, tmp_path / "link")
+    assert found(tmp_path, day, day / "a.mcap", tmp_path / "link", but=out) == both
 
 
 def test_a_folder_with_metadata_is_one_recording_and_is_not_searched(tmp_path):
@@ -68,6 +62,9 @@ def test_a_folder_with_metadata_is_one_recording_and_is_not_searched(tmp_path):
     for arguments in ((tmp_path,), (lift,), (lift, lift / "x.mcap")):
         assert found(tmp_path, *arguments) == ["lift"]
     assert found(tmp_path, lift / "x.mcap") == ["lift/x.mcap"]
+
+
+DAY = "rec/2024-05-01-12"
 
 
 @pytest.mark.parametrize(
@@ -81,15 +78,10 @@ def test_a_folder_with_metadata_is_one_recording_and_is_not_searched(tmp_path):
         (("rec/rec_00.mcap", "rec/rec_01.mcap"), ["rec/rec_00.mcap", "rec/rec_01.mcap"]),
         (("rec/one.mcap", "rec/more/two.mcap"), ["rec/more", "rec/one.mcap"]),
         (("rec/a_2024-05-01-12-00-00_0.bag", "rec/a_2024-05-01-12-10-00_1.bag"), ["rec"]),
-        (
-            ("rec/2024-05-01-12-00-00.bag", "rec/2024-05-01-12-10-00.bag"),
-            ["rec/2024-05-01-12-00-00.bag", "rec/2024-05-01-12-10-00.bag"],
-        ),
+        ((f"{DAY}-00-00.bag", f"{DAY}-10-00.bag"), [f"{DAY}-00-00.bag", f"{DAY}-10-00.bag"]),
     ],
 )
-def test_a_folder_is_searched_in_numeric_order_and_split_files_named_after_it_are_one_recording(
-    tmp_path, names, expected
-):
+def test_a_folder_is_searched_in_numeric_order_and_files_named_after_it_are_one(tmp_path, names, expected):
     assert found(files(tmp_path, *names)) == expected
 
 
@@ -158,14 +150,11 @@ bags/day*,,,,
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    for name in ("lift_1.mcap", "day_2/b.mcap", "day_2/a.mcap", "day_1/c.mcap"):
-        path = tmp_path / "bags" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
-    return tmp_path
+    names = ("lift_1.mcap", "day_2/b.mcap", "day_2/a.mcap", "day_1/c.mcap")
+    return files(tmp_path, *(f"bags/{name}" for name in names))
 
 
-def written(folder: Path, text: str, name: str = "lifts.yaml") -> Path:
+def manifest(folder: Path, text: str, name: str = "lifts.yaml") -> Path:
     (folder / name).write_text(text, encoding="utf-8")
     return folder / name
 
@@ -174,7 +163,7 @@ def written(folder: Path, text: str, name: str = "lifts.yaml") -> Path:
 def test_yaml_and_csv_say_the_same(folder, name, text):
     bags = folder / "bags"
     stop = Moment(1757509436123456789, relative=False)
-    assert load_manifest(written(folder, text, name)) == (
+    assert load_manifest(manifest(folder, text, name)) == (
         PlannedRecording(bags / "lift_1.mcap", "lift the cube", Moment(2_500_000_000, True), stop, True),
         PlannedRecording(bags / "lift_1.mcap", "put it down, then wait", Moment(20 * 10**9, True)),
         PlannedRecording(bags / "day_1"),
@@ -185,7 +174,7 @@ def test_yaml_and_csv_say_the_same(folder, name, text):
 
 def test_rows_that_say_the_same_are_used_once_also_with_an_absolute_path(folder):
     (folder / "other").mkdir()
-    path = written(folder / "other", f"- recording: {folder}/bags/lift_1.mcap\n" * 3)
+    path = manifest(folder / "other", f"- recording: {folder}/bags/lift_1.mcap\n" * 3)
     assert load_manifest(path) == (PlannedRecording(folder / "bags" / "lift_1.mcap"),)
 
 
@@ -225,52 +214,41 @@ CSV_ERRORS = {
 )
 def test_an_error_has_its_line_and_column(folder, name, text, expected):
     with pytest.raises(RoboCacheError) as raised:
-        load_manifest(written(folder, text, name))
+        load_manifest(manifest(folder, text, name))
     assert [part for part in f"{name}:{expected}".split("…") if part not in str(raised.value)] == []
     assert all(len(line) < 200 for line in str(raised.value).splitlines())
+
+
+LISTS = "give a list of recordings in YAML or"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "limit", "message"),
     [
-        ("lifts.yaml", YAML, (strict_yaml, "MAX_BYTES", 20), "larger than 0 KiB; give a list of recordings in YAML or"),
-        (
-            "lifts.csv",
-            CSV,
-            (recordings, "MAX_CSV_BYTES", 20),
-            "larger than 0 KiB; give a list of recordings in YAML or",
-        ),
+        ("lifts.yaml", YAML, (strict_yaml, "MAX_BYTES", 20), f"larger than 0 KiB; {LISTS}"),
+        ("lifts.csv", CSV, (recordings, "MAX_CSV_BYTES", 20), f"larger than 0 KiB; {LISTS}"),
         ("lifts.yaml", YAML, (recordings, "MAX_RECORDINGS", 2), "more than 2"),
-        (
-            "lifts.csv",
-            "recording\n" + "\n" * 9,
-            (recordings, "MAX_LINES", 3),
-            r"lifts\.csv:4:1: more than 3 lines; use",
-        ),
+        ("lifts.csv", "recording" + "\n" * 10, (recordings, "MAX_LINES", 3), r"lifts\.csv:4:1: more than 3 lines; use"),
     ],
 )
 def test_a_manifest_has_limits(folder, monkeypatch, name, text, limit, message):
     monkeypatch.setattr(*limit)
     with pytest.raises(RoboCacheError, match=message):
-        load_manifest(written(folder, text, name))
+        load_manifest(manifest(folder, text, name))
 
 
 @pytest.mark.parametrize(
-    ("raw", "expected"),
+    ("raw", "ns", "relative"),
     [
-        (0, Moment(0, True)),
-        (2.5, Moment(2_500_000_000, True)),
-        ("2.5", Moment(2_500_000_000, True)),
-        ("1e2", Moment(100_000_000_000, True)),
-        (1757509436123456789, Moment(1757509436123456789, False)),
-        ("1757509436123456789", Moment(1757509436123456789, False)),
-        ("1970-01-01T00:00:01Z", Moment(1_000_000_000, False)),
-        ("1970-01-01 02:00:01.5+02:00", Moment(1_500_000_000, False)),
-        ("1969-12-31T23:00:00.000000001-0100", Moment(1, False)),
+        *((0, 0, True), (2.5, 2_500_000_000, True), ("2.5", 2_500_000_000, True), ("1e2", 100_000_000_000, True)),
+        *((raw, 1757509436123456789, False) for raw in (1757509436123456789, "1757509436123456789")),
+        ("1970-01-01T00:00:01Z", 1_000_000_000, False),
+        ("1970-01-01 02:00:01.5+02:00", 1_500_000_000, False),
+        ("1969-12-31T23:00:00.000000001-0100", 1, False),
     ],
 )
-def test_a_moment_is_seconds_from_the_start_or_an_absolute_time(raw, expected):
-    assert moment(raw) == expected
+def test_a_moment_is_seconds_from_the_start_or_an_absolute_time(raw, ns, relative):
+    assert moment(raw) == Moment(ns, relative)
 
 
 @pytest.mark.parametrize(
@@ -300,28 +278,18 @@ def test_a_part_is_on_the_log_times_of_the_recording():
 
 # A part of a recording has the ticks that the complete recording has there, bit for bit.
 
-ROOT = Path(__file__).parents[2]
 S = 10**9
 
 
 @pytest.fixture(scope="module")
-def spec() -> FusionSpec:
-    complete = load_spec(ROOT / "config" / "panda_lift.yaml")
-    chosen = [s for s in complete.streams if s.kind == "vector"] + [complete.stream("front")]
-    held = [replace(s, on_invalid="hold") if s.name == "action" else s for s in chosen]
-    return replace(complete, streams=tuple(held))
+def spec(spec) -> FusionSpec:
+    chosen = [s for s in spec.streams if s.kind == "vector"] + [spec.stream("front")]
+    return replace(spec, streams=tuple(replace(s, on_invalid="hold") if s.name == "action" else s for s in chosen))
 
 
-def frames(
-    spec: FusionSpec,
-    start_ns: int | None = None,
-    stop_ns: int | None = None,
-    *,
-    media: bool = True,
-    sees: str = "ideal",
-) -> list[Frames]:
-    with Bag(ROOT / "test" / "data" / "panda_lift") as bag:
-        low, high = (None if ns is None else bag.start_ns + ns for ns in (start_ns, stop_ns))
+def frames(spec: FusionSpec, *part_ns: int | None, media: bool = True, sees: str = "ideal") -> list[Frames]:
+    with Bag(LIFT) as bag:
+        low, high = (None if ns is None else bag.start_ns + ns for ns in part_ns or (None, None))
         run = BagRun(bag, spec, visibility=sees, trim=False, start_ns=low, stop_ns=high, media=media)
         return list(run.frames())
 
@@ -371,15 +339,9 @@ def recorded(tmp_path_factory, bags) -> Path:
     return path
 
 
-def test_task_and_outcome_are_those_in_the_files_unless_a_manifest_overrides_them(recorded, tmp_path):
-    found = recordings_of([recorded])
-    assert [(each.path.name, each.task, each.success) for each in found] == [
-        ("episode_000001.mcap", "lift", True),
-        ("episode_000003.mcap", "drop", False),
-    ]
-    manifest = tmp_path / "m.yaml"
-    manifest.write_text(f"- recording: {recorded}/episode_000001.mcap\n  success: false\n")
-    (found,) = recordings_of(None, manifest)
+def test_a_manifest_overrides_task_and_outcome_of_the_files(recorded, tmp_path):
+    text = f"- recording: {recorded}/episode_000001.mcap\n  success: false\n"
+    (found,) = recordings_of(None, manifest(tmp_path, text))
     assert (found.task, found.success) == ("lift", False)
 
 
@@ -390,12 +352,10 @@ def test_globs_leave_out_the_trash_unless_they_name_it(recorded):
     assert [each.path.name for each in recordings_of([recorded / "trash"])] == ["episode_000002.mcap"]
 
 
-def test_an_export_has_the_task_of_each_episode(recorded, tmp_path, spec):
+def test_an_export_has_the_task_and_the_outcome_in_the_file_of_each_episode(recorded, tmp_path, spec):
     export(recorded, spec, tmp_path / "out", task="other", media="none")
     recordings = json.loads((tmp_path / "out" / "meta" / PROVENANCE).read_text())["recordings"]
-    assert [(each["task"], each["success"], each["notes"]) for each in recordings] == [
-        ("lift", True, []),
-        ("drop", False, []),
-    ]
+    stated = [(each["task"], each["success"], each["notes"]) for each in recordings]
+    assert stated == [("lift", True, []), ("drop", False, [])]
     tasks = pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet").to_pydict()
     assert {"lift", "drop"} in [set(map(str, column)) for column in tasks.values()]

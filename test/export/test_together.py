@@ -28,10 +28,9 @@ from robocache_ros.formats.registry import known_formats
 from robocache_ros.formats.video import VideoFile
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import ROOT, by_share, contents, named
+from test.export.conftest import LIFT, NO_MEDIA, by_share, contents, named
 from test.exporting import export
 
-NO_MEDIA = DatasetOptions(media="none")
 Bags = Sequence[Path | PlannedRecording]
 
 
@@ -46,16 +45,19 @@ def arm(spec) -> FusionSpec:
 def separate(tmp_path) -> Callable[..., dict[str, bytes]]:
     """The files of a dataset that is exported on its own."""
 
-    def run(bags: Bags, output: Output, report: bool = False) -> dict[str, bytes]:
+    def export_one(bags: Bags, output: Output, report: bool = False) -> dict[str, bytes]:
         out = tmp_path / "alone" / output.name
         return contents(export(bags, output.spec, out, output.options, report=report).out)
 
-    return run
+    return export_one
 
 
-def test_each_dataset_of_two_specs_and_two_rates_has_the_bytes_of_a_separate_export(
-    bags, spec, arm, tmp_path, separate
-):
+def run(bags: Bags, outputs: Sequence[Output], folder: Path, **given: Any) -> list[dict[str, bytes]]:
+    """The files of the datasets of one export, without reports."""
+    return [contents(each.out) for each in export_together(bags, outputs, folder / "sets", report=False, **given)]
+
+
+def test_datasets_of_two_specs_and_rates_have_the_bytes_of_separate_exports(bags, spec, arm, tmp_path, separate):
     options = DatasetOptions(formats=("lerobot", "webdataset", "mcap"), codec="h264", preset="ultrafast")
     outputs = outputs_of([("panda", spec), ("arm", arm)], [50, 10], options)
     results = export_together(bags, outputs, tmp_path / "sets")
@@ -66,8 +68,7 @@ def test_each_dataset_of_two_specs_and_two_rates_has_the_bytes_of_a_separate_exp
 
 def test_two_processes_make_the_bytes_of_separate_exports(bags, spec, arm, tmp_path, separate):
     outputs = outputs_of([("panda", spec), ("arm", arm)], [], NO_MEDIA)
-    results = export_together(bags, outputs, tmp_path / "sets", jobs=2, report=False)
-    assert [contents(result.out) for result in results] == [separate(bags, output) for output in outputs]
+    assert run(bags, outputs, tmp_path, jobs=2) == [separate(bags, output) for output in outputs]
 
 
 def test_messages_are_read_once(bags, spec, tmp_path, monkeypatch):
@@ -116,8 +117,7 @@ def test_a_part_of_a_recording_has_the_bytes_of_a_separate_export(bags, spec, ar
     part = PlannedRecording(bags[0], start=Moment(300_000_000, relative=True), stop=Moment(900_000_000, relative=True))
     held = replace(arm, streams=tuple(replace(stream, on_invalid="hold") for stream in arm.streams))
     outputs = outputs_of([("panda", spec), ("held", held)], [], NO_MEDIA)
-    results = export_together([part], outputs, tmp_path / "sets", report=False)
-    assert [contents(result.out) for result in results] == [separate([part], output) for output in outputs]
+    assert run([part], outputs, tmp_path) == [separate([part], output) for output in outputs]
 
 
 def test_a_separate_export_and_one_of_more_rates_convert_nothing_again(bags, spec, tmp_path):
@@ -141,11 +141,10 @@ def test_a_stopped_export_is_continued(bags, spec, arm, tmp_path, separate, shar
 
     outputs = outputs_of([("panda", spec), ("arm", arm)], [10], NO_MEDIA)
     with pytest.raises(KeyboardInterrupt):
-        export_together(bags, outputs, tmp_path / "sets", report=False, progress=by_share(stop))
+        run(bags, outputs, tmp_path, progress=by_share(stop))
     seen: list[str] = []
-    results = export_together(bags, outputs, tmp_path / "sets", report=False, progress=named(seen))
+    assert run(bags, outputs, tmp_path, progress=named(seen)) == [separate(bags, output) for output in outputs]
     assert set(seen) == {bags[1].name}
-    assert [contents(result.out) for result in results] == [separate(bags, output) for output in outputs]
 
 
 def test_a_recording_may_be_missing_in_one_dataset_only(bags, spec, arm, tmp_path, separate):
@@ -155,7 +154,7 @@ def test_a_recording_may_be_missing_in_one_dataset_only(bags, spec, arm, tmp_pat
     outputs = outputs_of([("panda", spec), ("arm", arm)], [], NO_MEDIA)
     reported: list[Event] = []
     with pytest.raises(RoboCacheError, match=r"^panda-50hz: .*few: has no topic /panda/ee_pose"):
-        export_together(some, outputs, tmp_path / "sets", report=False)
+        run(some, outputs, tmp_path)
     given = {"report": False, "on_error": "skip", "progress": reported.append}
     panda, of_arm = export_together(some, outputs, tmp_path / "sets", **given)
     assert [loss.bag.name for loss in panda.failed] == ["few"]
@@ -164,9 +163,7 @@ def test_a_recording_may_be_missing_in_one_dataset_only(bags, spec, arm, tmp_pat
     assert [event.dataset for event in reported if isinstance(event, Failed)] == ["panda-50hz"]
 
 
-def test_an_episode_that_is_dropped_after_its_rows_were_written_is_dropped_in_one_dataset(
-    bags, arm, tmp_path, separate
-):
+def test_an_episode_dropped_after_its_rows_were_written_is_dropped_in_one_dataset(bags, arm, tmp_path, separate):
     with Bag(bags[0]) as opened:
         types = {name: topic.type for name, topic in opened.topics.items()} | {"/episode": "std_msgs/msg/Int32"}
         begins = [
@@ -182,7 +179,7 @@ def test_an_episode_that_is_dropped_after_its_rows_were_written_is_dropped_in_on
 
 
 def test_a_damaged_recording_has_the_notes_of_a_separate_export(spec, arm, tmp_path, separate):
-    damaged = shutil.copytree(ROOT / "test" / "data" / "panda_lift", tmp_path / "damaged")
+    damaged = shutil.copytree(LIFT, tmp_path / "damaged")
     (file,) = damaged.glob("*.mcap")
     data = bytearray(file.read_bytes())
     data[5_000_000:5_000_100] = bytes(100)
@@ -194,14 +191,11 @@ def test_a_damaged_recording_has_the_notes_of_a_separate_export(spec, arm, tmp_p
 
 
 def test_all_datasets_are_replaced_or_none(bags, spec, tmp_path):
-    def run(rates_hz: list[int], **more: bool) -> None:
-        outputs = outputs_of([("p", spec)], rates_hz, NO_MEDIA)
-        export_together(bags[:1], outputs, tmp_path / "sets", report=False, **more)
-
-    run([10, 20])
+    first, other = (outputs_of([("p", spec)], rates_hz, NO_MEDIA) for rates_hz in ([10, 20], [10, 25]))
+    run(bags[:1], first, tmp_path)
     with pytest.raises(RoboCacheError, match="exists; choose another folder, or replace it with --overwrite"):
-        run([10, 25])
-    run([10, 25], overwrite=True)
+        run(bags[:1], other, tmp_path)
+    run(bags[:1], other, tmp_path, overwrite=True)
     assert {folder.name for folder in (tmp_path / "sets").iterdir() if folder.is_dir()} == {"p-10hz", "p-25hz"}
 
 
@@ -211,9 +205,7 @@ def test_all_datasets_are_replaced_or_none(bags, spec, tmp_path):
         ("aa", [10], "a-10hz is the name of two datasets"),
         ("a", [10, 10], "a-10hz is the name of two datasets"),
         ("a", range(1, MAX_OUTPUTS + 2), f"use 1 to {MAX_OUTPUTS}"),
-        ([".hidden"], [], "cannot be the name of a folder"),
-        (["a/b"], [], "cannot be the name of a folder"),
-        ([".."], [], "cannot be the name of a folder"),
+        *(([name], [], "cannot be the name of a folder") for name in (".hidden", "a/b", "..")),
     ],
 )
 def test_datasets_without_a_folder_of_their_own_are_refused(spec, names, rates_hz, message):

@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,23 +30,22 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.small import picture
 from test.export import sensor_recording as sensor_recording_module
-from test.export.conftest import found, without_checksums
-from test.export.planted_faults import FAULTS, ROWS, cut_off
+from test.export.conftest import ROOT, found, without_checksums, written
+from test.export.planted_faults import FAULTS, ROWS, cut_off, hdf5
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
 from test.fuzz.datasets import write_rlds, write_robomimic
 
 # The validation finds each of the planted faults, but for those that a dataset cannot reveal.
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "validate_a_dataset.md"
+PAGE = ROOT / "docs" / "how-to" / "validate_a_dataset.md"
 SECTION = "## What a dataset cannot reveal"
 LIBRARIES = {"robomimic": "h5py", "rlds": "google_crc32c", "delta": "deltalake"}
 STORED = tuple(dict.fromkeys(fault.format for fault in FAULTS))  # a format, and how its images are stored
 
 
-def formats() -> tuple[str, ...]:
-    """The formats whose libraries are installed."""
-    return tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
+# The formats whose libraries are installed.
+INSTALLED = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
 
 
 @pytest.fixture(scope="session")
@@ -53,19 +53,18 @@ def exported(tmp_path_factory) -> Callable[[str], Path]:
     """Three episodes with three tasks in each format, made once."""
     folder = tmp_path_factory.mktemp("planted")
     recordings = [sensor_recording(folder / f"recording_{seed}", seed, ROWS / 50) for seed in range(3)]
-    made: dict[str, Path] = {}
+
+    @cache
+    def make(media: str) -> Path:
+        chosen = {"formats": ("lerobot", "mcap"), "media": media} if media else {"formats": INSTALLED}
+        options = DatasetOptions(task_topic="/task", robot_type="arm", **chosen)
+        return export(recordings, sensor_spec(outcomes=True), folder / f"out {media}", options, report=False).out
 
     def dataset(stored: str) -> Path:
         name, _, media = stored.partition(" ")
-        if media not in made:
-            chosen = {"formats": formats()} if not media else {"formats": ("lerobot", "mcap"), "media": media}
-            options = DatasetOptions(task_topic="/task", robot_type="arm", **chosen)
-            made[media] = export(
-                recordings, sensor_spec(outcomes=True), folder / f"out {media}", options, report=False
-            ).out
-        if not (made[media] / name).is_dir():
+        if not (make(media) / name).is_dir():
             pytest.skip(f"{LIBRARIES[name]} is not installed")
-        return made[media] / name
+        return make(media) / name
 
     return dataset
 
@@ -86,13 +85,13 @@ def test_nothing_is_found_without_a_fault(stored, exported, tmp_path):
     ],
 )
 def test_nothing_is_found_whatever_the_actions_are(actions, options, tmp_path):
-    spec = sensor_spec(actions=actions)
     changed: dict[str, dict[str, Any]] = {
         "state": {"name": "state_with_the_name_" + "of_its_topic_" * 4},
         "force": {"latency_ms": 3},
         "color": {"latency_ms": 7},
         "depth": {"align": "nearest"},
     }
+    spec = sensor_spec(actions=actions)
     spec = replace(spec, streams=tuple(replace(s, **changed.get(s.name, {})) for s in spec.streams))
     recording = sensor_recording(tmp_path / "recording", 0, 0.6)
     assert findings_of_an_export(tmp_path, recording, spec, **options) == set()
@@ -110,7 +109,7 @@ def test_nothing_is_found_in_an_export_of_voxels(bags, spec, tmp_path):
 
 
 def findings_of_an_export(folder: Path, recording: Path, spec: FusionSpec, **options: Any) -> set[str]:
-    out = export([recording], spec, folder / "out", DatasetOptions(formats=formats(), **options), report=False).out
+    out = export([recording], spec, folder / "out", DatasetOptions(formats=INSTALLED, **options), report=False).out
     return {str(finding) for findings in validate(out, decode=True) for finding in findings.found}
 
 
@@ -128,8 +127,7 @@ def test_each_fault_that_the_dataset_reveals_is_found(stored, rest, exported, tm
         (findings,) = validate(dataset, decode=fault.decode)
         texts = [str(finding) for finding in findings.found]
         wanted = fault.finds.split("|")
-        right = any(part in text for part in wanted for text in texts) if fault.finds else not texts
-        if not right:
+        if texts if not fault.finds else not any(part in text for part in wanted for text in texts):
             missed[fault.name] = texts[:3]
         shutil.rmtree(dataset)
     assert missed == {}
@@ -162,9 +160,7 @@ def test_the_exit_code_is_1_if_anything_is_wrong(made, tmp_path, capsys):
         main(["validate", str(out)])
     assert ended.value.code == 0
     assert "nothing wrong found; checked" in capsys.readouterr().out
-    damaged = tmp_path / "meta"
-    damaged.mkdir()
-    (damaged / "info.json").write_text('{"codebase_version": "v3.0"}')
+    written(tmp_path, '{"codebase_version": "v3.0"}', "meta/info.json")
     with pytest.raises(SystemExit) as ended:
         main(["validate", str(tmp_path), "--json"])
     assert ended.value.code == 1
@@ -297,12 +293,13 @@ def test_large_robomimic_arrays_are_read_in_parts(exported, tmp_path, monkeypatc
     with h5py.File(dataset / "dataset.hdf5", "r+") as file:
         for name in ("obs", "next_obs"):
             file[f"data/demo_0/{name}/state"][4 if name == "obs" else 3, 1] = np.nan
-    monkeypatch.setattr(check, "ARRAY_BYTES", 4000)  # some rows of an image
-    state = [text for text in found(dataset) if text.startswith("data/demo_0/obs/state")]
-    assert state == ["data/demo_0/obs/state: NaN or infinite in 1 rows, the first is row 4"]
-    monkeypatch.setattr(check, "ARRAY_BYTES", 2 * 12)  # two rows of obs/state
-    state = [text for text in found(dataset) if text.startswith("data/demo_0/obs/state")]
-    assert state == ["data/demo_0/obs/state, from row 4: NaN or infinite in 1 rows, the first is row 0"]
+    name = "data/demo_0/obs/state"
+    for array_bytes, lines in (
+        (4000, [f"{name}: NaN or infinite in 1 rows, the first is row 4"]),  # some rows of an image
+        (2 * 12, [f"{name}, from row 4: NaN or infinite in 1 rows, the first is row 0"]),  # two rows of obs/state
+    ):
+        monkeypatch.setattr(check, "ARRAY_BYTES", array_bytes)
+        assert [text for text in found(dataset) if text.startswith(name)] == lines
     monkeypatch.setattr(check, "ARRAY_BYTES", 9)
     assert "data/demo_1/obs/state: a row has more than 0 MiB" in validate(dataset)[0].unchecked
 
@@ -327,18 +324,6 @@ def test_a_stamp_of_0_is_a_sample_only_if_the_clock_starts_at_0():
 # Datasets of other tools, which have no provenance.
 
 
-def replaced_in(name: str, old: bytes, new: bytes) -> Callable[[Path], object]:
-    return lambda dataset: (dataset / name).write_bytes((dataset / name).read_bytes().replace(old, new, 1))
-
-
-def in_hdf5(change: Callable[[Any], object]) -> Callable[[Path], object]:
-    def damage(dataset: Path) -> None:
-        with pytest.importorskip("h5py").File(dataset / "lift.hdf5", "r+") as file:
-            change(file)
-
-    return damage
-
-
 PNG = picture(0)
 
 
@@ -354,24 +339,26 @@ def in_tar(**changed: bytes) -> Callable[[Path], object]:
     return write
 
 
+lift = partial(hdf5, name="lift.hdf5")
 RECORDS = "bridge-train.tfrecord-00000-of-00001"
 OTHERS: dict[str, Callable[[Path], object]] = {"rlds": write_rlds, "robomimic": write_robomimic, "webdataset": in_tar()}
 LISTED = {"shards": [{"name": "train-000000.tar", "samples": 4}, {"name": "train-000001.tar", "samples": 1}]}
 
 
 @pytest.mark.parametrize(
-    ("written", "damage", "texts"),
+    ("dataset", "damage", "texts"),
     [
         ("rlds", lambda _: None, []),
-        ("rlds", replaced_in(RECORDS, b"lift", b"left"), [f"{RECORDS}: record 0: its checksum is wrong"]),
+        ("rlds", lambda d: (d / RECORDS).write_bytes((d / RECORDS).read_bytes().replace(b"lift", b"left", 1)),
+         [f"{RECORDS}: record 0: its checksum is wrong"]),
         ("rlds", cut_off(RECORDS), [RECORDS]),
         ("rlds", lambda d: (d / RECORDS).rename(d / "bridge-val.tfrecord-00000-of-00001"),
          [f"{RECORDS}: is missing", "no split of dataset_info.json has this file"]),
-        ("robomimic", in_hdf5(lambda f: f["data/demo_0/actions"].write_direct(np.full((6, 3), 0.5))),
+        ("robomimic", lift(lambda f: f["data/demo_0/actions"].write_direct(np.full((6, 3), 0.5))),
          ["data/demo_1/actions: "]),  # beyond 1
-        ("robomimic", in_hdf5(lambda f: f["data"].attrs.update(total=99)), ["data: total is 99; the demonstrations"]),
-        ("robomimic", in_hdf5(lambda f: f["data/demo_0"].attrs.update(num_samples=7)), ["rows; num_samples is 7"]),
-        ("robomimic", in_hdf5(lambda f: f["data/demo_1/obs"].pop("front_image")), ["is in demo_0 and not in demo_1"]),
+        ("robomimic", lift(lambda f: f["data"].attrs.update(total=99)), ["data: total is 99; the demonstrations"]),
+        ("robomimic", lift(lambda f: f["data/demo_0"].attrs.update(num_samples=7)), ["rows; num_samples is 7"]),
+        ("robomimic", lift(lambda f: f["data/demo_1/obs"].pop("front_image")), ["is in demo_0 and not in demo_1"]),
         ("robomimic", cut_off("lift.hdf5"), ["lift.hdf5: it ends early"]),
         ("webdataset", lambda _: None, []),
         ("webdataset", in_tar(_000001_state_npy=npy([np.inf])), ["000001.state.npy: NaN or infinite"]),
@@ -384,8 +371,8 @@ LISTED = {"shards": [{"name": "train-000000.tar", "samples": 4}, {"name": "train
          ["train-000000.tar: 3 samples; dataset.json says 4", "train-000001.tar: is missing; it is in dataset.json"]),
     ],
 )  # fmt: skip
-def test_a_dataset_of_another_tool_is_checked(written, damage, texts, tmp_path):
-    OTHERS[written](tmp_path / "set")
+def test_a_dataset_of_another_tool_is_checked(dataset, damage, texts, tmp_path):
+    OTHERS[dataset](tmp_path / "set")
     damage(tmp_path / "set")
     lines = found(tmp_path / "set", decode=True)
     assert [text for text in texts if not any(text in line for line in lines)] == []

@@ -47,7 +47,7 @@ from robocache_ros.formats.video import (
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
-from test.export.conftest import contents, dry_run
+from test.export.conftest import ROOT, contents, dry_run
 from test.export.sensor_recording import DEPTH_SIZE, depth_recording, depth_spec
 from test.exporting import export
 from test.fuzz.node_inputs import raw_image
@@ -55,6 +55,7 @@ from test.fuzz.node_inputs import raw_image
 # Video of frames of any size: what is decoded has the size that the dataset declares.
 
 START_NS = 1_700_000_000_000_000_000
+TOO_SMALL = ((8, 6), (15, 16), (16, 15))  # for depth
 SMALL_OR_ODD = [(1, 1), (2, 1), (2, 2), (14, 30), (16, 640), (64, 32), (64, 62), (63, 65), (4, 4000), (4000, 4)]
 
 
@@ -81,15 +82,14 @@ def policies() -> set[int]:
 def test_frames_of_any_size_are_decoded_in_that_size(tmp_path, size):
     height, width = size
     image = np.broadcast_to(np.linspace(0, 255, width, dtype=np.uint8), (3, height, width))
-    video = VideoFile(tmp_path / "observation.images.x" / "chunk-000" / "file-000.mp4", size, 50)
-    for _ in range(5):
-        video.write(image)
-    video.close()
+    with closing(VideoFile(tmp_path / "observation.images.x" / "chunk-000" / "file-000.mp4", size, 50)) as video:
+        for _ in range(5):
+            video.write(image)
     with av.open(str(video.path)) as container:
         stream = container.streams.video[0]
         codec = stream.codec_context.codec  # PyAV 12 has the decoder's name alone
         found = getattr(codec, "canonical_name", codec.name), stream.pix_fmt
-        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    frames = decoded(video.path)[1]
     assert found == (video.encoder.codec, video.encoder.pixel_format)
     assert [frame.shape for frame in frames] == [(height, width, 3)] * 5
     # Lossy, and on so small a frame more than elsewhere; a picture of another layout would be off by 80.
@@ -109,9 +109,7 @@ def test_a_recording_of_small_or_odd_images_becomes_a_dataset_that_says_how(tmp_
     messages = [("/camera/image_raw", at, raw_image(at, *size, "rgb8", 3 * width, pixels)) for at in stamps]
     bag = write_bag(tmp_path / "bag", {"/camera/image_raw": "sensor_msgs/msg/Image"}, messages)
     spec = load_spec(yaml.safe_load(first_spec(describe(bag)).text))
-
     out = export([bag], spec, tmp_path / "out", DatasetOptions(task="look")).out
-
     feature = read_json(out / "meta/info.json")["features"]["observation.images.camera"]
     assert feature["shape"] == [height, width, 3]
     assert (feature["info"]["video.codec"], feature["info"]["video.pix_fmt"]) == ("h264", "yuv444p")
@@ -128,10 +126,9 @@ def read_json(path: Path) -> Any:
 
 def encoded(file: Path, size: tuple[int, int], frames: int) -> Path:
     """A video of noise."""
-    video = VideoFile(file, size, 50)
-    for image in np.random.default_rng(frames).integers(0, 256, (frames, 3, *size), np.uint8):
-        video.write(image)
-    video.close()
+    with closing(VideoFile(file, size, 50)) as video:
+        for image in np.random.default_rng(frames).integers(0, 256, (frames, 3, *size), np.uint8):
+            video.write(image)
     return file
 
 
@@ -153,40 +150,32 @@ def test_parts_of_a_video_are_joined_without_a_change(tmp_path, size):
     assert np.array_equal(frames, [frame for part in parts for frame in decoded(part)[1]])
 
 
-def test_parts_with_other_settings_and_those_after_a_large_file_begin_a_file(tmp_path):
+def test_parts_with_other_settings_begin_a_file(tmp_path):
     sizes = [(64, 64), (96, 64), (96, 64)]
     parts = [video_part(encoded(tmp_path / f"{k}.mp4", size, 5)) for k, size in enumerate(sizes)]
     assert joined_files(parts, 200) == [range(1), range(1, 3)]
-    assert joined_files(parts, 0) == [range(1), range(1, 2), range(2, 3)]
 
 
 @pytest.mark.parametrize(
-    ("file_mb", "files"),
-    [
-        (0, [[0], [1], [2], [3], [4], [5]]),
-        (1, [[0], [1], [2], [3], [4], [5]]),
-        (1.5, [[0, 1], [2], [3, 4], [5]]),
-        (100, [[0, 1, 2], [3, 4], [5]]),
-    ],
+    ("file_mb", "files"), [*((mb, "0 1 2 3 4 5") for mb in (0, 1)), (1.5, "01 2 34 5"), (100, "012 34 5")]
 )
 def test_parts_are_joined_up_to_the_size_of_a_file(file_mb, files):
     parts = [VideoPart(1_000_000, settings) for settings in "aaabba"]
-    assert [list(group) for group in joined_files(parts, file_mb)] == files
+    assert " ".join("".join(map(str, group)) for group in joined_files(parts, file_mb)) == files
 
 
 # Quality, speed and key frames of videos.
 
-ROOT = Path(__file__).parents[2]
 SIZE = (64, 96)
 
 
-def written(path: Path, settings: VideoSettings, codec: str = "h264", frames: int = 12) -> Path:
+def written(path: Path, settings: VideoSettings) -> Path:
+    """An h264 video of 12 frames."""
     rng = np.random.default_rng(0)
-    video = VideoFile(path, SIZE, 30, codec, settings)
     scene = rng.integers(0, 240, (*SIZE, 3), dtype=np.uint8)  # one scene, because x264 begins others with a key frame
-    for _ in range(frames):
-        video.write((scene + rng.integers(0, 8, scene.shape, dtype=np.uint8)).transpose(2, 0, 1))
-    video.close()
+    with closing(VideoFile(path, SIZE, 30, "h264", settings)) as video:
+        for _ in range(12):
+            video.write((scene + rng.integers(0, 8, scene.shape, dtype=np.uint8)).transpose(2, 0, 1))
     return path
 
 
@@ -208,32 +197,22 @@ def test_gop_is_the_distance_of_key_frames_and_lower_crf_is_larger(tmp_path):
 
 
 def test_videos_with_b_frames_are_joined_whatever_their_lengths(tmp_path):
-    lengths, settings, row = (30, 1, 2, 3, 1, 13), VideoSettings(crf=10, preset="medium", gop=12), 0
-    parts, firsts = [], []
-    for number, length in enumerate(lengths):
-        video = VideoFile(tmp_path / f"{number}.mp4", SIZE, 30, "h264", settings)
-        for level in range(row, row + length):
-            video.write(np.full((3, *SIZE), 4 * level, np.uint8))
-        video.close()
-        parts.append((video.path, length))
-        firsts.append(row)
-        row += length
-    assert join_video(tmp_path / "joined.mp4", parts, 30) == firsts
+    lengths, settings = (30, 1, 2, 3, 1, 13), VideoSettings(crf=10, preset="medium", gop=12)
+    firsts = np.cumsum([0, *lengths]).tolist()
+    for first, length in zip(firsts, lengths, strict=False):
+        with closing(VideoFile(tmp_path / f"{first}.mp4", SIZE, 30, "h264", settings)) as video:
+            for level in range(first, first + length):
+                video.write(np.full((3, *SIZE), 4 * level, np.uint8))
+    parts = [(tmp_path / f"{first}.mp4", length) for first, length in zip(firsts, lengths, strict=False)]
+    assert join_video(tmp_path / "joined.mp4", parts, 30) == firsts[:-1]
     with av.open(str(tmp_path / "joined.mp4")) as container:
         frames = list(container.decode(video=0))
         container.seek(0)
         times = [packet.pts for packet in container.demux(video=0) if packet.pts is not None]
     assert times != sorted(times)  # there are B-frames
-    assert [round(30 * frame.time) for frame in frames] == list(range(row))
+    assert [round(30 * frame.time) for frame in frames] == list(range(firsts[-1]))
     levels = [frame.to_ndarray(format="rgb24").mean() / 4 for frame in frames]
-    assert [round(level) for level in levels] == list(range(row))  # the loss is below half a level
-
-
-@pytest.mark.parametrize("codec", ["h264", "av1"])
-@pytest.mark.timeout(200)
-def test_the_same_frames_give_the_same_bytes(tmp_path, codec):
-    one, other = (written(tmp_path / f"{k}.mp4", VideoSettings(), codec).read_bytes() for k in range(2))
-    assert one == other
+    assert [round(level) for level in levels] == list(range(firsts[-1]))  # the loss is below half a level
 
 
 ENCODE = """
@@ -360,14 +339,10 @@ def grid_recording(tmp_path: Path, encoder: str = "libx264", codec: str = "h264"
 
 
 @pytest.mark.parametrize(
-    ("format_", "encoder", "codec", "decoder"),
-    [
-        ("lerobot", "libx264", "h264", "h264"),
-        ("lerobot21", "libx264", "h264", "h264"),
-        ("lerobot", "libx265", "h265", "hevc"),
-    ],
+    ("format_", "codec", "encoder", "decoder"),
+    [*((name, "h264", "libx264", "h264") for name in ("lerobot", "lerobot21")), ("lerobot", "h265", "libx265", "hevc")],
 )
-def test_packets_on_the_grid_are_copied(video_spec, tmp_path, format_, encoder, codec, decoder):
+def test_packets_on_the_grid_are_copied(video_spec, tmp_path, format_, codec, encoder, decoder):
     recording = grid_recording(tmp_path, encoder, codec)
     out = export([recording], video_spec, tmp_path / "set", DatasetOptions(formats=(format_,), codec="copy")).out
     (video,) = out.rglob("*.mp4")
@@ -453,10 +428,7 @@ def test_statistics_are_those_of_the_depths_without_holes(depth_made):
 @pytest.mark.parametrize(
     ("size", "unit", "message"),
     [
-        *(
-            (size, "mm", rf"depth: .*16x16 pixels at least, images have {size[0]}x{size[1]} .*use")
-            for size in ((8, 6), (15, 16), (16, 15))
-        ),
+        *(((h, w), "mm", f"depth: .*16x16 pixels at least, images have {h}x{w} .*use") for h, w in TOO_SMALL),
         ((16, 16), "", r"streams\.depth\.unit: '' is not one of mm, m, which .*; give mm for"),
         ((16, 16), "mm", ""),  # the smallest size
     ],
@@ -473,15 +445,9 @@ def test_depth_images_that_are_too_small_or_of_unknown_unit_are_refused(size, un
 @pytest.mark.parametrize(
     ("metres", "code"),
     [
-        (0.01, 0),  # the ends of the range
-        (10.0, 4095),
+        *((0.01, 0), (10.0, 4095)),  # the ends of the range
         (1.0, 755),  # log(4.5 / 3.51) / log(13.5 / 3.51) of 4095
-        (0.0, 0),  # outside of it, or missing
-        (0.005, 0),
-        (12.0, 4095),
-        (np.nan, 0),
-        (np.inf, 4095),
-        (-np.inf, 0),
+        *((0.0, 0), (0.005, 0), (12.0, 4095), (np.nan, 0), (np.inf, 4095), (-np.inf, 0)),  # outside of it, or missing
     ],
 )
 def test_depth_in_metres_and_millimetres(metres, code):

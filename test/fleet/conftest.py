@@ -1,14 +1,10 @@
 """An S3 server on this machine, a bucket for each test, and a proxy that adds faults, which s3.py lists.
 
     def test_a(s3: Bucket) -> None:                     # moto's server; the bucket is empty and of this test
-        s3.put("raw/a.mcap", path)                      # a file, or bytes
-        export([f"{s3.url}/raw/a.mcap"], spec, f"{s3.url}/out")
-        assert s3.keys("out/") == [...]
-        s3.read("out/meta/info.json")
+        export([s3.put("raw/a.mcap", path)], spec, f"{s3.url}/out")
 
     def test_b(faulty_s3: Bucket, faults: Faults) -> None:   # the same bucket through the proxy
         faults.share, faults.kinds = 0.1, ("500", "503", "slow", "reset", "cut")
-        ...
         assert sum(r.sent for r in faults.requests) < ...    # every request is noted, with its bytes
         faulty_s3.read("out/meta/info.json")             # put, read and keys go to the server, past the proxy
 
@@ -21,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +103,12 @@ def hidden(bucket: Bucket, prefix: str = "out/") -> list[str]:
     return [key[len(prefix) :] for key in bucket.keys(prefix) if key.startswith(f"{prefix}.robocache/")]
 
 
+def complete(bucket: Bucket) -> Contents:
+    """The objects of a dataset, of whose export nothing is left but the record of its end."""
+    assert hidden(bucket) == [".robocache/complete.json"]
+    return objects(bucket)
+
+
 def stopped_export(bags: Sequence[str | Path], spec: FusionSpec, out: str | Path, **given: Any) -> None:  # noqa: F811
     """An export that is stopped when the first recording is converted."""
 
@@ -120,11 +123,9 @@ def stopped_export(bags: Sequence[str | Path], spec: FusionSpec, out: str | Path
 @pytest.fixture(scope="session")
 def local(bags, spec, tmp_path_factory) -> Callable[..., Contents]:  # noqa: F811
     """The files of a local export, by its options."""
-    made: dict[DatasetOptions, Contents] = {}
 
+    @cache
     def make(options: DatasetOptions = NO_MEDIA) -> Contents:
-        if options not in made:
-            made[options] = contents(export(bags, spec, tmp_path_factory.mktemp("local") / "out", options).out)
-        return made[options]
+        return contents(export(bags, spec, tmp_path_factory.mktemp("local") / "out", options).out)
 
     return make

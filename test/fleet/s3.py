@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,14 +74,11 @@ def environment(endpoint: str) -> dict[str, str]:
     """The variables by which every client of S3 finds a server and credentials."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",  # of Delta Lake
         "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": "/dev/null",
-        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "testing"),
+        **dict.fromkeys(("AWS_DEFAULT_REGION", "AWS_REGION"), "us-east-1"),
+        **dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), "/dev/null"),
     }
 
 
@@ -140,15 +137,12 @@ class Bucket:
 
     def put(self, key: str, content: bytes | Path) -> str:
         """Write an object, or all files of a folder below the key; return the URL."""
-        client = self.client
-        if isinstance(content, Path) and content.is_dir():
-            for file in sorted(content.rglob("*")):
-                if file.is_file():
-                    client.upload_file(str(file), self.name, f"{key}/{file.relative_to(content).as_posix()}")
-        elif isinstance(content, Path):
-            client.upload_file(str(content), self.name, key)
+        if isinstance(content, bytes):
+            self.client.put_object(Bucket=self.name, Key=key, Body=content)
         else:
-            client.put_object(Bucket=self.name, Key=key, Body=content)
+            for file in filter(Path.is_file, [content, *content.rglob("*")]):
+                name = Path(key, file.relative_to(content)).as_posix()
+                self.client.upload_file(str(file), self.name, name)
         return f"{self.url}/{key}"
 
     def read(self, key: str) -> bytes:
@@ -318,15 +312,12 @@ class _Handler(BaseHTTPRequestHandler):
             kept = {name: value for name, value in kept.items() if name.lower() != "if-none-match"}
         if self.command in ("PUT", "POST"):
             kept["Content-Length"] = str(len(body))
-        upstream = http.client.HTTPConnection(self.endpoint.hostname or "", self.endpoint.port, timeout=60)
-        try:
+        with closing(http.client.HTTPConnection(self.endpoint.netloc, timeout=60)) as upstream:
             upstream.request(self.command, self.path, body or None, kept)
             found = upstream.getresponse()
             content = found.read()
             headers = [(name, value) for name, value in found.getheaders() if name.lower() not in _PER_HOP]
             length = found.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
-        finally:
-            upstream.close()
         self._send(found.status, headers, length, content, cut and len(content) > 1)
 
     def _send(

@@ -17,7 +17,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import cache_folder
 from test.export.conftest import Elsewhere, contents, export_shard, named
 from test.exporting import export
-from test.fleet.conftest import NO_MEDIA, hidden, objects, stopped_export
+from test.fleet.conftest import NO_MEDIA, complete, objects, stopped_export
 from test.fleet.s3 import Faults
 
 ELSEWHERE = ("elsewhere", ("lerobot", "robomimic")), ("elsewhere", ("mcap", "diffusion_policy"))
@@ -37,8 +37,7 @@ def test_datasets_in_a_bucket_have_the_bytes_of_local_ones(s3, bags, spec, local
     options = DatasetOptions(formats=names, rate_hz=5, preset="ultrafast", codec="h264")
     executor = {"executor": Elsewhere(remote=True)} if machines == "elsewhere" else {}
     export(bags, spec, f"{s3.url}/out", options, **executor)
-    assert objects(s3) == local(options)
-    assert hidden(s3) == [".robocache/complete.json"]
+    assert complete(s3) == local(options)
 
 
 def test_pieces_in_a_bucket_make_a_local_dataset(s3, bags, spec, local, tmp_path):
@@ -70,18 +69,12 @@ def test_a_damaged_piece_in_a_bucket_is_deleted_and_made_again_by_the_same_call(
 
 # Shards of an export whose pieces and dataset are in a bucket.
 
-Run = Callable[..., ShardResult]
-
 
 @pytest.fixture
-def run(s3, bags, spec) -> Run:
+def run(s3, bags, spec) -> Callable[..., ShardResult]:
     """Runs one of two shards."""
-
-    def one(index: int, **more: Any) -> ShardResult:
-        outputs, pieces = [Output("", spec, NO_MEDIA)], f"{s3.url}/pieces"
-        return export_shard(bags, outputs, f"{s3.url}/out", f"{index}/2", pieces=pieces, **more)
-
-    return one
+    outputs, pieces = [Output("", spec, NO_MEDIA)], f"{s3.url}/pieces"
+    return lambda index, **more: export_shard(bags, outputs, f"{s3.url}/out", f"{index}/2", pieces=pieces, **more)
 
 
 def test_the_last_shard_writes_the_dataset_and_one_that_runs_again_leaves_it(run, s3, local):
@@ -138,18 +131,17 @@ def test_several_datasets_are_listed_as_local_ones(s3, bags, spec, tmp_path):
     assert objects(s3) == contents(tmp_path / "out")
 
 
-def test_the_target_is_empty_until_all_files_are_written(s3, bags, spec, monkeypatch):
-    found: list[set[str]] = []
-    executor = Elsewhere(remote=True)
-    map_ = executor.map
+def test_the_target_is_empty_until_all_files_are_written(s3, bags, spec):
+    found = []
 
-    def watched(work, tasks, progress):  # type: ignore[no-untyped-def]
-        yield from map_(work, tasks, progress)
-        found.append(set(objects(s3)))
+    class Watched(Elsewhere):
+        def map(self, *given: Any) -> Any:
+            yield from super().map(*given)
+            found.append(objects(s3))
 
-    monkeypatch.setattr(executor, "map", watched)
-    export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), executor=executor)
-    assert found == [set(), set()]
+    options = DatasetOptions(formats=("robomimic",), media="none")
+    export(bags, spec, f"{s3.url}/out", options, executor=Watched(remote=True))
+    assert found == [{}, {}]
     assert "dataset.hdf5" in objects(s3)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from robocache_ros.cli import progress
-from robocache_ros.cli.commands import main
 from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.executors import LocalProcesses
@@ -23,7 +22,7 @@ from robocache_ros.storage.errors import StoreError, StoreProblem
 from robocache_ros.storage.object_store import ObjectStore
 from test.export.conftest import ROOT, written
 from test.exporting import export
-from test.fleet.conftest import NO_MEDIA, contents, hidden, objects, stopped_export
+from test.fleet.conftest import NO_MEDIA, complete, contents, objects, stopped_export
 
 
 @pytest.fixture
@@ -36,8 +35,7 @@ def out(faulty_s3, monkeypatch) -> str:
 def test_requests_that_fail_change_nothing(out, faulty_s3, faults, bags, spec, local):
     faults.share = 0.1
     export(bags, spec, out, NO_MEDIA)
-    assert objects(faulty_s3) == local()
-    assert hidden(faulty_s3) == [".robocache/complete.json"]
+    assert complete(faulty_s3) == local()
 
 
 @pytest.mark.parametrize(
@@ -91,52 +89,41 @@ def test_a_task_that_cannot_use_the_bucket_ends_the_export_and_no_recording_is_l
 
 @pytest.mark.parametrize("during", [Converted, Merging])
 def test_two_exports_of_one_plan_make_one_dataset(s3, bags, spec, local, during):
-    url = f"{s3.url}/out"
     inner: list[object] = []
 
     def start_another(event: Event) -> None:
         if isinstance(event, during) and not inner:
-            inner.append(None)
-            inner[0] = export(bags, spec, url, NO_MEDIA)
+            inner.append(export(bags, spec, f"{s3.url}/out", NO_MEDIA))
 
-    done = export(bags, spec, url, NO_MEDIA, progress=start_another)
+    done = export(bags, spec, f"{s3.url}/out", NO_MEDIA, progress=start_another)
     assert "another export of the same recordings and options has completed the dataset" in done.notes
-    assert objects(s3) == local()
-    assert hidden(s3) == [".robocache/complete.json"]
+    assert complete(s3) == local()
 
 
 @pytest.mark.parametrize("json_", [pytest.param(False, marks=pytest.mark.slow), True], ids=["text", "json"])
-def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(s3, bags, capsys, monkeypatch, json_):
-    command = ["export", *map(str, bags), "-s", str(ROOT / "config" / "panda_lift.yaml"), "--media", "none"]
-    command += ["--out", f"{s3.url}/out", "--jobs", "1", *(["--json"] if json_ else [])]
-    first: list[int] = []
-
-    def run() -> int:
-        with pytest.raises(SystemExit) as end:
-            main(command)
-        return int(end.value.code or 0)
+def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(s3, bags, robocache, monkeypatch, json_):
+    command = ["export", *bags, "-s", ROOT / "config" / "panda_lift.yaml", "--media", "none"]
+    command += ["--out", f"{s3.url}/out", "--jobs", "1", *["--json"] * json_]
+    runs: list[Any] = []
 
     class Another(progress.Lines):
         """Runs the same command to its end when the first recording is converted."""
 
         def __call__(self, event: Event) -> None:
             super().__call__(event)
-            if isinstance(event, Converted) and not first:
-                first.append(-1)
-                first[0] = run()
+            if isinstance(event, Converted) and not runs:
+                monkeypatch.setattr(progress, "Lines", Another.__base__)
+                runs.append(robocache(*command))
 
     monkeypatch.setattr(progress, "Lines", Another)
-    second = run()
-    out = capsys.readouterr().out
-    assert (first, second) == ([0], 0)
+    runs.append(robocache(*command))
+    assert [run.code for run in runs] == [0, 0]
     if json_:
-        documents = [json.loads(f"{{{reported}") for reported in out.split("{", 1)[1].split("\n{")]
-        assert [document["by_another"] for document in documents] == [False, True]
+        assert [json.loads(run.out)["by_another"] for run in runs] == [False, True]
     else:
         note = "note another export of the same recordings and options has completed the dataset"
-        assert out.endswith(f"{note}\n{s3.url}/out: complete\n")
-    assert "meta/info.json" in objects(s3)
-    assert hidden(s3) == [".robocache/complete.json"]
+        assert runs[1].out.endswith(f"{note}\n{s3.url}/out: complete\n")
+    assert "meta/info.json" in complete(s3)
 
 
 def test_two_exports_that_replace_a_dataset_at_once_leave_the_new_one(s3, bags, spec, local, monkeypatch):
@@ -154,13 +141,11 @@ def test_two_exports_that_replace_a_dataset_at_once_leave_the_new_one(s3, bags, 
     monkeypatch.setattr(ObjectStore, "delete", interrupted)
     export(bags, spec, url, NO_MEDIA, overwrite=True)
     assert inner[0] is not None
-    assert objects(s3) == local()
-    assert hidden(s3) == [".robocache/complete.json"]
+    assert complete(s3) == local()
 
 
 def test_an_export_of_another_plan_is_refused_in_one_line_and_does_not_disturb_the_first(s3, bags, spec, local):
-    url = f"{s3.url}/out"
-    refused: list[str] = []
+    url, refused = f"{s3.url}/out", list[str]()
 
     def start_another(event: Event) -> None:
         if isinstance(event, Converted) and not refused:
@@ -183,23 +168,21 @@ def test_a_stopped_export_may_be_followed_by_another_plan(s3, bags, spec, local)
 
 def test_recordings_that_failed_are_not_tried_again(s3, bags, spec):
     options = DatasetOptions(media="none", min_frames=70)  # none of the recordings has as many in a row
-    tried: list[Event] = []
-    reported: list[list[str]] = []
-    for _ in range(2):
-        tried.clear()
+    reported: list[str] = []
+    for first in (True, False):
+        tried: list[Event] = []
         with pytest.raises(RoboCacheError) as error:
             export(bags, spec, f"{s3.url}/out", options, progress=tried.append)
-        reported.append(str(error.value).splitlines())
-        assert any(isinstance(event, Advanced) for event in tried) == (len(reported) == 1)
+        reported.append(str(error.value))
+        assert any(isinstance(event, Advanced) for event in tried) == first
     retry = "2 recordings failed in an earlier export; robocache fleet retry lets the next one try them"
-    assert reported[1] == [*reported[0], retry]
+    assert reported[1] == f"{reported[0]}\n{retry}"
 
 
 def test_an_export_leaves_no_local_files(s3, bags, spec, tmp_path):
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
-    left = [file for file in (tmp_path / "cache" / "robocache_ros").rglob("*") if file.is_file()]
-    assert [file.name for file in left] == ["cache.lock"]
-    assert left[0].read_text() == "0"
+    (left,) = (file for file in (tmp_path / "cache" / "robocache_ros").rglob("*") if file.is_file())
+    assert (left.name, left.read_text()) == ("cache.lock", "0")
 
 
 # Datasets in a bucket that are replaced, and exports that were killed while they put files.
@@ -226,8 +209,7 @@ def test_overwrite_replaces_a_dataset_and_removes_its_other_files(s3, bags, spec
     export(bags[:1], spec, f"{s3.url}/out", OTHER)
     s3.put("out/notes.txt", b"mine")
     export(bags, spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
-    assert objects(s3) == {**local(), "notes.txt": b"mine"}
-    assert hidden(s3) == [".robocache/complete.json"]
+    assert complete(s3) == {**local(), "notes.txt": b"mine"}
 
 
 @pytest.mark.parametrize(
@@ -270,9 +252,8 @@ def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(s3, targ
 
 
 def test_the_old_dataset_is_there_until_all_of_the_new_one_is_in_the_bucket(s3, target, tmp_path, monkeypatch):
-    old, put_file = written(tmp_path / "old", "old"), ObjectStore.put_file
+    old, put_file, uploaded = written(tmp_path / "old", "old"), ObjectStore.put_file, list[str]()
     put(target, old)
-    uploaded: list[str] = []
 
     def upload(store: ObjectStore, name: str, local: Path) -> None:
         assert objects(s3) == contents(old)
@@ -329,5 +310,4 @@ def test_a_dataset_that_is_completed_while_another_export_begins_is_not_replaced
         patch.setattr(BucketTarget, "current", current)
         with pytest.raises(RoboCacheError, match="exists; choose another folder, or replace it with --overwrite"):
             other.begin("b", 1, overwrite=False)
-    assert objects(s3) == contents(folder)
-    assert hidden(s3) == [".robocache/complete.json"]
+    assert complete(s3) == contents(folder)

@@ -21,8 +21,8 @@ def fleet(robocache) -> Callable[..., tuple[int, str]]:
     """Runs a command of `robocache fleet`; its exit code and its output."""
 
     def run(*arguments: object) -> tuple[int, str]:
-        done = robocache("fleet", *arguments)
-        return done.code, done.out + done.err
+        code, out, errors = robocache("fleet", *arguments)
+        return code, out + errors
 
     return run
 
@@ -34,14 +34,8 @@ def facts(fleet) -> Callable[..., dict[str, Any]]:
 
 
 def test_a_complete_dataset_has_exit_code_0_and_a_target_without_an_export_is_refused(s3, bags, spec, fleet):
-    for name in (
-        "notes.json",
-        "1.json",
-        "-00001.json",
-        f"{chr(0xB2) * 6}.json",
-        "000001.json.txt",
-    ):  # which are no plans
-        s3.put(f"out/.robocache/plans/{name}", b"mine")
+    for no_plan in ("notes.json", "1.json", "-00001.json", f"{chr(0xB2) * 6}.json", "000001.json.txt"):
+        s3.put(f"out/.robocache/plans/{no_plan}", b"mine")
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
     assert fleet("status", f"{s3.url}/out") == (0, f"{s3.url}/out: complete\n")
     where = f"{s3.url}/nothing"
@@ -73,9 +67,8 @@ def test_the_leftovers_of_a_stopped_export_are_listed_and_removed_when_they_are_
     (done,) = (name for name in hidden(s3) if name.endswith("/done.json"))
     s3.put(f"out/{done.removesuffix('done.json')}0123456789abcdef/a", b"left")  # an attempt, and its piece
     status = facts("status", out)
-    assert [(each["name"], each["size_bytes"]) for each in status["in_progress"]] == [
-        (f"{'a' * 64}/0123456789abcdef", 4)
-    ]
+    (half,) = status["in_progress"]
+    assert (half["name"], half["size_bytes"]) == (f"{'a' * 64}/0123456789abcdef", 4)
     assert (status["done"], [each["size_bytes"] for each in status["left_over"]]) == (1, [4])
 
     collected = facts("gc", out)
@@ -120,12 +113,8 @@ def test_a_time_that_is_none_is_refused(fleet, tmp_path):
 
 PLAN = {"digest": "a", "token": "0" * 16, "pieces": 1, "started": "2026", "replaces": [], "number": 1, "stopped": True}
 CHANGES: tuple[dict[str, Any], ...] = (
-    {"pieces": "many"},
-    {"replaces": 3},
-    {"replaces": ["../other"]},
-    {"replaces": [""]},
-    {"token": "../other"},
-    {"started": None},
+    *({"replaces": value} for value in (3, ["../other"], [""])),
+    *({"pieces": "many"}, {"token": "../other"}, {"started": None}),
 )
 
 

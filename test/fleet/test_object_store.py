@@ -87,17 +87,11 @@ def test_requests_that_fail_are_sent_again(faulty, faults, kind):
 @pytest.mark.parametrize(
     ("url", "fault", "ask", "message", "problem"),
     [
-        ("", "deny_writes", lambda store: store.check(), "no permission to write; check the credentials", "denied"),
+        ("", "deny_writes", ObjectStore.check, "no permission to write; check the credentials", "denied"),
         ("", "expired", lambda store: store.get("a"), EXPIRED, "expired"),
         ("", "expired", lambda store: store.put("a", b""), EXPIRED, "expired"),
-        ("", "expired", lambda store: store.listed(), EXPIRED, "expired"),
-        (
-            "s3://not-there-at-all/out",
-            "",
-            lambda store: store.check(),
-            "no such bucket; create it, or correct the URL",
-            "",
-        ),
+        ("", "expired", ObjectStore.listed, EXPIRED, "expired"),
+        ("s3://not-there-at-all/out", "", ObjectStore.check, "no such bucket; create it, or correct the URL", ""),
     ],
 )
 def test_a_bucket_that_cannot_be_used_is_named_also_to_another_process(

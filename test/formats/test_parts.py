@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -26,16 +25,13 @@ def name_of(path: Path) -> str:
 @cache
 def imported(path: Path) -> tuple[str, ...]:
     """The modules of formats that a module imports, also in functions."""
-    return tuple(_imported(path, {name_of(each) for each in parts()}))
-
-
-def _imported(path: Path, known: set[str]) -> Iterator[str]:
+    known, found = {name_of(each) for each in parts()}, list[str]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("robocache_ros.formats"):
             module = (node.module or "").removeprefix("robocache_ros.formats").lstrip(".")
-            for alias in node.names:
-                whole = f"{module}.{alias.name}".lstrip(".")
-                yield whole if whole in known else module
+            names = [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
+            found += [name if name in known else module for name in names]
+    return tuple(found)
 
 
 def modules_of(part: str) -> set[str]:
@@ -79,8 +75,7 @@ def test_checks_use_nothing_of_writers() -> None:
         if check and "." not in module:
             path = FOLDER / f"{module}.py"
             shared = reached(path, check) & reached(path, each.write.partition(":")[2])
-            writing = {name for name in shared if re.search(r"Write|Dataset$|Format$", name)}
-            assert not writing, module
+            assert not [name for name in shared if re.search(r"Write|Dataset$|Format$", name)], module
 
 
 def test_every_folder_is_registered() -> None:
@@ -90,16 +85,9 @@ def test_every_folder_is_registered() -> None:
 
 def test_readers_and_checks_decode_and_hash_through_the_modules_with_limits() -> None:
     # `file_limits` refuses parquet that claims too much, `dataset_folder` reads hard links once.
-    direct = re.compile(
-        r"parquet\W.*\.(?:ParquetFile|read_metadata|read_table|ParquetDataset)\b|hashlib|import pickle$", re.M
-    )
-    own = {
-        getattr(each, part).partition(":")[0]
-        for each in FORMATS.values()
-        for part in ("read", "check")
-        if getattr(each, part)
-    }
-    found = {
-        name_of(path) for path in parts() if name_of(path) in own and direct.search(path.read_text(encoding="utf-8"))
-    }
+    parquet = r"parquet\W.*\.(?:ParquetFile|read_metadata|read_table|ParquetDataset)\b"
+    direct = re.compile(rf"{parquet}|hashlib|import pickle$", re.MULTILINE)
+    own = {getattr(each, part).partition(":")[0] for each in FORMATS.values() for part in ("read", "check")} - {""}
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in parts() if name_of(path) in own}
+    found = {name for name, text in texts.items() if direct.search(text)}
     assert found == {"delta.check"}  # compares the log of a table with the statistics in a footer

@@ -116,10 +116,8 @@ def test_features_are_encoded_as_protobuf_does_in_the_order_of_their_names() -> 
 
 
 def test_numbers_of_every_length_are_read_as_they_were_written() -> None:
-    values = [sign * 2**bits - more for sign in (1, -1) for bits in range(63) for more in (0, 1)] + [
-        -(2**63),
-        2**63 - 1,
-    ]
+    powers = [sign * 2**bits for sign in (1, -1) for bits in range(63)]
+    values = [*powers, *(power - 1 for power in powers), -(2**63), 2**63 - 1]
     assert plain(parse_example(encoded({"a": np.array(values)}))["a"]) == values
 
 
@@ -130,15 +128,13 @@ def test_numbers_that_are_not_packed_are_read() -> None:
     assert plain(parse_example(floats)["a"]) == [1.0, -2.0]
 
 
+INTS = st.lists(INT64, max_size=9).map(partial(np.array, dtype=np.int64))
+FLOATS = st.lists(st.floats(width=32, allow_nan=False), min_size=1).map(partial(np.array, dtype=np.float32))
+TEXTS = st.lists(st.binary(), min_size=1, max_size=3).map(BytesList)
+
+
 @settings(max_examples=30)
-@given(
-    st.dictionaries(
-        st.text(max_size=8),
-        st.lists(INT64, max_size=9).map(partial(np.array, dtype=np.int64))
-        | st.lists(st.floats(width=32, allow_nan=False), min_size=1).map(partial(np.array, dtype=np.float32))
-        | st.lists(st.binary(), min_size=1, max_size=3).map(BytesList),
-    )
-)
+@given(st.dictionaries(st.text(max_size=8), INTS | FLOATS | TEXTS))
 def test_features_are_read_as_they_were_written(features: dict[str, Feature]) -> None:
     found = parse_example(encoded(features))
     assert {name: plain(values) for name, values in found.items()} == {
@@ -181,10 +177,6 @@ def test_a_real_dataset_is_written_again_with_the_same_values(real: Path) -> Non
     assert len(records) == 25
     for record in records:
         features = parse_example(record)
-        written: dict[str, Feature] = {
-            name: BytesList([bytes(value) for value in values]) if isinstance(values, list) else values
-            for name, values in features.items()
-        }
-        again = encoded(written)
+        again = encoded({name: BytesList(v) if isinstance(v, list) else v for name, v in features.items()})
         assert len(again) == len(record)
         assert {n: plain(v) for n, v in parse_example(again).items()} == {n: plain(v) for n, v in features.items()}

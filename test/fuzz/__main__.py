@@ -24,21 +24,16 @@ def _messages(count: int) -> dict[str, Any]:
 def _node(count: int) -> dict[str, Any]:
     from test.fuzz import node  # needs ROS
 
+    columns = {
+        "rate, Hz": "rate_hz", "missing ticks": "missing", "longest pause of the node, ms": "longest_pause_ms",
+        "longest silence at a subscriber, ms": "longest_silence_ms", "ticks with valid joints": "valid",
+        "memory growth, MB": "grown_mb", "processors used by others": "other_load",
+    }  # fmt: skip
     rows, failures = [], []
     for name, case in node.run(count).items():
-        row = {
-            "case": name.replace("_", " "),
-            "rate, Hz": case["rate_hz"],
-            "missing ticks": case["missing"],
-            "longest pause of the node, ms": case["longest_pause_ms"],
-            "longest silence at a subscriber, ms": case["longest_silence_ms"],
-            "ticks with valid joints": case["valid"],
-            "memory growth, MB": case["grown_mb"],
-            "processors used by others": case["other_load"],
-        }
-        rows.append(row)
+        rows.append({"case": name.replace("_", " "), **{title: case[key] for title, key in columns.items()}})
         if case["missing"] or not case["alive"] or case["longest_silence_ms"] > MAX_SILENCE_MS or case["valid"] < 0.99:
-            failures.append(f"{name}: {row}")
+            failures.append(f"{name}: {rows[-1]}")
     return {"garbage_messages": count, "rows": rows, "failures": failures}
 
 
@@ -62,19 +57,17 @@ def main() -> int:
     given = parser.parse_args()
     file = given.out / "hostile.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    failed = False
+    failures = []
     for name, (_, run) in PARTS.items():
-        count = getattr(given, name)
-        if count > 0:
+        if (count := getattr(given, name)) > 0:
             began = datetime.datetime.now(datetime.timezone.utc)
             found[name] = {**about(f"--{name} {count}", began), **run(count)}
             found[name]["seconds"] = round((datetime.datetime.now(datetime.timezone.utc) - began).total_seconds())
-            failed = failed or bool(found[name]["failures"])
-            for failure in found[name]["failures"]:
-                sys.stderr.write(f"{failure}\n")
+            failures += found[name]["failures"]
+    sys.stderr.writelines(f"{failure}\n" for failure in failures)
     write_results(given.out, "hostile", found, page(found))
     sys.stdout.write(f"wrote {file}\n")
-    return int(failed)
+    return int(bool(failures))
 
 
 def about(options: str, began: datetime.datetime) -> dict[str, Any]:
@@ -98,11 +91,8 @@ def page(found: dict[str, Any]) -> str:
         if rows := part.get("rows"):
             lines += [*table(rows[0], (row.values() for row in rows)), ""]
         numbers = {key: value for key, value in part.items() if isinstance(value, (int, float)) and key != "seconds"}
-        lines += [
-            *(f"- {key}: {value:g}" for key, value in numbers.items()),
-            f"- failures: {len(part['failures'])}",
-            "",
-        ]
+        lines += [f"- {key}: {value:g}" for key, value in numbers.items()]
+        lines += [f"- failures: {len(part['failures'])}", ""]
     return "\n".join(lines)
 
 

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import random
-import resource
 import shutil
 import tempfile
-import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from robocache_ros import datasets as readers
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.datasets import (
-    CALVINDataset,
-    LeRobotTimelineDataset,
-    RoboMimicDataset,
-    RTXDataset,
-    TimelineDataset,
-    TimelineLoader,
-    open_dataset,
-)
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats import registry
 from robocache_ros.formats.validate import validate
@@ -34,26 +23,28 @@ from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.small import write_calvin, write_hdf5, write_lerobot, write_rlds, write_robomimic
 from test.exporting import export
-from test.fuzz.outcomes import LINE, MAX_GROWTH_KIB, counted
+from test.fuzz import outcomes
+from test.fuzz.outcomes import FAILURES, LINE, Case, cases, counted
 from test.fuzz.recordings import DAMAGES, damaged
 
-Opener = Callable[[Path], TimelineDataset]
+Opener = Callable[[Path], readers.TimelineDataset]
 
 
-def _open_robomimic(folder: Path) -> TimelineDataset:
-    return RoboMimicDataset(folder / "lift.hdf5", obs_modality="image", mask="train")
+def _open_robomimic(folder: Path) -> readers.TimelineDataset:
+    return readers.RoboMimicDataset(folder / "lift.hdf5", obs_modality="image", mask="train")
 
 
+_LEROBOT = readers.LeRobotTimelineDataset
 # By name: how it is written, how it is opened, and whether checksums cover the values of its episodes.
 FORMATS: dict[str, tuple[Callable[[Path], object], Opener, bool]] = {
-    "RLDS": (write_rlds, RTXDataset, True),
-    "RLDS, gzip": (partial(write_rlds, compressed=True), RTXDataset, True),
+    "RLDS": (write_rlds, readers.RTXDataset, True),
+    "RLDS, gzip": (partial(write_rlds, compressed=True), readers.RTXDataset, True),
     "robomimic": (write_robomimic, _open_robomimic, False),
     "robomimic, gzip": (partial(write_robomimic, compressed=True), _open_robomimic, False),
-    "LeRobot v3.0, images": (write_lerobot, LeRobotTimelineDataset, False),
-    "LeRobot v3.0, video": (partial(write_lerobot, media="video"), LeRobotTimelineDataset, False),
-    "LeRobot v2.1, video": (partial(write_lerobot, media="video", version="v2.1"), LeRobotTimelineDataset, False),
-    "CALVIN": (write_calvin, CALVINDataset, True),
+    "LeRobot v3.0, images": (write_lerobot, _LEROBOT, False),
+    "LeRobot v3.0, video": (partial(write_lerobot, media="video"), _LEROBOT, False),
+    "LeRobot v2.1, video": (partial(write_lerobot, media="video", version="v2.1"), _LEROBOT, False),
+    "CALVIN": (write_calvin, readers.CALVINDataset, True),
 }
 
 
@@ -62,9 +53,7 @@ FORMATS: dict[str, tuple[Callable[[Path], object], Opener, bool]] = {
 ROOT = Path(__file__).parents[2]
 WRITTEN = {"rlds", "robomimic", "lerobot", "lerobot21", "calvin", "hdf5"}
 EXPORTED = tuple(
-    name
-    for name, each in registry.FORMATS.items()
-    if each.write and each.read and (name != "delta" or find_spec("deltalake"))
+    n for n, each in registry.FORMATS.items() if each.write and each.read and (n != "delta" or find_spec("deltalake"))
 )
 
 
@@ -86,15 +75,11 @@ def _copy_export(name: str, folder: Path) -> None:
     shutil.copytree(Path(_exports().name) / "out" / name, folder)
 
 
-def _open_hdf5(folder: Path) -> TimelineDataset:
-    return open_dataset("hdf5", folder / "own.hdf5")
-
-
 # All that are damaged, as `FORMATS`.
 DAMAGED: dict[str, tuple[Callable[[Path], object], Opener, bool]] = {
     **FORMATS,
-    "HDF5": (write_hdf5, _open_hdf5, False),
-    **{f"export: {n}": (partial(_copy_export, n), partial(open_dataset, n), n == "rlds") for n in EXPORTED},
+    "HDF5": (write_hdf5, lambda folder: readers.open_dataset("hdf5", folder / "own.hdf5"), False),
+    **{f"export: {n}": (partial(_copy_export, n), partial(readers.open_dataset, n), n == "rlds") for n in EXPORTED},
 }
 
 
@@ -103,29 +88,14 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], Opener, bool]] = {
 
 UNCHECKED = "altered (no checksums)"
 GOOD = ("identical", "refused", UNCHECKED)
-BAD = ("altered", "long error", "traceback", "crash", "hang", "memory")
+BAD = ("altered", *FAILURES)
 HOW = ("missing", *DAMAGES)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One damaged file of a dataset."""
-
-    format: str
-    damage: str
-    seed: int
-
-
-def cases(count: int) -> list[Case]:
-    """`count` cases, evenly over formats and kinds of damage."""
-    pairs = [(name, how) for how in HOW for name in DAMAGED]
-    return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
 
 
 def read(name: str, folder: Path) -> list[str]:
     """The digest of each episode of a dataset; the text of an error where there is none."""
     dataset = DAMAGED[name][1](folder)
-    TimelineLoader(dataset, 1)  # refuses an empty dataset
+    readers.TimelineLoader(dataset, 1)  # refuses an empty dataset
     found = []
     for index in range(len(dataset)):
         try:
@@ -138,7 +108,7 @@ def read(name: str, folder: Path) -> list[str]:
     return found
 
 
-class Judge:
+class Judge(outcomes.Judge):
     """Damages copies of the small datasets in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -152,29 +122,24 @@ class Judge:
             self._files[name] = {path.relative_to(place): path.read_bytes() for path in paths}
             self.undamaged[name] = read(name, place)
 
-    def __call__(self, case: Case) -> tuple[str, str]:
-        """The outcome of a case: one of GOOD or BAD, and what was said."""
+    def judge(self, case: Case) -> tuple[str, str]:
+        """The outcome of a case: one of GOOD or BAD, and the text that goes with it."""
         place = self._next()
-        victim = random.Random(f"{case}").choice(list(self._files[case.format]))
-        for path, data in self._files[case.format].items():
+        victim = random.Random(f"{case}").choice(list(self._files[case.kind]))
+        for path, data in self._files[case.kind].items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             if path != victim:
                 (place / path).write_bytes(data)
             elif case.damage != "missing":
                 (place / path).write_bytes(damaged(data, case.damage, case.seed))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        try:
-            with warnings.catch_warnings(record=True) as warned:
-                warnings.simplefilter("always")
-                found = read(case.format, place)
-                if case.format.startswith("export: "):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                found = read(case.kind, place)
+                if case.kind.startswith("export: "):
                     validate(place)
-        except RoboCacheError as error:
-            found = [f"refused: {error}"]
-        except Exception:  # what a user would see as a traceback
-            return "traceback", f"{victim}: {traceback.format_exc()}"
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_GROWTH_KIB:
-            return "memory", str(victim)
+            except RoboCacheError as error:
+                found = [f"refused: {error}"]
         stated = [f"warning: {each.message}" for each in warned]
         return self._compared(case, victim, [text.replace(str(place), "") for text in (*found, *stated)])
 
@@ -182,12 +147,12 @@ class Judge:
         refusals = [text for text in found if text.startswith(("refused: ", "warning: "))]
         if long := [text for text in refusals if len(text) > LINE + len("refused: ") or not text.isprintable()]:
             return "long error", long[0]
-        if found == self.undamaged[case.format]:
+        if found == self.undamaged[case.kind]:
             return "identical", ""
-        others = [text for text in found if text not in (*refusals, *self.undamaged[case.format])]
+        others = [text for text in found if text not in (*refusals, *self.undamaged[case.kind])]
         stated = any(text.startswith("warning: ") for text in refusals)
         if not refusals or (others and not stated):
-            checked = DAMAGED[case.format][2] and victim.suffix not in (".json", ".npy")
+            checked = DAMAGED[case.kind][2] and victim.suffix not in (".json", ".npy")
             return ("altered" if checked else UNCHECKED), f"{victim}: {len(found)} episodes"
         return "refused", refusals[0]
 
@@ -198,4 +163,4 @@ class Judge:
 
 def run(count: int) -> dict[str, Any]:
     """Damage `count` datasets and count the outcomes; see `counted`."""
-    return counted(Judge, cases(count), "format", GOOD, BAD)
+    return counted(Judge, cases(count, DAMAGED, HOW), "format", GOOD, BAD)

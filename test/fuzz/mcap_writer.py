@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -25,47 +26,30 @@ class McapLayout:
     definitions: str = "ros2msg"  # encoding of the message definitions
 
 
-@dataclass
-class _Chunk:
-    first_ns: int
-    last_ns: int
-    start: int
-    length: int
-    indexes: dict[int, int]
-    indexes_length: int
-    compressed: int
-    size: int
-
-
 def write_mcap(
     types: Mapping[str, tuple[str, str]], messages: Iterable[tuple[str, int, bytes]], layout: McapLayout | None = None
 ) -> bytes:
-    """The bytes of a file.
+    """The bytes of a file with (topic, log time in ns, CDR bytes) messages, in the order in which they are written.
 
-    Args:
-        types: message type and definition of each topic.
-        messages: (topic, log time in ns, CDR bytes), in the order in which they are written.
-        layout: how they are laid out.
+    `types` are the message type and definition of each topic.
     """
     layout = layout or McapLayout()
     given = list(messages)
     keys = {topic: index + 1 for index, topic in enumerate(types)}
     declarations = b"".join(_declared(keys[topic], topic, *kind, layout) for topic, kind in types.items())
     out = bytearray(mcap.MCAP_MAGIC + _record(0x01, _text("ros2") + _text("robocache_ros")) + declarations)
-    chunks: list[_Chunk] = []
+    indexes: list[bytes] = []
     size = layout.chunk_messages or len(given) or 1
     for number, start in enumerate(range(0, len(given), size)):
         part = given[start : start + size]
-        loose = not layout.chunk_messages or (layout.loose_every and number % layout.loose_every == 1)
-        if loose:
+        if not layout.chunk_messages or (layout.loose_every and number % layout.loose_every == 1):
             out += b"".join(_message(keys, message, start + n) for n, message in enumerate(part))
         else:
-            chunks.append(_write_chunk(out, keys, part, start, layout))
+            indexes.append(_write_chunk(out, keys, part, start, layout))
     out += _record(mcap.DATA_END, struct.pack("<I", zlib.crc32(out) if layout.checksums else 0))
     at = len(out)
     if layout.summary:
-        out += declarations + b"".join(_chunk_index(chunk, layout) for chunk in chunks)
-        out += _statistics(keys, given, len(chunks))
+        out += declarations + b"".join(indexes) + _statistics(keys, given, len(indexes))
     foot = struct.pack("<BQQQ", mcap.FOOTER, 20, at if layout.summary else 0, 0)
     checksum = zlib.crc32(bytes(out[at:]) + foot) if layout.checksums and layout.summary else 0
     return bytes(out + foot + struct.pack("<I", checksum) + mcap.MCAP_MAGIC)
@@ -80,7 +64,8 @@ def write_bomb(declared: int, content: bytes, compression: str = "zstd") -> byte
 
 def _write_chunk(
     out: bytearray, keys: Mapping[str, int], part: list[tuple[str, int, bytes]], start: int, layout: McapLayout
-) -> _Chunk:
+) -> bytes:
+    """Write a chunk and the indexes of its messages, and return its record in the summary."""
     content = bytearray()
     entries: dict[int, list[tuple[int, int]]] = {}
     for number, message in enumerate(part):
@@ -92,12 +77,14 @@ def _write_chunk(
     head = struct.pack("<QQQI", min(times), max(times), len(content), checksum) + _text(layout.compression)
     at = len(out)
     out += _record(mcap.CHUNK, head + struct.pack("<Q", len(packed)) + packed)
-    length, indexes = len(out) - at, dict[int, int]()
+    end, indexes = len(out), b""
     for key, pairs in entries.items() if layout.message_indexes else ():
-        indexes[key] = len(out)
+        indexes += struct.pack("<HQ", key, len(out))
         listed = b"".join(struct.pack("<QQ", *pair) for pair in pairs)
         out += _record(mcap.MESSAGE_INDEX, struct.pack("<HI", key, len(listed)) + listed)
-    return _Chunk(min(times), max(times), at, length, indexes, len(out) - at - length, len(packed), len(content))
+    index = struct.pack("<QQQQI", min(times), max(times), at, end - at, len(indexes)) + indexes
+    index += struct.pack("<Q", len(out) - end) + _text(layout.compression)
+    return _record(mcap.CHUNK_INDEX, index + struct.pack("<QQ", len(packed), len(content)))
 
 
 def _compressed(compression: str, content: bytes) -> bytes:
@@ -119,23 +106,12 @@ def _message(keys: Mapping[str, int], message: tuple[str, int, bytes], number: i
     return _record(mcap.MESSAGE, mcap.MESSAGE_HEAD.pack(keys[topic], number, log_ns, log_ns) + data)
 
 
-def _chunk_index(chunk: _Chunk, layout: McapLayout) -> bytes:
-    pairs = b"".join(struct.pack("<HQ", key, at) for key, at in chunk.indexes.items())
-    head = struct.pack("<QQQQI", chunk.first_ns, chunk.last_ns, chunk.start, chunk.length, len(pairs))
-    tail = struct.pack("<Q", chunk.indexes_length) + _text(layout.compression)
-    return _record(mcap.CHUNK_INDEX, head + pairs + tail + struct.pack("<QQ", chunk.compressed, chunk.size))
-
-
 def _statistics(keys: Mapping[str, int], messages: list[tuple[str, int, bytes]], chunks: int) -> bytes:
-    counts = dict.fromkeys(keys.values(), 0)
-    for topic, _, _ in messages:
-        counts[keys[topic]] += 1
+    counts = Counter(topic for topic, _, _ in messages)
     times = [log_ns for _, log_ns, _ in messages] or [0]
-    pairs = b"".join(struct.pack("<HQ", key, count) for key, count in counts.items())
-    head = struct.pack(
-        "<QHIIIIQQI", len(messages), len(keys), len(keys), 0, 0, chunks, min(times), max(times), len(pairs)
-    )
-    return _record(mcap.STATISTICS, head + pairs)
+    pairs = b"".join(struct.pack("<HQ", key, counts[topic]) for topic, key in keys.items())
+    numbers = (len(messages), len(keys), len(keys), 0, 0, chunks, min(times), max(times), len(pairs))
+    return _record(mcap.STATISTICS, struct.pack("<QHIIIIQQI", *numbers) + pairs)
 
 
 def _record(op: int, content: bytes) -> bytes:

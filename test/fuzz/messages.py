@@ -36,10 +36,12 @@ class Seed:
     messages: tuple[bytes, ...]
 
 
-def serialize(name: str, values: Mapping[str, Any] | None = None, order: str = "<") -> bytes:
+def serialize(
+    name: str, values: Mapping[str, Any] | None = None, order: str = "<", definitions: Mapping[str, str] | None = None
+) -> bytes:
     """CDR bytes of a message; what `values` leaves out is 0, empty or, in sequences, absent."""
     out = bytearray(b"\0\1\0\0" if order == "<" else b"\0\0\0\0")
-    _write(message_type(name), values or {}, out, order)
+    _write(message_type(name, definitions or {}), values or {}, out, order)
     return bytes(out)
 
 
@@ -90,6 +92,8 @@ def seeds() -> list[Seed]:
     header = {"stamp": {"sec": 1_760_000_000, "nanosec": 5}, "frame_id": "base"}
     joints = {"header": header, "name": [*JOINTS, "d"], "position": [0.1, 0.2, 0.3, 0.4]}
     point = {"positions": [1.0, 2.0], "velocities": [3.0, 4.0]}
+    path = {"header": header, "joint_names": JOINTS, "points": [point, point]}
+    area = {"header": header, "polygon": {"points": [{}, {}]}}
     camera = {"header": header, "height": 8, "width": 12, "k": [9.0, 0, 6, 0, 9, 4, 0, 0, 1]}
     turned = {"header": header, "pose": {"orientation": {"w": 1.0}}}
     every = [
@@ -100,18 +104,8 @@ def seeds() -> list[Seed]:
         _seed("sensor_msgs/msg/Imu", {"header": header}, field="angular_velocity"),
         _seed("nav_msgs/msg/Odometry", {"header": header}, field="pose", dim=43),
         _seed("sensor_msgs/msg/CameraInfo", camera, field="k", dim=9),
-        _seed(
-            "trajectory_msgs/msg/JointTrajectory",
-            {"header": header, "joint_names": JOINTS, "points": [point, point]},
-            field="points[1].positions",
-            dim=2,
-        ),
-        _seed(
-            "geometry_msgs/msg/PolygonStamped",
-            {"header": header, "polygon": {"points": [{}, {}]}},
-            field="polygon.points",
-            dim=6,
-        ),
+        _seed("trajectory_msgs/msg/JointTrajectory", path, field="points[1].positions", dim=2),
+        _seed("geometry_msgs/msg/PolygonStamped", area, field="polygon.points", dim=6),
         *_images(header),
         *_clouds(header),
     ]
@@ -135,20 +129,13 @@ def _seed(kind: str, values: Mapping[str, Any], **keys: Any) -> Seed:
 
 
 def _images(header: Any) -> list[Seed]:
-    shape = {"header": header, "height": 8, "width": 12}
-    raw = [
-        _seed(
-            "sensor_msgs/msg/Image",
-            {**shape, "encoding": encoding, "step": step, "data": bytes(range(256)) * 3},
-            image={"size": [4, 6]},
-        )
-        for encoding, step in (("rgb8", 36), ("mono16", 24), ("32FC1", 48), ("nv12", 12), ("bayer_rggb8", 12))
+    shape = {"header": header, "height": 8, "width": 12, "data": bytes(range(256)) * 3}
+    raw = (("rgb8", 36), ("mono16", 24), ("32FC1", 48), ("nv12", 12), ("bayer_rggb8", 12))
+    kind, packed = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+    return [
+        *(_seed(kind, {**shape, "encoding": name, "step": step}, image={"size": [4, 6]}) for name, step in raw),
+        *(_seed(packed, {"header": header, "format": text, "data": data}) for text, data in _files()),
     ]
-    files = [
-        _seed("sensor_msgs/msg/CompressedImage", {"header": header, "format": text, "data": data})
-        for text, data in _files()
-    ]
-    return [*raw, *files]
 
 
 def _files() -> list[tuple[str, bytes]]:
@@ -178,13 +165,10 @@ def _files() -> list[tuple[str, bytes]]:
 
 def _clouds(header: Any) -> list[Seed]:
     fields = [{"name": name, "offset": 4 * i, "datatype": 7, "count": 1} for i, name in enumerate("xyz")]
-    data = np.linspace(-1, 1, 40, dtype=np.float32).tobytes()
     cloud = {"header": header, "height": 2, "width": 5, "fields": fields, "point_step": 16, "row_step": 80}
-    kind = "sensor_msgs/msg/PointCloud2"
-    return [
-        _seed(kind, {**cloud, "data": data}, voxels=GRID),
-        _seed(kind, {**cloud, "data": data}, voxels={**GRID, "reduce": "mean", "features": ["x"]}),
-    ]
+    cloud["data"] = np.linspace(-1, 1, 40, dtype=np.float32).tobytes()
+    grids = (GRID, {**GRID, "reduce": "mean", "features": ["x"]})
+    return [_seed("sensor_msgs/msg/PointCloud2", cloud, voxels=grid) for grid in grids]
 
 
 # Damaged messages: each must become a sample or be refused in one line, soon and with little memory.
@@ -198,28 +182,45 @@ TEXT_LIMIT = 200
 def run(count: int, seed: int = 0) -> dict[str, Any]:
     """Decode damaged messages of every supported kind, up to the tensor that a stream requires.
 
-    Args:
-        count: number of messages.
-        seed: seed of the damage; the same seed gives the same messages.
-
     Returns:
         messages, accepted, refused (by cause), seconds, slowest_ms (of the processor) and slowest (its kind),
         memory_mib (peak above the start), unfit_texts (errors that are not one short printable line) and exceptions
         (of any other class).
     """
-    report = _Report()
     rng = random.Random(seed)
     targets = [*_targets(), ("/tf_static", [transforms()], read_transforms), *_definitions()]
     logging.getLogger("PIL").setLevel(logging.ERROR)
     for _, messages, accept in targets:  # one-time imports and allocations are not part of the cost of a message
         for message in messages:
-            report.watch("warm-up", accept, message)
-    report.restart()
-    started = time.perf_counter()
+            _error(accept, message)
+    Path("/proc/self/clear_refs").write_text("5")  # which begins the peak of the memory anew
+    before_kib, started = _status_kib("VmRSS"), time.perf_counter()
+    refused: Counter[str] = Counter()
+    exceptions: Counter[str] = Counter()
+    accepted, unfit, slowest = 0, 0, (0.0, "")
     for _ in range(count):
         name, messages, accept = targets[rng.randrange(len(targets))]
-        report.watch(name, accept, damaged(rng.choice(messages), rng))
-    return report.summary(count, time.perf_counter() - started)
+        message = damaged(rng.choice(messages), rng)
+        began = time.process_time()
+        error = _error(accept, message)
+        slowest = max(slowest, (time.process_time() - began, name))
+        accepted += error is None
+        if isinstance(error, RoboCacheError):
+            refused[getattr(error, "cause", "other")] += 1
+            unfit += len(str(error)) >= TEXT_LIMIT or not str(error).isprintable()
+        elif error is not None:
+            exceptions[f"{name}: {error!r}"[:TEXT_LIMIT]] += 1
+    return {
+        "messages": count,
+        "accepted": accepted,
+        "refused": dict(refused.most_common()),
+        "seconds": round(time.perf_counter() - started, 1),
+        "slowest_ms": round(1e3 * slowest[0], 1),
+        "slowest": slowest[1],
+        "memory_mib": round((_status_kib("VmHWM") - before_kib) / 1024, 1),
+        "unfit_texts": unfit,
+        "exceptions": dict(exceptions.most_common(SHOWN)),
+    }
 
 
 def damaged(message: bytes, rng: random.Random) -> bytes:
@@ -251,15 +252,14 @@ def _targets() -> list[tuple[str, list[bytes], Callable[[bytes], Any]]]:
     for one in seeds():
         messages = list(one.messages)
         if one.stream.names:
-            names = [f"joint_{i}" for i in range(900)]
-            messages += [serialize(one.stream.type, {"name": [*one.stream.names, *names], "position": [0.0] * 903})]
-        targets.append((f"{one.stream.type}.{one.stream.paths[0]}", messages, _acceptor(one)))
+            names = [*one.stream.names, *(f"joint_{i}" for i in range(900))]
+            messages.append(serialize(one.stream.type, {"name": names, "position": [0.0] * len(names)}))
+        targets.append((f"{one.stream.type}.{one.stream.paths[0]}", messages, _acceptor(one.stream)))
     return targets
 
 
-def _acceptor(seed: Seed) -> Callable[[bytes], Any]:
-    decoder: Decoder = make_decoder(seed.stream)
-    stream = seed.stream
+def _acceptor(stream: StreamSpec) -> Callable[[bytes], Any]:
+    decoder: Decoder = make_decoder(stream)
 
     def accept(data: bytes) -> Any:
         value = decoder.decode_cdr(data).value
@@ -271,15 +271,9 @@ def _acceptor(seed: Seed) -> Callable[[bytes], Any]:
             grid = stream.voxels
             assert grid
             names = ("width", "height", "point_step", "row_step", "fields", "big_endian")
-            return ops.voxelize_cloud_bytes(
-                borrow(value.data),
-                **{name: getattr(value, name) for name in names},
-                grid_min=grid.origin_m,
-                voxel_size=grid.size_m,
-                grid_size=grid.shape,
-                mode=grid.reduce,
-                features=grid.features,
-            )
+            keys: dict[str, Any] = {name: getattr(value, name) for name in names}
+            keys |= {"grid_min": grid.origin_m, "voxel_size": grid.size_m, "grid_size": grid.shape}
+            return ops.voxelize_cloud_bytes(borrow(value.data), **keys, mode=grid.reduce, features=grid.features)
         return value
 
     return accept
@@ -292,49 +286,13 @@ def _definitions() -> list[tuple[str, list[bytes], Callable[[bytes], Any]]]:
     return [("definition", texts, lambda data: message_type("a/msg/A", {"a/msg/A": data.decode("utf-8", "replace")}))]
 
 
-class _Report:
-    def __init__(self) -> None:
-        self.refused: Counter[str] = Counter()
-        self.exceptions: Counter[str] = Counter()
-        self.restart()
-
-    def restart(self) -> None:
-        """Discard the measurements so far, including the peak of the memory."""
-        self.slowest, self.slowest_s, self.unfit, self.accepted = "", 0.0, 0, 0
-        self.refused.clear()
-        self.exceptions.clear()
-        Path("/proc/self/clear_refs").write_text("5")
-        self._before_kib = _status_kib("VmRSS")
-
-    def watch(self, name: str, accept: Callable[[bytes], Any], data: bytes) -> None:
-        """Note whether a message is accepted, and how long that takes."""
-        began = time.process_time()
-        try:
-            accept(data)
-            self.accepted += 1
-        except RoboCacheError as error:
-            self.refused[getattr(error, "cause", "other")] += 1
-            text = str(error)
-            self.unfit += len(text) >= TEXT_LIMIT or not text.isprintable()
-        except Exception as error:  # what this is all about
-            self.exceptions[f"{name}: {error!r}"[:TEXT_LIMIT]] += 1
-        took = time.process_time() - began
-        if took > self.slowest_s:
-            self.slowest, self.slowest_s = name, took
-
-    def summary(self, count: int, seconds: float) -> dict[str, Any]:
-        """The result of `run`."""
-        return {
-            "messages": count,
-            "accepted": self.accepted,
-            "refused": dict(self.refused.most_common()),
-            "seconds": round(seconds, 1),
-            "slowest_ms": round(1e3 * self.slowest_s, 1),
-            "slowest": self.slowest,
-            "memory_mib": round((_status_kib("VmHWM") - self._before_kib) / 1024, 1),
-            "unfit_texts": self.unfit,
-            "exceptions": dict(self.exceptions.most_common(SHOWN)),
-        }
+def _error(accept: Callable[[bytes], Any], message: bytes) -> Exception | None:
+    """The error for a message, without the objects of its traceback."""
+    try:
+        accept(message)
+    except Exception as error:  # what this is all about
+        return error.with_traceback(None)
+    return None
 
 
 def _status_kib(key: str) -> int:

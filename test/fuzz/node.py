@@ -121,57 +121,43 @@ def tick_statistics(ticks: list[Tick]) -> dict[str, float | int]:
         silence = {"longest_pause_ms": float("inf"), "longest_silence_ms": float("inf")}
         return {"ticks": len(ticks), "rate_hz": 0.0, "missing": 0, **silence, "valid": 0.0}
     times, published, received, valid = (list(column) for column in zip(*ticks, strict=True))
-    expected = round((times[-1] - times[0]) * RATE_HZ / 1e9) + 1
+    pause_ns, silence_ns = (max(b - a for a, b in pairwise(column)) for column in (published, received))
     return {
         "ticks": len(ticks),
         "rate_hz": round((len(ticks) - 1) * 1e9 / (received[-1] - received[0]), 3),
-        "missing": expected - len(set(times)),
-        "longest_pause_ms": round(max(b - a for a, b in pairwise(published)) / 1e6, 1),
-        "longest_silence_ms": round(max(b - a for a, b in pairwise(received)) / 1e6, 1),
+        "missing": round((times[-1] - times[0]) * RATE_HZ / 1e9) + 1 - len(set(times)),
+        "longest_pause_ms": round(pause_ns / 1e6, 1),
+        "longest_silence_ms": round(silence_ns / 1e6, 1),
         "valid": round(sum(valid) / len(ticks), 4),
     }
 
 
-class OtherLoad:
-    """The processors' time that other processes of the machine take; Linux only."""
-
-    def __init__(self) -> None:
-        self._begin_s = time.monotonic()
-        self._begin = self._others_s()
-
-    def read(self) -> float:
-        """Processors that they have taken on average; the children of this process must have ended."""
-        return round(max(0.0, self._others_s() - self._begin) / (time.monotonic() - self._begin_s), 2)
-
-    @staticmethod
-    def _others_s() -> float:
-        return busy_seconds() - sum(os.times()[:4])
+def others_s() -> float:
+    """The processors' time that other processes of the machine have taken; Linux only."""
+    return busy_seconds() - sum(os.times()[:4])
 
 
 class Case:
     """A fusion node, a publisher of joints, and hostile publishers, in separate processes.
 
-    Args:
-        folder: for the spec and the logs.
-        sim_time: let the node follow /clock.
-        runtime: the node's XDG_RUNTIME_DIR.
+    The folder is for the spec and the logs; with `sim_time` the node follows /clock, and `runtime` is its
+    XDG_RUNTIME_DIR.
     """
 
     def __init__(self, folder: Path, *, sim_time: bool = False, runtime: Path | None = None) -> None:
         folder.mkdir(parents=True)
-        self._other_load = OtherLoad()
-        self._log = folder / "node.log"
-        self._folder = folder
+        self._began_s, self._others_s = time.monotonic(), others_s()
+        self._folder, self._log = folder, folder / "node.log"
         self._children: list[subprocess.Popen[str]] = []
         self._sim = {"sim_offset_ns": SIM_OFFSET_NS} if sim_time else {}
         (folder / "spec.yaml").write_text(json.dumps(SPEC))
-        self._env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime or folder)}
         given = {"spec": folder / "spec.yaml", "device": "cpu", "autostart": "true", "diagnostics_period_s": "0.5"}
+        given["use_sim_time"] = str(sim_time).lower()
         arguments = [part for name, value in given.items() for part in ("-p", f"{name}:={value}")]
-        arguments += ["-p", f"use_sim_time:={str(sim_time).lower()}"]
         command = [sys.executable, "-m", "robocache_ros.nodes.fusion_node", "--ros-args", *arguments]
+        env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime or folder)}
         with self._log.open("w") as log:
-            self.node = subprocess.Popen(command, stdout=log, stderr=log, env=self._env, start_new_session=True)
+            self.node = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
         self.monitor = Monitor()
         if sim_time:
             self.send("clocks")
@@ -183,17 +169,12 @@ class Case:
 
     def send(self, mode: str, **options: Any) -> subprocess.Popen[str]:
         """Start a sender."""
-        command = [sys.executable, "-m", "test.fuzz.node_sender"]
         options = {"mode": mode, **self._sim, **options}
+        command = [sys.executable, "-m", "test.fuzz.node_sender", json.dumps(options)]
         with (self._folder / f"{mode}.log").open("w") as log:
             # In a separate session: Linux shares processors by session, so a flood cannot slow the monitor
             child = subprocess.Popen(
-                [*command, json.dumps(options)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
         os.set_blocking(child.stdout.fileno(), False)  # type: ignore[union-attr]
         self._children.append(child)
@@ -206,9 +187,10 @@ class Case:
         received = {name: self.monitor.count(name, "received") for name in SPEC["streams"]}
         self.close()
         log = self._log.read_text(errors="replace")
+        other_load = max(0.0, others_s() - self._others_s) / (time.monotonic() - self._began_s)
         return {
             **tick_statistics(self.monitor.ticks),
-            "other_load": self._other_load.read(),
+            "other_load": round(other_load, 2),  # processors that other processes have taken on average
             "alive": alive,
             "exit_status": self.node.returncode,
             "received": received,
@@ -268,20 +250,21 @@ def garbage(folder: Path, _seconds: float, count: int) -> dict[str, Any]:
     case = Case(folder)
     begin_s = time.monotonic()
     sender = case.send("garbage", count=count)
-    text: list[str] = []
+    text = ""
 
     def sent() -> bool:
-        text.append(sender.stdout.readline() or "")  # type: ignore[union-attr]
-        return bool(text[-1]) or sender.poll() is not None
+        nonlocal text
+        text = sender.stdout.readline() or ""  # type: ignore[union-attr]
+        return bool(text) or sender.poll() is not None
 
     case.monitor.poll(GARBAGE_S, sent)
     took_s = time.monotonic() - begin_s
     case.monitor.poll(2.0)
-    if not text[-1]:
+    if not text:
         case.close()
-        log = (folder / "garbage.log").read_text(errors="replace").strip().splitlines()
-        raise RuntimeError(f"the sender of garbage ended with status {sender.poll()}: {log[-1] if log else 'no log'}")
-    return case.result(**json.loads(text[-1]), seconds=round(took_s, 1))
+        log = (folder / "garbage.log").read_text(errors="replace").strip().rpartition("\n")[2] or "no log"
+        raise RuntimeError(f"the sender of garbage ended with status {sender.poll()}: {log}")
+    return case.result(**json.loads(text), seconds=round(took_s, 1))
 
 
 def bombs(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
@@ -304,14 +287,10 @@ def full_runtime(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
     """A runtime folder on a full file system; a file in its place where mounting is not permitted."""
     runtime = folder / "runtime"
     runtime.mkdir(parents=True)
-    mounted = not subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "tmpfs", str(runtime)], capture_output=True, check=False
-    ).returncode
+    command = ["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "tmpfs", str(runtime)]
+    mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
     try:
-        if mounted:
-            (runtime / "full").write_bytes(bytes(4096))
-        else:
-            (runtime / "robocache").write_bytes(b"")
+        (runtime / ("full" if mounted else "robocache")).write_bytes(bytes(4096 if mounted else 0))
         case = Case(folder / "case", runtime=runtime)
         case.monitor.poll(seconds)
         return case.result(mounted=mounted)
@@ -357,24 +336,12 @@ def descriptors(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
     return case.result(connected=connected)
 
 
-CASES: tuple[Callable[[Path, float, int], dict[str, Any]], ...] = (
-    quiet,
-    garbage,
-    bombs,
-    clocks,
-    full_runtime,
-    linked_lock,
-    descriptors,
-)
+CASES: tuple[Callable[[Path, float, int], dict[str, Any]], ...]
+CASES = (quiet, garbage, bombs, clocks, full_runtime, linked_lock, descriptors)
 
 
 def run(messages: int, seconds: float = 10.0) -> dict[str, Any]:
-    """Run the cases one after another; the result of each by its name.
-
-    Args:
-        messages: garbage messages that are sent.
-        seconds: of each other case.
-    """
+    """Run the cases one after another, one with garbage messages; the result of each by its name."""
     profile = str(package_file("config", "fastdds.xml"))
     with (
         patch.dict(os.environ, ROS_AUTOMATIC_DISCOVERY_RANGE="LOCALHOST", FASTDDS_DEFAULT_PROFILES_FILE=profile),

@@ -53,15 +53,13 @@ def garbage(seed: int = 0) -> Iterator[bytes]:
     pool += [valid[: rng.randrange(len(valid))] for _ in range(100)]
     pool += [_LITTLE + b"\xff" * size for size in (0, 4, 12, 60, 1000)]
     pool += [_LITTLE + bytes(8) + struct.pack("<I", length) + bytes(40) for length in (2**31, 2**32 - 1, 41, 10**6)]
-    pool += [
-        joint_state(0, ("x\n[FATAL] [0] [fusion_node]: forged \x1b[31m",)),
-        joint_state(2_147_483_647 * 1_000_000_000, ("a", "b")),
-    ]
+    pool.append(joint_state(0, ("x\n[FATAL] [0] [fusion_node]: forged \x1b[31m",)))
+    pool.append(joint_state(2_147_483_647 * 1_000_000_000, ("a", "b")))
     for number in count():
         if number % 8 == 0:
             yield joint_state(1_700_000_000_000_000_000 + number, (f"joint_{number}", "a" * (number % 300)))
         else:
-            yield pool[rng.randrange(len(pool))]
+            yield rng.choice(pool)
 
 
 def png_bomb(pixels: int = BOMB_PIXELS) -> bytes:
@@ -70,8 +68,7 @@ def png_bomb(pixels: int = BOMB_PIXELS) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    packer = zlib.compressobj(9)
-    row = bytes(1 + 3 * pixels)
+    packer, row = zlib.compressobj(9), bytes(1 + 3 * pixels)
     packed = b"".join([packer.compress(row) for _ in range(pixels)]) + packer.flush()
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", pixels, pixels, 8, 2, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", packed) + chunk(b"IEND", b"")

@@ -30,10 +30,8 @@ class Sender:
     """Publishes one kind of message until it is told to stop."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
-        self._node = node
-        self._options = options
-        self.sent = 0
-        self.refused = 0
+        self._node, self._options = node, options
+        self.sent = self.refused = 0
         self.ended = threading.Event()
 
     def joints(self) -> None:
@@ -46,40 +44,37 @@ class Sender:
         """Publish garbage to a joint, an image and a compressed image topic, as fast as possible."""
         kinds = ((JointState, "/garbage"), (Image, "/raw"), (CompressedImage, "/camera"))
         publishers = [self._publisher(kind, topic) for kind, topic in kinds]
-        wanted = self._options["count"]
         for publish, data in zip(cycle(publishers), inputs.garbage(), strict=False):
-            if self.sent >= wanted or self.ended.is_set():
+            if self.sent >= self._options["count"] or self.ended.is_set():
                 return
             try:
                 publish(data)
+                self.sent += 1
             except RuntimeError:  # RCLError: the middleware's queue stayed full for as long as a publisher waits
                 self.refused += 1
-            else:
-                self.sent += 1
 
     def bombs(self) -> None:
         """Publish images that are expensive to decode, and raw images whose fields contradict each other."""
         compressed, raw = self._publisher(CompressedImage, "/camera"), self._publisher(Image, "/raw")
-        bombs = [("png", inputs.png_bomb()), ("jpeg", inputs.jpeg_bomb())]
-        odd = [(2, 2, "32FC1", 9, bytes(18)), (2**31, 2**31, "rgb8", 2**32 - 1, b""), (1, 1, "x\n" * 99, 1, b"0")]
-        turns = cycle(range(6))
+        bombs = cycle([("png", inputs.png_bomb()), ("jpeg", inputs.jpeg_bomb())])
+        odd = cycle(
+            [(2, 2, "32FC1", 9, bytes(18)), (2**31, 2**31, "rgb8", 2**32 - 1, b""), (1, 1, "x\n" * 99, 1, b"0")]
+        )
 
         def publish() -> None:
-            turn = next(turns)
             now_ns = time.time_ns()
-            compressed(inputs.compressed_image(now_ns, *bombs[turn % 2]))
-            raw(inputs.raw_image(now_ns, *odd[turn % 3]))
+            compressed(inputs.compressed_image(now_ns, *next(bombs)))
+            raw(inputs.raw_image(now_ns, *next(odd)))
 
         self._at_rate(BOMB_HZ, publish)
 
     def clocks(self) -> None:
         """Publish /clock at the pace of the wall clock, an invalid message after each valid one."""
         publish = self._publisher(Clock, "/clock")
-        offset_ns = self._options["sim_offset_ns"]
         bad = cycle(inputs.invalid_clocks())
 
         def both() -> None:
-            publish(inputs.clock(*divmod(time.time_ns() - offset_ns, 1_000_000_000)))
+            publish(inputs.clock(*divmod(time.time_ns() - self._options["sim_offset_ns"], 1_000_000_000)))
             publish(next(bad))
 
         self._at_rate(CLOCK_HZ, both)

@@ -1,31 +1,65 @@
-"""Runs cases of damaged input in a process of their own, and counts what comes of them."""
+"""Runs cases of damaged input in a separate process, and counts the outcomes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import tempfile
 import time
+import traceback
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple
 
 MAX_S = 20  # of processor time of a case, with the loading of libraries in the first one
 MAX_WAIT_S = 120  # of a case that waits without end
 MAX_GROWTH_KIB = 1 << 20
 LINE = 200  # characters of an error, less the path of what is read
 SHOWN = 20  # cases with an outcome that must not be
-
-Case = TypeVar("Case")
-
-
-# Made in a folder, it damages what it has undamaged and reads it; returns the outcome in a word, and what was said.
-Judge: TypeAlias = Callable[[Path], Callable[[Case], tuple[str, str]]]
+FAILURES = ("long error", "traceback", "crash", "hang", "memory")  # outcomes that must not be, of any input
 
 
-def _work(judge: Judge[Case], connection: Connection, wanted: Sequence[Case]) -> None:
+class Case(NamedTuple):
+    """One damaged recording, or a damaged file of a dataset."""
+
+    kind: str  # variant of the recordings, or format of the datasets
+    damage: str
+    seed: int
+
+
+def cases(count: int, kinds: Iterable[str], damages: Iterable[str]) -> list[Case]:
+    """`count` cases, evenly over kinds and damages."""
+    kinds = tuple(kinds)
+    pairs = [(kind, damage) for damage in damages for kind in kinds]
+    return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
+
+
+class Judge(ABC):
+    """Made in a folder, it damages what it has undamaged and reads it."""
+
+    @abstractmethod
+    def __init__(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def judge(self, case: Case) -> tuple[str, str]:
+        """The outcome of a case in a word, and the text that goes with it."""
+
+    def __call__(self, case: Case) -> tuple[str, str]:
+        """As `judge`, where that neither raises an error nor takes much memory."""
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            found = self.judge(case)
+        except Exception:  # what a user would see as a traceback
+            return "traceback", traceback.format_exc()
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        return ("memory", f"{grown} KiB") if grown > MAX_GROWTH_KIB else found
+
+
+def _work(judge: type[Judge], connection: Connection, wanted: Sequence[Case]) -> None:
     # A short path, wherever temporary files are: of a long one errors have only the end, which LINE would count.
     with tempfile.TemporaryDirectory(prefix="robocache-hostile-", dir="/tmp") as folder:
         call = judge(Path(folder))
@@ -53,7 +87,7 @@ def _used_s(pid: int | None) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def outcomes(judge: Judge[Case], wanted: Sequence[Case]) -> Iterator[tuple[Case, str, str]]:
+def outcomes(judge: type[Judge], wanted: Sequence[Case]) -> Iterator[tuple[Case, str, str]]:
     """The outcome of each case. A process that crashes or hangs in a library is replaced."""
     context = multiprocessing.get_context("spawn")
     while wanted:
@@ -82,28 +116,21 @@ def outcomes(judge: Judge[Case], wanted: Sequence[Case]) -> Iterator[tuple[Case,
 
 
 def counted(
-    judge: Judge[Case], wanted: Sequence[Case], kind: str, good: Sequence[str], bad: Collection[str]
+    judge: type[Judge], wanted: Sequence[Case], column: str, good: Sequence[str], bad: Collection[str]
 ) -> dict[str, Any]:
-    """Count the outcomes of cases.
-
-    Args:
-        judge: makes the judge of a process, in a folder.
-        wanted: the cases.
-        kind: the attribute of a case by which they are counted.
-        good: outcomes that may be.
-        bad: outcomes that must not be.
+    """Count the outcomes of cases, of which those in `good` may be and those in `bad` must not be.
 
     Returns:
-        `count`; `rows`: by kind, how often each outcome came; `failures`: the first cases with an outcome of `bad`; and
-        `identical_with_a_note`.
+        `count`; `rows`: by kind, in the column of that name, how often each outcome came; `failures`: the first cases
+        with an outcome of `bad`; and `identical_with_a_note`.
     """
-    table: dict[str, Counter[str]] = {getattr(case, kind): Counter() for case in wanted}
+    table: dict[str, Counter[str]] = {case.kind: Counter() for case in wanted}
     failures: list[dict[str, Any]] = []
     noted = 0
     for case, outcome, said in outcomes(judge, wanted):
-        table[getattr(case, kind)][outcome] += 1
+        table[case.kind][outcome] += 1
         noted += outcome == "identical" and bool(said)
         if outcome in bad and len(failures) < SHOWN:
-            failures.append({"case": list(vars(case).values()), "outcome": outcome, "said": said})
-    rows = [{kind: name, **{word: counts[word] for word in (*good, *bad)}} for name, counts in table.items()]
+            failures.append({"case": list(case), "outcome": outcome, "said": said})
+    rows = [{column: name, **{word: counts[word] for word in (*good, *bad)}} for name, counts in table.items()]
     return {"count": len(wanted), "identical_with_a_note": noted, "rows": rows, "failures": failures}

@@ -32,9 +32,7 @@ print(json.dumps([measured(path) for path in sys.argv[1:]]))
 def peaks(work: str, *paths: Path) -> list[tuple[int, Any]]:
     """KiB by which a process grows over each path in turn, and what it found there or the text of an error.
 
-    Args:
-        work: code that defines a function `work` of a path, whose result can be written as JSON.
-        paths: given to it.
+    `work` is code that defines a function `work` of a path, whose result can be written as JSON.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", work + MEASURE, *map(str, paths)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import resource
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +15,10 @@ from robocache_ros.bags.reader import UNCHECKED, Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
+from test.fuzz import outcomes
 from test.fuzz.mcap_writer import McapLayout, write_mcap
 from test.fuzz.messages import numbers, pose
-from test.fuzz.outcomes import LINE, MAX_GROWTH_KIB, counted
+from test.fuzz.outcomes import FAILURES, LINE, Case, cases, counted
 from test.ros1_bags import write_ros1_bag
 
 START_NS = 1_700_000_000_000_000_000
@@ -57,18 +56,9 @@ class Recording:
 
 def fusion_spec() -> FusionSpec:
     """The spec with which the recordings are fused."""
-    streams = {
-        "position": {"topic": "/arm/pose", "type": POSE, "field": "pose.position", "max_gap_ms": 60},
-        "command": {
-            "topic": "/arm/command",
-            "type": ARRAY,
-            "dim": 2,
-            "align": "hold",
-            "max_age_ms": 200,
-            "role": "action",
-        },
-    }
-    return load_spec({"robocache": 1, "rate_hz": 50, "streams": streams})
+    command = {"topic": "/arm/command", "type": ARRAY, "dim": 2, "align": "hold", "max_age_ms": 200, "role": "action"}
+    position = {"topic": "/arm/pose", "type": POSE, "field": "pose.position", "max_gap_ms": 60}
+    return load_spec({"robocache": 1, "rate_hz": 50, "streams": {"position": position, "command": command}})
 
 
 def messages() -> list[tuple[str, int, bytes]]:
@@ -80,20 +70,19 @@ def messages() -> list[tuple[str, int, bytes]]:
 
 def make(variant: str, folder: Path) -> Recording:
     """Write the undamaged recording of a variant into a new folder."""
+    if variant in BAG_VARIANTS:
+        storage, compression = BAG_VARIANTS[variant]
+        write_bag(folder, TYPES, messages(), storage=storage, compression=compression)
+        file = next(f for f in folder.iterdir() if f.suffix != ".yaml")
+        return Recording(folder, file, file.read_bytes())
+    folder.mkdir(parents=True)
     if variant in MCAP_VARIANTS:
-        folder.mkdir(parents=True)
         file = folder / "lift.mcap"
         file.write_bytes(write_mcap({t: (kind, "") for t, kind in TYPES.items()}, messages(), MCAP_VARIANTS[variant]))
-        return Recording(file, file, file.read_bytes())
-    if variant in ROS1_VARIANTS:
-        folder.mkdir(parents=True)
-        file = folder / "lift.bag"
-        write_ros1_bag(file, TYPES, messages(), compression=ROS1_VARIANTS[variant], chunk_bytes=ROS1_CHUNK_BYTES)
-        return Recording(file, file, file.read_bytes())
-    storage, compression = BAG_VARIANTS[variant]
-    write_bag(folder, TYPES, messages(), storage=storage, compression=compression)
-    file = next(f for f in folder.iterdir() if f.suffix != ".yaml")
-    return Recording(folder, file, file.read_bytes())
+    else:
+        file, compression = folder / "lift.bag", ROS1_VARIANTS[variant]
+        write_ros1_bag(file, TYPES, messages(), compression=compression, chunk_bytes=ROS1_CHUNK_BYTES)
+    return Recording(file, file, file.read_bytes())
 
 
 def _cut(data: bytearray, rng: random.Random) -> None:
@@ -140,7 +129,7 @@ def damaged(data: bytes, damage: str, seed: int) -> bytes:
 
 GOOD = ("identical", "refused", "stated")
 NO_CHECKSUM = "stated (no checksums)"  # a message or its time was altered, and its integrity is stated as unknown
-BAD = ("unstated", "long error", "traceback", "crash", "hang", "memory")
+BAD = ("unstated", *FAILURES)
 
 
 @dataclass(frozen=True)
@@ -152,15 +141,6 @@ class Reading:
     counters: str
     notes: tuple[str, ...]
     integrity: str
-
-
-@dataclass(frozen=True)
-class Case:
-    """One damaged recording."""
-
-    variant: str
-    damage: str
-    seed: int
 
 
 def read(path: Path) -> Reading:
@@ -180,8 +160,7 @@ def read(path: Path) -> Reading:
 
 
 def _compare(expected: Reading, found: Reading) -> tuple[str, str]:
-    same = found.messages == expected.messages and found.frames == expected.frames
-    if same:
+    if (found.messages, found.frames) == (expected.messages, expected.frames):
         return "identical", "; ".join(found.notes)
     if found.frames.startswith("refused: "):
         return "refused", found.frames
@@ -194,41 +173,26 @@ def _compare(expected: Reading, found: Reading) -> tuple[str, str]:
     return "unstated", f"{len(found.messages)} of {len(expected.messages)} messages, frames {found.frames[:12]}"
 
 
-class Judge:
+class Judge(outcomes.Judge):
     """Damages recordings in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self._recordings = {v: make(v, folder / f"v{index}") for index, v in enumerate(VARIANTS)}
-        # The result of each variant before it is damaged.
-        self.undamaged: dict[str, Reading] = {
-            variant: read(recording.path) for variant, recording in self._recordings.items()
-        }
+        self.undamaged = {variant: read(recording.path) for variant, recording in self._recordings.items()}
 
-    def __call__(self, case: Case) -> tuple[str, str]:
+    def judge(self, case: Case) -> tuple[str, str]:
         """The outcome of a case: a word of GOOD or BAD or NO_CHECKSUM, and the text that goes with it."""
-        recording = self._recordings[case.variant]
+        recording = self._recordings[case.kind]
         recording.file.write_bytes(damaged(recording.data, case.damage, case.seed))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
-            found = read(recording.path)
+            return _compare(self.undamaged[case.kind], read(recording.path))
         except RoboCacheError as error:
             text = str(error).replace(str(recording.path.parent), "")
             return ("refused" if len(text) <= LINE and text.isprintable() else "long error"), text
-        except Exception:  # what a user would see as a traceback
-            return "traceback", traceback.format_exc()
         finally:
             recording.file.write_bytes(recording.data)
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_GROWTH_KIB:
-            return "memory", ""
-        return _compare(self.undamaged[case.variant], found)
-
-
-def cases(count: int) -> list[Case]:
-    """`count` cases, evenly over variants and kinds of damage."""
-    pairs = [(variant, damage) for variant in VARIANTS for damage in DAMAGES]
-    return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
 
 
 def run(count: int) -> dict[str, Any]:
     """Damage `count` recordings and count the outcomes; see `counted`."""
-    return counted(Judge, cases(count), "variant", (*GOOD, NO_CHECKSUM), BAD)
+    return counted(Judge, cases(count, VARIANTS, DAMAGES), "variant", (*GOOD, NO_CHECKSUM), BAD)

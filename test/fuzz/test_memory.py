@@ -51,10 +51,12 @@ def work(path):
 """
 
 
-def measured(work: str, file: Path) -> tuple[int, str]:
-    """KiB by which a process grows over a file, and what it found there."""
+def check(work: str, file: Path, expected: str, content: bytes) -> None:
+    """What a process finds in a file with the content, and that it grows by little."""
+    file.write_bytes(content)
     ((grown, found),) = peaks(work, file)
-    return grown, str(found)
+    assert expected in str(found)
+    assert grown < LIMIT_KIB
 
 
 @pytest.mark.parametrize(
@@ -67,11 +69,8 @@ def measured(work: str, file: Path) -> tuple[int, str]:
     ],
 )
 def test_an_image(kind: str, pixels: int, expected: str, tmp_path: Path) -> None:
-    file = tmp_path / f"bomb.{kind}"
-    file.write_bytes(png_bomb(pixels) if kind == "png" else jpeg_bomb(pixels, IMAGE_LIMITS.scans))
-    grown, found = measured(DECODE, file)
-    assert expected in found
-    assert grown < LIMIT_KIB
+    bomb = png_bomb(pixels) if kind == "png" else jpeg_bomb(pixels, IMAGE_LIMITS.scans)
+    check(DECODE, tmp_path / f"bomb.{kind}", expected, bomb)
 
 
 def array(nbytes: int) -> bytes:
@@ -79,41 +78,28 @@ def array(nbytes: int) -> bytes:
     return struct.pack("<4sIIII", b"\0\1\0\0", 0, 0, nbytes // 8, 0) + bytes(nbytes)
 
 
-def overlapping(chunks: int, nbytes: int) -> bytes:
-    """An mcap of zstd chunks that all span the same time."""
-    large, small = array(nbytes), array(8)
-    messages = []
-    for number in range(chunks):
-        messages += [("/a", START_NS + number * MS, large), ("/a", START_NS + 10**12 + number, small)]
-    return write_mcap({"/a": (ARRAY, "")}, messages, McapLayout(chunk_messages=2, compression="zstd"))
-
-
 @pytest.mark.parametrize(("chunks", "expected"), [(1, "18874"), (8, "overlap in time by more than")])
 def test_chunks_that_overlap_in_time(chunks: int, expected: str, tmp_path: Path) -> None:
-    file = tmp_path / "bomb.mcap"
-    file.write_bytes(overlapping(chunks, 180 << 20))
-    assert file.stat().st_size < 1 << 20
-    grown, found = measured(READ, file)
-    assert expected in found
-    assert grown < LIMIT_KIB
+    large, small = array(180 << 20), array(8)
+    messages = []
+    for number in range(chunks):  # each of zstd, and of the same time
+        messages += [("/a", START_NS + number * MS, large), ("/a", START_NS + 10**12 + number, small)]
+    content = write_mcap({"/a": (ARRAY, "")}, messages, McapLayout(chunk_messages=2, compression="zstd"))
+    assert len(content) < 1 << 20
+    check(READ, tmp_path / "bomb.mcap", expected, content)
 
 
 @pytest.mark.parametrize("declared", [1000, MAX_BYTES, 1 << 40])
 def test_a_chunk_that_inflates_without_end(declared: int, tmp_path: Path) -> None:
-    (tmp_path / "bomb.mcap").write_bytes(write_bomb(declared, zstd.compress(bytes(100 << 20)) * 61))
-    grown, found = measured(READ, tmp_path / "bomb.mcap")
-    assert "1 of 1 chunks are damaged" in found
-    assert grown < LIMIT_KIB
+    content = write_bomb(declared, zstd.compress(bytes(100 << 20)) * 61)
+    check(READ, tmp_path / "bomb.mcap", "1 of 1 chunks are damaged", content)
 
 
 def test_messages_that_are_read_ahead(tmp_path: Path) -> None:
     large = array(180 << 20)
     messages = [("/a", START_NS + number * MS, large) for number in range(12)]
-    file = tmp_path / "bomb.mcap"
-    file.write_bytes(write_mcap({"/a": (ARRAY, "")}, messages, McapLayout(chunk_messages=1, compression="zstd")))
-    grown, found = measured(FUSE, file)
-    assert "'received': 12" in found
-    assert grown < LIMIT_KIB
+    content = write_mcap({"/a": (ARRAY, "")}, messages, McapLayout(chunk_messages=1, compression="zstd"))
+    check(FUSE, tmp_path / "bomb.mcap", "'received': 12", content)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +122,8 @@ def test_records_of_many_gigabytes(place: str, record: bytes, expected: int, tmp
         out.write(data[:at] + record)
         out.seek(at + mcap.RECORD.size + HOLE)
         out.write(data[at:])
-    grown, found = measured(READ, tmp_path / "bomb.mcap")
-    assert found == str(expected * len(small))
+    ((grown, found),) = peaks(READ, tmp_path / "bomb.mcap")
+    assert found == expected * len(small)
     assert grown < LIMIT_KIB
 
 
@@ -151,11 +137,6 @@ def test_chunks_of_empty_messages(count: int, chunks: int, expected: str, tmp_pa
     head = struct.pack("<QQQII4sQ", START_NS, START_NS, len(content), zlib.crc32(content), 4, b"zstd", len(packed))
     chunk = mcap.RECORD.pack(mcap.CHUNK, len(head) + len(packed)) + head + packed
     data = write_mcap({"/a": (ARRAY, "")}, [("/a", START_NS, array(8))], McapLayout(chunk_messages=1, summary=False))
-    at = (
-        next(start for op, start, _ in mcap.records(data, len(mcap.MCAP_MAGIC)) if op == mcap.DATA_END)
-        - mcap.RECORD.size
-    )
-    (tmp_path / "bomb.mcap").write_bytes(data[:at] + chunks * chunk + data[at:])
-    grown, found = measured(READ, tmp_path / "bomb.mcap")
-    assert expected in found
-    assert grown < LIMIT_KIB
+    ends = (start for op, start, _ in mcap.records(data, len(mcap.MCAP_MAGIC)) if op == mcap.DATA_END)
+    at = next(ends) - mcap.RECORD.size
+    check(READ, tmp_path / "bomb.mcap", expected, data[:at] + chunks * chunk + data[at:])

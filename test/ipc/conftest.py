@@ -29,14 +29,10 @@ class Peer:
     """A process of peer.py: `ask` it, or kill it."""
 
     def __init__(self, role, path, device, user, env):
-        self.process = forked.Popen(
-            [sys.executable, peer.__file__, role, str(path), device, str(user)],
-            preload=["robocache_ros.ipc"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env},
-        )
+        command = [sys.executable, peer.__file__, role, str(path), device, str(user)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env}
+        self.process = forked.Popen(command, preload=["robocache_ros.ipc"], env=env, **pipes)
         self.hello = self._answer()
 
     def tell(self, *command):

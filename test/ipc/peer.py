@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -40,13 +41,20 @@ def shown(lease: ipc.SlotLease | None) -> Any:
 
 
 class Half:
-    """An array that is never copied: this process waits to be killed in the middle of a frame."""
+    """An array that calls a function when it is copied, in the middle of a frame; the function does not return."""
 
     shape, dtype = (2,), numpy.dtype(numpy.int64)
 
+    def __init__(self, interrupt: Callable[[], object]) -> None:
+        self._interrupt = interrupt
+
     def __array__(self, *_: Any, **__: Any) -> Any:
-        say("half")
-        threading.Event().wait()
+        self._interrupt()
+
+
+def wait_to_be_killed() -> None:
+    say("half")
+    threading.Event().wait()
 
 
 def say(answer: Any) -> None:
@@ -96,7 +104,7 @@ def writer(path: str, device: str) -> None:
         if name == "publish":
             ring.publish(args[0], values(args[0], device))
         elif name == "half":
-            ring.publish(args[0], {**values(-1, device), "age_ns": Half()})
+            ring.publish(args[0], {**values(-1, device), "age_ns": Half(wait_to_be_killed)})
         elif name == "close":
             ring.close()
         say({"readers": ring.readers, "overwritten": ring.overwritten})

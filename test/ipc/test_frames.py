@@ -17,27 +17,18 @@ from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 
 PERIOD_NS = 20_000_000
-SPEC = {
-    "robocache": 1,
-    "rate_hz": 50,
-    "horizon": 3,
-    "streams": {
-        "joints": {"topic": "/joints", "type": "std_msgs/msg/Float64MultiArray", "dim": 2},
-        "front": {"topic": "/front", "type": "sensor_msgs/msg/Image"},
-    },
+STREAMS = {
+    "joints": {"topic": "/joints", "type": "std_msgs/msg/Float64MultiArray", "dim": 2},
+    "front": {"topic": "/front", "type": "sensor_msgs/msg/Image"},
 }
-LAYOUT = Layout(load_spec(SPEC))
+LAYOUT = Layout(load_spec({"robocache": 1, "rate_hz": 50, "horizon": 3, "streams": STREAMS}))
 
 
 def frames(tick, image=4):
     """A tick whose joints are its index, and whose image is `image` pixels wide."""
-    return Frames(
-        np.array([tick * PERIOD_NS]),
-        torch.full((1, 2), float(tick)),
-        np.array([[1, 2]], np.uint8),
-        np.array([[-tick, 2**53 + tick]]),  # the joints' samples are after the tick
-        {"front": torch.full((1, 3, 2, image), tick, dtype=torch.uint8)},
-    )
+    valid, age_ns = np.array([[1, 2]], np.uint8), np.array([[-tick, 2**53 + tick]])  # the joints are after the tick
+    images = {"front": torch.full((1, 3, 2, image), tick, dtype=torch.uint8)}
+    return Frames(np.array([tick * PERIOD_NS]), torch.full((1, 2), float(tick)), valid, age_ns, images)
 
 
 def window(*ticks):
@@ -137,13 +128,11 @@ def test_a_window_of_samples_comes_with_its_shape_and_ages(path):
     layout = Layout(load_spec({"robocache": 1, "streams": {"touch": touch}}))
     values, ages = torch.arange(6.0)[None], np.array([[7, -1]], np.float32)
     made = Frames(np.array([PERIOD_NS]), values, np.ones((1, 1), np.uint8), np.array([[7]]), {}, sample_age_ms=ages)
-    writer = FrameWriter(path, layout)
-    writer.publish(made, made.rows())
-    reader = ipc.Reader(path)
-    writer.publish(made, made.rows())
-    frame = fused_frame(reader.latest(), layout)
-    assert frame["touch"].tolist() == [[[0, 1, 2], [3, 4, 5]]]
-    assert frame.mask("touch").tolist() == [[True, False]]
-    del frame
-    reader.close()
-    writer.close()
+    with closing(FrameWriter(path, layout)) as writer:
+        writer.publish(made, made.rows())
+        with ipc.Reader(path) as reader:
+            writer.publish(made, made.rows())
+            frame = fused_frame(reader.latest(), layout)
+            assert frame["touch"].tolist() == [[[0, 1, 2], [3, 4, 5]]]
+            assert frame.mask("touch").tolist() == [[True, False]]
+            del frame

@@ -1,4 +1,4 @@
-"""Frames within one process: when a reader sees one, and what it gets."""
+"""Frames within one process and between real processes: when a reader sees one, what it gets, and deaths."""
 
 from __future__ import annotations
 
@@ -6,25 +6,18 @@ import gc
 import os
 import socket
 
-import numpy as np
 import pytest
 import torch
 
 from robocache_ros import ipc
 from robocache_ros.errors import RoboCacheError
 from test.ipc.conftest import publish
-from test.ipc.peer import FIELDS, values
-
-
-def test_frame_arrives_complete(writer, reader):
-    assert (reader.meta, reader.latest()) == ("columns", None)
-    writer.publish(20, values(5))
-    with reader.latest() as lease:
-        assert torch.equal(lease.tensors["fused"], torch.full((2, 3), 5.0))
-        assert lease.host["age_ns"].tolist() == [2**60 + 5] * 2  # exact: no float has been near it
+from test.ipc.peer import FIELDS, Half, values
+from test.nodes.rig import until
 
 
 def test_latest_is_the_newest_frame_whatever_the_clock_does(writer, reader):
+    assert (reader.meta, reader.latest()) == ("columns", None)
     publish(writer, range(1, 8))
     before = reader.latest()
     assert before.tick_ns == 7
@@ -33,18 +26,15 @@ def test_latest_is_the_newest_frame_whatever_the_clock_does(writer, reader):
     assert reader.latest(before.sequence).tick_ns == 2
 
 
-def test_frame_is_not_read_before_it_is_announced(writer, reader):
+def test_frame_is_not_read_before_it_is_announced_and_overwritten_if_it_never_is(writer, reader):
     publish(writer, [20])
     writer.fill(40, values(6))
     assert reader.latest().tick_ns == 20
     writer.announce()
     assert torch.equal(reader.latest().tensors["fused"], torch.full((2, 3), 6.0))
-
-
-def test_frame_that_was_never_announced_is_overwritten(writer, reader):
-    writer.fill(20, values(5))
-    publish(writer, range(40, 200, 20))
-    assert reader.latest().tick_ns == 180
+    writer.fill(60, values(5))
+    publish(writer, range(80, 240, 20))
+    assert reader.latest().tick_ns == 220
 
 
 def test_reader_that_knows_the_period_warms_up_before_the_next_frame(writer, reader):
@@ -73,19 +63,6 @@ def test_wait_gives_the_frame_after_the_last_one_or_ends_without(writer, reader)
     assert reader.wait(0.01, second.sequence) is None
 
 
-class Interrupting:
-    """An array that calls a function when it is copied, in the middle of a frame."""
-
-    shape, dtype = (2,), np.dtype(np.int64)
-
-    def __init__(self, interrupt):
-        self._interrupt = interrupt
-
-    def __array__(self, *_, **__):
-        self._interrupt()
-        return np.zeros(2, np.int64)
-
-
 def test_frame_is_not_seen_before_it_is_complete(writer, reader):
     seen = []
 
@@ -95,7 +72,7 @@ def test_frame_is_not_seen_before_it_is_complete(writer, reader):
 
     publish(writer, [1])
     with pytest.raises(KeyError):
-        writer.publish(2, {**values(-1), "age_ns": Interrupting(interrupt)})
+        writer.publish(2, {**values(-1), "age_ns": Half(interrupt)})
     assert [*seen, reader.latest().tick_ns] == [1, 1]
 
 
@@ -243,3 +220,158 @@ def test_fields_start_on_aligned_offsets_and_their_description_reads_back_the_sa
 def test_impossible_field_is_named(field, message):
     with pytest.raises(RoboCacheError, match=message):
         ipc.Field(*field)
+
+
+on_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+
+
+def shown(tick_ns):
+    return {"tick_ns": tick_ns, "fused": [tick_ns], "front": [tick_ns % 256], "age_ns": [2**60 + tick_ns] * 2}
+
+
+def test_another_process_is_woken_by_a_frame(spawn, path):
+    node = spawn("writer")
+    reader = ipc.Reader(path)
+    node.tell("publish", 7)
+    assert reader.wait(120.0).tick_ns == 7
+
+
+def test_slot_leased_by_another_process_is_kept_also_when_others_are_killed(writer, spawn):
+    consumer, killed = spawn("reader"), spawn("reader")
+    publish(writer, [1])
+    for reader in (consumer, killed):
+        assert reader.ask("latest") == shown(1)
+    killed.kill()
+    until(lambda: writer.readers == 1)
+    publish(writer, range(2, 40))
+    assert consumer.ask("again") == {**shown(1), "overwritten": False}
+    assert writer.overwritten == 0
+    assert consumer.ask("latest") == shown(39)
+
+
+@on_both
+def test_consumer_killed_while_it_leases_slots_gives_them_back(writer, spawn, device):
+    killed = spawn("reader")
+    for tick in (1, 2, 3):
+        publish(writer, [tick], device)
+        killed.ask("latest")
+    killed.kill()
+    until(lambda: writer.readers == 0)
+    publish(writer, range(4, 20), device)
+    assert writer.overwritten == 0
+
+
+def test_frame_outlives_the_node_that_was_killed_in_the_middle_of_the_next(spawn, path):
+    node = spawn("writer")
+    reader = ipc.Reader(path)
+    node.ask("publish", 9)
+    lease = reader.latest()
+    assert node.ask("half", 10) == "half"
+    node.kill()
+    assert lease.tensors["fused"].unique().tolist() == [9]
+    assert reader.latest() is None
+    assert not reader.alive
+
+
+def test_waiting_consumer_is_woken_by_the_nodes_death(spawn, path):
+    node = spawn("writer")
+    reader = ipc.Reader(path)
+    node.process.kill()
+    assert reader.wait(120.0) is None
+    assert not reader.alive
+
+
+@on_both
+def test_connection_finds_the_restarted_node(spawn, path, device):
+    connection = ipc.Connection(path, retry_s=0.0)
+    generations = []
+    for tick in (1, 2):
+        node = spawn("writer", device=device)
+        node.ask("publish", tick)
+        reader = connection.connect()
+        lease = reader.latest()
+        assert (lease.tick_ns, lease.tensors["fused"].unique().tolist()) == (tick, [tick])
+        assert reader.generation == node.hello["generation"]
+        generations.append(reader.generation)
+        node.kill()
+        assert reader.latest() is None
+        assert path.exists()  # a killed node leaves its socket
+        assert connection.connect() is None
+        del lease, reader
+    assert generations[0] != generations[1]
+
+
+def test_connection_without_a_node_tells_why_and_does_not_try_at_every_call(path, spawn):
+    connection = ipc.Connection(path, retry_s=3600.0)
+    assert connection.connect() is None
+    assert "no node answers there" in connection.why
+    spawn("writer")
+    assert connection.connect() is None
+
+
+def test_node_that_stops_sends_its_consumers_away(spawn):
+    node = spawn("writer")
+    consumer = spawn("reader")
+    node.ask("close")
+    assert consumer.ask("alive") is False
+
+
+LONG_CYCLES = 400_000_000  # about 0.2 s: longer than a process needs to look
+
+
+@on_gpu
+def test_reader_waits_on_the_gpu_for_a_frame_that_is_announced_before_it_is_made(writer, spawn, device):
+    consumer = spawn("reader")
+    torch.cuda._sleep(LONG_CYCLES)
+    publish(writer, [7], device)
+    pending = not torch.cuda.current_stream().query()
+    assert consumer.ask("latest") == shown(7)
+    assert pending
+
+
+@on_gpu
+def test_slot_is_kept_until_the_readers_queued_work_is_done(writer, spawn, device):
+    consumer = spawn("reader")
+    publish(writer, [1], device)
+    consumer.ask("latest")
+    consumer.ask("read_slowly", LONG_CYCLES)
+    publish(writer, range(2, 40), device)
+    assert consumer.ask("late") == [1]
+    assert writer.overwritten == 0
+
+
+@on_gpu
+def test_released_slot_is_used_again(writer, spawn, device):
+    consumer = spawn("reader")
+    for tick in range(1, 40):
+        publish(writer, [tick], device)
+        assert consumer.ask("latest") == shown(tick)
+        consumer.ask("release")
+    assert writer.overwritten == 0
+
+
+@on_gpu
+def test_process_that_sees_no_gpu_gets_an_error(writer, spawn):
+    consumer = spawn("reader", CUDA_VISIBLE_DEVICES="")
+    assert "this process sees none" in consumer.hello["refused"]
+
+
+@on_gpu
+def test_process_cannot_map_its_own_ring(writer, path):
+    with pytest.raises(ipc.IpcUnavailableError, match="which cannot map its own handle"):
+        ipc.Reader(path)
+
+
+@pytest.mark.gpu
+def test_rings_give_the_gpus_memory_back(path):
+    field = ipc.Field("front", "uint8", (2**28,))
+    ipc.Writer(path, [field], slots=2, device="cuda").close()
+
+    def given_back():
+        free = torch.cuda.mem_get_info()[0]
+        ipc.Writer(path, [field], slots=2, device="cuda").close()
+        return torch.cuda.mem_get_info()[0] == free
+
+    # What is free counts for the entire GPU, on which other processes may begin and end meanwhile: once is enough.
+    assert any(given_back() for _ in range(20))

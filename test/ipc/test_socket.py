@@ -1,14 +1,16 @@
-"""The socket of a ring: its path, who may connect, and what happens where files, descriptors or memory are short."""
+"""The socket of a ring: its path, who may connect, other ends that are not what they should be, and short resources."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import resource
 import socket
 import stat
+import threading
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,10 +19,17 @@ import pytest
 
 from robocache_ros import ipc
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ipc import socket_path
+from robocache_ros.ipc import ring, shared_memory, slots, socket_path
 from test.ipc.conftest import publish
 from test.ipc.peer import FIELDS
 from test.nodes.rig import until
+
+LAYOUT = ipc.RingLayout((ipc.Field("fused", "float32", (4,)),), 2, "cpu")
+HELLO = b'{"generation": 1}'
+
+
+def raw_socket():
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +120,7 @@ def raw_hello(path, user):
     if not child:
         os.setgid(user)
         os.setuid(user)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        with raw_socket() as connection:
             connection.connect(os.fspath(path))
             data, fds, _, _ = socket.recv_fds(connection, 4096, 8)
         os.write(send, json.dumps([json.loads(data)["refused"], len(fds)]).encode())
@@ -123,7 +132,7 @@ def raw_hello(path, user):
 
 
 def test_consumers_beyond_the_limit_are_refused(writer, path, monkeypatch):
-    monkeypatch.setattr("robocache_ros.ipc.shared_memory.MAX_READERS", 1)
+    monkeypatch.setattr(shared_memory, "MAX_READERS", 1)
     first = ipc.Reader(path)
     with pytest.raises(ipc.IpcUnavailableError, match="1 consumers are connected already"):
         ipc.Reader(path)
@@ -156,10 +165,6 @@ def descriptors_left(count):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in holes:
             os.close(fd)
-
-
-def raw_socket():
-    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 @pytest.mark.parametrize(
@@ -233,3 +238,157 @@ def test_reader_that_sends_something_is_sent_away(writer, path):
         with contextlib.suppress(BrokenPipeError):
             connection.send(b"hello")
         until(lambda: writer.readers == 0)
+
+
+@pytest.fixture
+def serve(path):
+    """Answers one reader with given bytes and descriptors."""
+    threads = []
+
+    def start(data, fds):
+        listener = raw_socket()
+        listener.bind(os.fspath(path))
+        listener.listen()
+
+        def answer():
+            with listener, listener.accept()[0] as connection:
+                socket.send_fds(connection, [data], fds)
+                connection.recv(1)  # until the reader leaves
+            for fd in fds:
+                os.close(fd)
+
+        threads.append(threading.Thread(target=answer, daemon=True))
+        threads[-1].start()
+
+    yield start
+    for thread in threads:
+        thread.join(30)
+
+
+def fds(layout, ring_bytes=LAYOUT.ring_bytes, page_bytes=4096):
+    sizes = (slots.table_bytes(LAYOUT), ring_bytes, page_bytes)
+    rest = [shared_memory.create("test", size) for size in sizes]
+    return [shared_memory.text_fd("test", layout), shared_memory.text_fd("test", "{}"), *rest]
+
+
+def test_honest_node_is_mapped(serve, path):
+    serve(HELLO, fds(LAYOUT.to_json()))
+    with ipc.Reader(path) as connected:
+        assert connected.layout == LAYOUT
+
+
+def refusal(path):
+    """The one line with which a ring is refused."""
+    with pytest.raises(ipc.IpcUnavailableError) as refused:
+        ipc.Reader(path)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
+    return str(refused.value)
+
+
+def described(**changes):
+    return json.dumps({**json.loads(LAYOUT.to_json()), **changes})
+
+
+def of_field(shape=(1,), name="x", dtype="uint8"):
+    return described(fields=[{"name": name, "dtype": dtype, "shape": shape}])
+
+
+UNFIT = [
+    (described(protocol=2), 512, "protocol: 2, this side speaks 1"),
+    (LAYOUT.to_json(), 511, "511 bytes where the description gives 512"),
+    (described(slots=1000), 512, "where the description gives"),
+    ("no JSON", 512, "ring description: cannot be read"),
+    (" " * (ring.MAX_DESCRIPTION_BYTES + 1), 512, "at most 16777216 are read"),
+]
+OUT_OF_BOUNDS = [
+    *("[" * 100_000 + "]" * 100_000, "9" * 5000, "", "{}", '{"protocol": 1}', "[]", "null"),
+    *(described(slots=slots) for slots in (1, 10**6, 2.5, True)),
+    *(described(device="disk"), described(meta=7), described(fields=[]), described(fields=7)),
+    *(of_field(shape) for shape in ([2**61], [2**40] * 40, [-1], [10**400])),
+    *(of_field(name=[]), of_field(dtype="object")),
+    described(fields=[{"name": str(n), "dtype": "uint8", "shape": [1]} for n in range(5000)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "ring_bytes", "message"), [*UNFIT, *((text, 512, "") for text in OUT_OF_BOUNDS)], ids=range(27)
+)
+def test_description_that_the_ring_does_not_fit_or_out_of_bounds_is_refused(serve, path, layout, ring_bytes, message):
+    serve(HELLO, fds(layout, ring_bytes))
+    assert message in refusal(path)
+
+
+def test_description_that_is_not_text_is_refused():
+    with pytest.raises(RoboCacheError, match="ring description"):
+        ipc.RingLayout.from_json(b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        *((hello, "") for hello in (b"{}", b"\xff\xfe", b"[]", HELLO)),
+        (json.dumps({"refused": "\x1b[31mno\n" + "x" * 3000}).encode(), "x1b"),
+    ],
+)
+def test_greeting_without_descriptors_is_refused_in_one_line(serve, path, hello, words):
+    serve(hello, [])
+    assert words in refusal(path)
+
+
+def test_refused_reader_leaves_no_descriptors(serve, path):
+    serve(HELLO, fds("no JSON"))
+    there = set(os.listdir("/proc/self/fd"))
+    refusal(path)
+    until(lambda: set(os.listdir("/proc/self/fd")) <= there)  # the serving thread has some until it ends
+
+
+@pytest.mark.parametrize(
+    ("numbers", "change"),
+    [
+        ((2,), lambda fd: shared_memory.map_fd(fd, 64, writable=True)),
+        ((2, 3, 4), lambda fd: os.ftruncate(fd, 0)),
+        ((0, 1), lambda fd: os.pwrite(fd, b"{}", 0)),
+        (range(5), lambda fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, shared_memory.SEAL_READERS)),
+    ],
+    ids=["write the table", "shrink the memory", "change the descriptions", "seal the ring against others"],
+)
+def test_reader_cannot_change_what_the_writer_gives_to_all(writer, path, numbers, change):
+    # The descriptors of the description, the place of the ring, the slots, the ring and a page.
+    connection, received, _ = shared_memory.connect(os.fspath(path))
+    connection.close()
+    for number in numbers:
+        with pytest.raises(PermissionError):
+            change(received[number])
+    shared_memory.close_all(received)
+
+
+def unsealed():
+    fd = os.memfd_create("test")
+    os.truncate(fd, 1 << 16)
+    return fd
+
+
+@pytest.mark.parametrize(
+    ("number", "open_other"),
+    [
+        *((number, unsealed) for number in range(5)),  # memory that may shrink
+        (1, lambda: os.open(__file__, os.O_RDONLY)),
+        (2, lambda: os.open("/", os.O_RDONLY)),
+        (3, lambda: os.eventfd(0)),
+    ],
+)
+def test_descriptor_of_something_else_is_refused(serve, path, number, open_other):
+    sent = fds(LAYOUT.to_json())
+    os.close(sent[number])
+    sent[number] = open_other()
+    serve(HELLO, sent)
+    assert "its size is not sealed" in refusal(path)
+
+
+def test_node_that_does_not_answer_is_given_up(path, monkeypatch):
+    monkeypatch.setattr(shared_memory, "CONNECT_S", 0.1)
+    with raw_socket() as listener:
+        listener.bind(os.fspath(path))
+        listener.listen()
+        assert "no node answers there" in refusal(path)

@@ -87,6 +87,16 @@ def tf_as_bytes(monkeypatch):
 
 
 @pytest.fixture
+def plug(monkeypatch):
+    """Where a foot pedal without hardware is plugged in."""
+    from test.nodes.pedal import Plug  # needs evdev
+
+    plug = Plug()
+    monkeypatch.setattr("evdev.InputDevice", plug)
+    return plug
+
+
+@pytest.fixture
 def own_sockets(monkeypatch):
     """A folder for the sockets of this test, with a short name: the path of a socket has 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="rc") as folder:

@@ -94,10 +94,10 @@ def clock_cdr(time_ns: int) -> bytes:
 class Inbox:
     """The serialized messages of a topic."""
 
-    def __init__(self, message_class: type[Any], subscription: Any) -> None:
+    def __init__(self, message_class: type[Any]) -> None:
         self.raw: list[bytes] = []
         self._class = message_class
-        self.subscription = subscription
+        self.subscription: Any = None
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -108,16 +108,17 @@ class Inbox:
     @property
     def messages(self) -> list[Any]:
         """All that came."""
-        from rclpy.serialization import deserialize_message
-
-        return [deserialize_message(data, self._class) for data in list(self.raw)]
+        return [self._read(data) for data in list(self.raw)]
 
     @property
     def newest(self) -> Any:
         """The last that came."""
+        return self._read(self.raw[-1])
+
+    def _read(self, data: bytes) -> Any:
         from rclpy.serialization import deserialize_message
 
-        return deserialize_message(self.raw[-1], self._class)
+        return deserialize_message(data, self._class)
 
 
 class SimClock:
@@ -158,15 +159,9 @@ class Process:
 
     def __init__(self, words: Sequence[object], log: Path) -> None:
         self.log = log
+        command, pipes = [sys.executable, "-m", *words], {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with log.open("w") as out:
-            self.popen = forked.Popen(
-                [sys.executable, "-m", *words],
-                preload=forked.NODE,
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
+            self.popen = forked.Popen(command, preload=forked.NODE, cwd=ROOT, stdout=out, **pipes)
 
     def runs(self) -> bool:
         """True; an ended process fails the test with its output."""
@@ -311,7 +306,7 @@ class Rig:
         from rclpy.qos import DurabilityPolicy, QoSProfile
 
         durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
-        inbox = Inbox(message_class, None)
+        inbox = Inbox(message_class)
         profile = QoSProfile(depth=5000, durability=durability)
         inbox.subscription = self.node.create_subscription(message_class, topic, inbox, profile, raw=True)
         return inbox
@@ -344,26 +339,33 @@ class Rig:
 
     def change_state(self, transition: str, node: str = "/fusion_node") -> bool:
         """Call a lifecycle transition as `ros2 lifecycle set` does; whether it succeeded."""
+        from lifecycle_msgs.msg import Transition
         from lifecycle_msgs.srv import ChangeState
 
-        request = ChangeState.Request()
-        request.transition.label = transition
-        return bool(self.call(ChangeState, f"{node}/change_state", request).success)
+        return bool(self.call(ChangeState, f"{node}/change_state", transition=Transition(label=transition)).success)
 
     def state(self, node: str = "/fusion_node", timeout_s: float = PATIENCE_S) -> str:
         """The lifecycle state."""
         from lifecycle_msgs.srv import GetState
 
-        return str(self.call(GetState, f"{node}/get_state", GetState.Request(), timeout_s).current_state.label)
+        return str(self.call(GetState, f"{node}/get_state", timeout_s).current_state.label)
 
-    def call(self, service: type[Any], name: str, request: Any, timeout_s: float = PATIENCE_S) -> Any:
-        """Call a service."""
+    def call(self, service: type[Any], name: str, timeout_s: float = PATIENCE_S, **fields: Any) -> Any:
+        """Call a service with the fields of a request."""
         client = self.node.create_client(service, name)
         until(client.service_is_ready, name, timeout_s)
-        future = client.call_async(request)
+        future = client.call_async(service.Request(**fields))
         until(future.done, name)
         self.node.destroy_client(client)
         return future.result()
+
+    def set_parameters(self, values: dict[str, Any]) -> Any:
+        """Set parameters of the fusion node; returns the result of each."""
+        from rcl_interfaces.srv import SetParameters
+        from rclpy.parameter import Parameter
+
+        given = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        return self.call(SetParameters, "/fusion_node/set_parameters", parameters=given).results
 
     def play(self, recording: Path = PANDA, **options: Any) -> Any:
         """Replay a recording, with /clock, once the node listens; returns what was sent."""

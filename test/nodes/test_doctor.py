@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
-from typing import Any
 
 import pytest
-
-pytest.importorskip("rclpy")
 from sensor_msgs.msg import JointState
 
 from robocache_ros.cli import doctor as command
@@ -34,47 +32,32 @@ def spec(joint_spec):
 
 
 @pytest.fixture
-def joints(rig):
-    """Publishes positions from a thread."""
-    publisher = rig.publisher(JointState, "/joints")
-
-    def publish(position: list[float]) -> Any:
-        message = JointState(name=["a", "b"], position=position)
-        return publishing(lambda: publisher.publish(stamped(message)), 0.005)
-
-    return publish
+def checkpoint(tmp_path):
+    return save(tmp_path / "act", CONFIG, STATISTICS)
 
 
-def test_degrees_of_a_live_robot_are_found(rig, spec, joints, tmp_path, robocache):
-    checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
-    rig.fusion(spec).autostart()
-
-    with joints([57.3 * joint for joint in JOINTS]):
-        done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
-
-    assert done.code == 1
-    wrong = [line for line in done.out.splitlines() if line.startswith("error: joints: values")]
-    assert "joints is degrees, and radians in training: convert it in the driver" in wrong[0], done.out
-
-
-def test_a_node_with_another_spec_is_found(rig, spec, joints, tmp_path, robocache):
-    checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
+@pytest.mark.parametrize(
+    ("names", "factor", "expected"),
+    [
+        (["a", "b"], 57.3, "joints: values.* joints is degrees, and radians in training: convert it in the driver"),
+        (["b", "a"], 1.0, "spec: the node has another one: joints; start the node with this spec$"),
+    ],
+    ids=["degrees of a live robot", "a node with another spec"],
+)
+def test_what_differs_from_training_is_found(rig, spec, checkpoint, robocache, names, factor, expected):
     other = deepcopy(spec)
-    other["streams"]["joints"]["names"] = ["b", "a"]
+    other["streams"]["joints"]["names"] = names
     rig.fusion(other).autostart()
-
-    with joints(JOINTS):
-        done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 1)
-
+    publisher = rig.publisher(JointState, "/joints")
+    message = JointState(name=["a", "b"], position=[factor * joint for joint in JOINTS])
+    with publishing(lambda: publisher.publish(stamped(message)), 0.005):
+        done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live", "--seconds", 2)
     assert done.code == 1
-    assert "error: spec: the node has another one: joints; start the node with this spec\n" in done.out
+    assert re.search(f"(?m)^error: {expected}", done.out), done.out
 
 
-def test_a_node_that_does_not_run_is_an_error(spec, rig, tmp_path, monkeypatch, robocache):
+def test_a_node_that_does_not_run_is_an_error(spec, rig, checkpoint, monkeypatch, robocache):
     monkeypatch.setattr(command, "WAIT_S", 0.2)
-
-    checkpoint = save(tmp_path / "act", CONFIG, STATISTICS)
     done = robocache("doctor", checkpoint, "--spec", rig.write(spec), "--live")
-
     assert done.code == 2
     assert "robocache: fusion_node/layout: no message within 0.2 s" in done.err.splitlines()[-1]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("rclpy")
 pytest.importorskip("message_filters", reason="a package of ROS that is not on PyPI")
 import rclpy
 from geometry_msgs.msg import PoseStamped
@@ -76,9 +75,7 @@ def fused(rig):
 def test_filters_are_fused_without_a_file(rig, driver, fused):
     inputs = [Subscriber(rig.node, Image, "/front"), Subscriber(rig.node, JointState, "/joints")]
     frames: list[Any] = []
-
     fused(inputs, rate_hz=20, horizon=3, streams=JOINTS).registerCallback(frames.append)
-
     until(lambda: frames and frames[-1].all_valid, "a frame with all streams")
     frame = frames[-1]
     assert frame["joints"].shape == (3, 2)
@@ -91,10 +88,8 @@ def test_filters_are_fused_without_a_file(rig, driver, fused):
 def test_callbacks_get_the_frame_and_their_arguments_in_the_order_of_registration(rig, driver, fused):
     calls: list[Any] = []
     made = fused([Subscriber(rig.node, JointState, "/joints")], streams=JOINTS)
-
     made.registerCallback(lambda frame, word, number: calls.append((frame.tick_ns, word, number)), "first", 1)
     made.registerCallback(lambda frame: calls.append(frame.tick_ns))
-
     until(lambda: sum(isinstance(call, int) for call in calls) >= 2, "two ticks")
     ticks = [call for call in calls if isinstance(call, int)][:2]
     first = calls.index((ticks[0], "first", 1))  # ticks before it had one callback
@@ -106,7 +101,6 @@ def test_other_filters_read_the_time_of_a_frame(rig, driver, fused):
     cache = Cache(made, 100)
     pairs: list[Any] = []
     TimeSynchronizer([made, made], 10).registerCallback(lambda one, other: pairs.append((one, other)))
-
     until(lambda: len(pairs) > 3, "pairs")
     one, other = pairs[0]
     assert one is other
@@ -122,9 +116,7 @@ def test_a_topic_that_stops_is_marked_where_a_synchronizer_delivers_nothing(rig,
     ApproximateTimeSynchronizer(inputs, 10, 0.02).registerCallback(lambda *pair: pairs.append(pair))
     fused(inputs, streams=JOINTS).registerCallback(frames.append)
     until(lambda: pairs and frames and frames[-1].all_valid, "both")
-
     driver.images = False
-
     until(lambda: not frames[-1].all_valid, "a frame without an image")
     count, at = len(pairs), len(frames)
     until(lambda: len(frames) >= at + 10, "more frames")
@@ -171,9 +163,7 @@ def test_a_spec_in_a_file_is_fused_until_the_filter_is_closed(rig, driver, joint
     made = fused(rig.write(joint_spec))
     made.registerCallback(frames.append)
     until(lambda: frames and frames[-1].valid["joints"][-1] == 1, "aligned joints")
-
     made.close()
-
     count = len(frames)
     assert frames[-1]["joints"][-1].tolist() == [1.0, 2.0]
     assert made.counters["joints"]["accepted"] > 0
@@ -184,18 +174,14 @@ def test_a_spec_in_a_file_is_fused_until_the_filter_is_closed(rig, driver, joint
 def test_bytes_of_a_raw_subscriber_give_the_same_values(rig, driver, fused):
     inputs = [Subscriber(rig.node, JointState, "/joints", raw=True, qos_profile=QoSProfile(depth=10))]
     frames: list[Any] = []
-
     fused(inputs, streams=JOINTS).registerCallback(frames.append)
-
     until(lambda: frames and frames[-1].all_valid, "a valid frame")
     assert frames[-1]["joints"][-1].tolist() == [1.0, 2.0]
 
 
 def test_streams_follow_from_types_that_say_them(rig, fused):
     inputs = [Subscriber(rig.node, kind, topic) for kind, topic in ((PoseStamped, "arm/pose"), (Bool, "/closed"))]
-
     spec = fused(inputs).spec
-
     assert [(s.name, s.topic, s.dim, s.align) for s in spec.streams] == [
         ("arm_pose_position", "/arm/pose", 3, "linear"),
         ("arm_pose_orientation", "/arm/pose", 4, "slerp"),
@@ -233,10 +219,8 @@ def test_sim_time_decides_the_ticks_of_filters(rig, fused):
 )
 def test_inputs_that_cannot_be_fused_are_refused(rig, fused, streams, options, expected):
     inputs = [Subscriber(rig.node, JointState, "/joints")]
-
     with pytest.raises(RoboCacheError) as refused:
         fused(inputs, streams=streams, **options)
-
     assert expected in str(refused.value)
     assert len(str(refused.value)) < 200
 
@@ -260,7 +244,6 @@ def test_a_busy_executor_gets_the_newest_frames(rig, driver, fused):
     assert blocked.wait(120)
     until(lambda: made.overtaken >= 3, "dropped frames")
     go_on.set()
-
     until(lambda: len(ticks) >= 3, "the frames after it")
     assert ticks == sorted(ticks)
     assert ticks[1] - ticks[0] > 40_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 import pytest
 
@@ -10,16 +11,13 @@ pytest.importorskip("evdev", reason="needs the pedals extra")
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import pedals
 from robocache_ros.nodes.pedals import Pedal, read_keys
-from test.nodes.pedal import Plug
 from test.nodes.rig import until
 
 
-@pytest.fixture
-def plug(monkeypatch):
-    plug = Plug()
-    monkeypatch.setattr("evdev.InputDevice", plug)
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """A pedal that is out is tried again soon."""
     monkeypatch.setattr(pedals, "AGAIN_S", 0.01)
-    return plug
 
 
 @pytest.fixture
@@ -29,12 +27,8 @@ def heard():
 
 @pytest.fixture
 def pedal(plug, heard):
-    pedal = Pedal(
-        "/dev/pedal",
-        {"KEY_A": "start", "KEY_B": "success"},
-        lambda action, pressed: heard.append((action, pressed)),
-        lambda: heard.append("lost"),
-    )
+    keys = {"KEY_A": "start", "KEY_B": "success"}
+    pedal = Pedal("/dev/pedal", keys, lambda *edge: heard.append(edge), lambda: heard.append("lost"))
     yield pedal
     pedal.close()
 
@@ -44,7 +38,6 @@ def test_a_key_counts_once_while_it_is_held(plug, heard):
     plug.send("KEY_A", 1, 2, 2, 2, 0)
     plug.send("KEY_C", 1, 0)  # not mapped
     plug.send("KEY_B", 1)
-
     until(lambda: len(heard) == 3, "the keys")
     assert heard == [("start", True), ("start", False), ("success", True)]
 
@@ -56,7 +49,6 @@ def test_a_pedal_that_is_unplugged_works_again_when_it_is_back(plug, heard, capl
     plug.is_in = True
     until(lambda: plug.opened == 2, "the pedal to be opened again")
     plug.send("KEY_A", 1)
-
     until(lambda: ("start", True) in heard, "the key")
     assert "parameter pedal: /dev/pedal: unplugged (No such device)" in caplog.text
 
@@ -70,40 +62,28 @@ def test_a_failing_action_does_not_end_the_pedal(plug, caplog):
 
     pedal = Pedal("/dev/pedal", {"KEY_A": "start"}, fail)
     plug.send("KEY_A", 1, 0)
-
     until(lambda: heard == [True, False], "both edges")
     pedal.close()
     assert "broken" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "key", "words"),
     [
-        (errno.ENOENT, "cannot be opened (No such file or directory); the devices are in /dev/input/by-id"),
-        (errno.EACCES, "cannot be opened (Permission denied); add yourself to the group input"),
+        (errno.ENOENT, "KEY_A", "cannot be opened (No such file or directory); the devices are in /dev/input/by-id"),
+        (errno.EACCES, "KEY_A", "cannot be opened (Permission denied); add yourself to the group input"),
+        (0, "KEY_Z", "has no KEY_Z; change pedal_keys"),
     ],
 )
-def test_a_device_that_cannot_be_opened_is_refused(plug, error, words):
-    plug.is_in, plug.error = False, error
-
-    with pytest.raises(RoboCacheError) as refused:
-        Pedal("/dev/pedal", {"KEY_A": "start"}, lambda *_: None)
-
-    assert words in str(refused.value)
+def test_a_device_that_cannot_be_opened_or_does_not_have_the_key_is_refused(plug, error, key, words):
+    plug.is_in, plug.error = not error, error
+    with pytest.raises(RoboCacheError, match=re.escape(words)):
+        Pedal("/dev/pedal", {key: "start"}, lambda *_: None)
 
 
-@pytest.mark.usefixtures("plug")
-def test_a_key_that_the_device_does_not_have_is_refused():
-    with pytest.raises(RoboCacheError, match="has no KEY_Z; change pedal_keys"):
-        Pedal("/dev/pedal", {"KEY_Z": "start"}, lambda *_: None)
-
-
-def test_a_file_that_is_not_a_device_is_refused(tmp_path_factory):
-    file = tmp_path_factory.mktemp("pedal") / "file"
-    file.touch()
-
+def test_a_file_that_is_not_a_device_is_refused():
     with pytest.raises(RoboCacheError, match="cannot be opened"):
-        Pedal(str(file), {"KEY_A": "start"}, lambda *_: None)
+        Pedal(__file__, {"KEY_A": "start"}, lambda *_: None)
 
 
 @pytest.mark.parametrize("text", ["jump=KEY_A", "start", "start=A", "start=KEY_NONE", "", "start=EV_KEY"])
@@ -113,7 +93,5 @@ def test_keys_that_are_not_known_are_refused(text):
 
 
 def test_keys_are_read_with_their_actions():
-    assert read_keys("start=KEY_A, success=BTN_LEFT", ("start", "success")) == {
-        "KEY_A": "start",
-        "BTN_LEFT": "success",
-    }
+    found = read_keys("start=KEY_A, success=BTN_LEFT", ("start", "success"))
+    assert found == {"KEY_A": "start", "BTN_LEFT": "success"}

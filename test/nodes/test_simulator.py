@@ -6,18 +6,14 @@ import time
 from itertools import pairwise
 
 import pytest
-
-from robocache_ros.sim.so101 import JOINTS, STEP_NS
-from test.nodes.rig import PATIENCE_S, repeating, stamped, until
-
-pytest.importorskip("rclpy", reason="needs the `ros` extra")
-pytest.importorskip("std_srvs", reason="needs the `ros` extra")
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.nodes.frame_messages import stamp_ns
+from robocache_ros.sim.so101 import JOINTS, STEP_NS
+from test.nodes.rig import PATIENCE_S, repeating, stamped, until
 
 
 @pytest.fixture
@@ -43,20 +39,18 @@ def test_the_simulator_owns_the_clock_moves_by_commands_and_resets(rig, simulato
     until(commands.get_subscription_count, "the subscription")
     commands.publish(JointState(name=["shoulder_pan"], position=[1.0]))
     command = JointState(name=list(reversed(JOINTS)), position=[0.0, 0.0, 0.0, 0.0, 0.0, 0.3])
-    until(
-        repeating(lambda: commands.publish(command), lambda: abs(joints.newest.position[0] - 0.3) < 0.05),
-        "the arm to follow",
-    )
+    follows = repeating(lambda: commands.publish(command), lambda: abs(joints.newest.position[0] - 0.3) < 0.05)
+    until(follows, "the arm to follow")
     before = len(clock)
     until(lambda: len(clock) > before + 50, "the clock after the last command")
 
     # A reset brings it home; the next one has the next seed.
-    assert rig.call(Trigger, "/simulator/reset", Trigger.Request()).message == "seed 0"
+    assert rig.call(Trigger, "/simulator/reset").message == "seed 0"
     until(lambda: abs(joints.newest.position[0]) < 0.01, "the arm at home")
-    assert rig.call(Trigger, "/simulator/reset", Trigger.Request()).message == "seed 1"
+    assert rig.call(Trigger, "/simulator/reset").message == "seed 1"
 
     # The expert acts when it is switched on.
-    assert rig.call(SetBool, "/simulator/expert", SetBool.Request(data=True)).success
+    assert rig.call(SetBool, "/simulator/expert", data=True).success
     until(lambda: joints.newest.position[5] > 1.0, "the expert to open the gripper")
 
 
@@ -94,9 +88,7 @@ def test_in_lockstep_the_first_episode_begins_with_the_first_command(rig, monkey
     begin_ns = time.monotonic_ns()
     with rig.simulator("--episodes=1", "--rate=0") as node:
         first_ns = node.simulation.now_ns
-        until(
-            lambda: len(clock) and node.simulation.now_ns > first_ns + 3 * longest_ns, "three episodes without commands"
-        )
+        until(lambda: len(clock) and node.simulation.now_ns > first_ns + 3 * longest_ns, "the time of three episodes")
         assert episode.newest.data
         # In real time at most, though `rate` is 0: else the first observations of a policy would be invalid.
         assert node.simulation.now_ns - first_ns <= time.monotonic_ns() - begin_ns + STEP_NS

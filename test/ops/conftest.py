@@ -1,10 +1,12 @@
-"""NVRTC without a GPU."""
+"""NVRTC without a GPU, and comparisons."""
 
 import ctypes
 from pathlib import Path
 
 import pytest
 import torch
+
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source
 
 
 class Nvrtc:
@@ -59,6 +61,39 @@ def nvrtc():
     return Nvrtc(found[-1])
 
 
+@pytest.fixture(scope="session")
+def compile_log(nvrtc):
+    """The log of a kernel's compilation: empty without a warning."""
+
+    def log(file, architecture, defines=()):
+        cubin, text = compile_cubin(nvrtc, load_source(file, defines), compile_options(architecture, defines))
+        assert cubin.startswith(b"\x7fELF")
+        return text
+
+    return log
+
+
+@pytest.fixture(scope="session")
+def tick_row(host_library):
+    """The row of a tick by its header: `fuse(tasks, streams, row)` and `window(task, row)`."""
+    library = host_library(
+        """
+        #include "tick/row.cuh"
+        using namespace robocache;
+        extern "C" void fuse(const RowTask* tasks, int streams, float* row) {
+          for (int s = 0; s < streams; ++s)
+            for (int i = 0; i < tasks[s].width; ++i) row[tasks[s].column + i] = value_at(tasks[s], i);
+        }
+        extern "C" void window(const WindowTask* task, float* row) {
+          for (int i = 0; i < task->width; ++i) row[task->column + i] = window_value(*task, i);
+        }
+        """
+    )
+    library.fuse.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    library.window.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    return library
+
+
 # One of each number of threads that a processor has, before and since launches may depend on each other.
 ARCHITECTURES = ("sm_80", "sm_86", "sm_90", "sm_120")
 
@@ -71,14 +106,29 @@ def architecture(request):
     return request.param
 
 
+def same_bits(one, other):
+    """Asserts that two arrays or tensors agree in dtype, shape and every bit."""
+    one, other = (torch.as_tensor(each).cpu().contiguous() for each in (one, other))
+    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    assert torch.equal(one.flatten().view(torch.uint8), other.flatten().view(torch.uint8))
+
+
 @pytest.fixture
-def wrong_after():
-    """Counts the values of `found` that differ from `wanted` when `work` wrote them, launched and in a CUDA graph.
+def wrong_after_writes():
+    """Counts wrong values of `call(data, out=...)` on data that torch wrote just before, launched and in a CUDA graph.
 
     In the graph launches may begin while those before them still run, be these torch's or the package's own.
     """
 
-    def count(work, found, wanted, times=50):
+    def count(call, inputs, times=50):
+        wanted = torch.stack([call(each) for each in inputs])
+        data, found = torch.empty_like(inputs[0]), torch.empty_like(wanted)
+
+        def work():
+            for i in range(len(inputs)):
+                data.copy_(inputs[i])
+                call(data, out=found[i])
+
         work()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -61,10 +61,9 @@ def test_every_16_bit_float_widens_as_in_torch(host, name, dtype):
 )
 def test_floats_round_as_in_torch_and_nan_to_the_canonical_one(host, name, dtype, nan):
     ties = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype).float().numpy()
-    ties = (
-        ties.view(np.uint32)[:, None] + np.array([0, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001], np.uint32)
-    ).ravel()
-    values = np.concatenate([many_floats(0, 1_000_000), ties.view(np.float32)])
+    near = np.array([0, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001], np.uint32)
+    ties = (ties.view(np.uint32)[:, None] + near).ravel().view(np.float32)
+    values = np.concatenate([many_floats(0, 1_000_000), ties])
     got = run(getattr(host, name), np.empty(len(values), np.uint16), values)
     expected = torch.from_numpy(values).to(dtype).view(torch.int16).numpy().view(np.uint16)
     number = ~np.isnan(values)
@@ -91,8 +90,7 @@ def test_float_seconds_become_the_same_nanoseconds(host):
     from robocache_ros.ops.resample.inputs import nanoseconds
 
     random = np.random.default_rng(4)
-    seconds = np.concatenate(
-        [random.normal(size=100_000) * 1e9, random.random(100_000), [np.nan, np.inf, -np.inf, 1e300, -0.0]]
-    )
+    odd = [np.nan, np.inf, -np.inf, 1e300, -0.0]
+    seconds = np.concatenate([random.normal(size=100_000) * 1e9, random.random(100_000), odd])
     got = run(host.stamps, np.empty(len(seconds), np.int64), seconds)
     np.testing.assert_array_equal(got, nanoseconds(torch.from_numpy(seconds)).numpy())

@@ -7,22 +7,11 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import installation, print_installation_info, self_test, set_device
 
 
-@pytest.fixture
-def _no_gpu(monkeypatch):
+def test_without_a_gpu_auto_is_the_cpu_and_logs_it_and_cuda_is_an_error(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
-@pytest.mark.usefixtures("_no_gpu")
-def test_auto_is_the_cpu_without_a_gpu_and_says_so(caplog):
     with caplog.at_level(logging.INFO):
         assert set_device() == torch.device("cpu")
-    assert [record.message for record in caplog.records] == [
-        "device: auto is the CPU here: PyTorch sees no CUDA device"
-    ]
-
-
-@pytest.mark.usefixtures("_no_gpu")
-def test_a_gpu_that_is_not_there_is_an_error_and_not_the_cpu():
+    assert caplog.messages == ["device: auto is the CPU here: PyTorch sees no CUDA device"]
     with pytest.raises(RoboCacheError, match="'cuda' is not available: PyTorch sees no CUDA device"):
         set_device("cuda")
 

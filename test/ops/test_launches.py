@@ -97,18 +97,6 @@ def test_shared_times_are_not_taken_for_times_apart(launches):
         assert (last[4], last[9], last[15]) == (to.data_ptr(), first.data_ptr(), second.data_ptr())
 
 
-def test_calls_in_turns_are_each_made_ready_once(launches, monkeypatch):
-    streams, targets = inputs()
-    longer = [stream._replace(data=stream.data.repeat(2, 1, 1), times=stream.times) for stream in streams[1:]]
-    longer = [stream._replace(lengths=stream.lengths.repeat(2)) for stream in longer]
-    for given in (streams[1:], longer):
-        run(given, targets)
-    monkeypatch.setattr(cuda, "_prepare", None)
-    for given in (streams[1:], longer) * 2:
-        run(given, targets)
-    assert len(launches) == 6
-
-
 def test_of_many_shapes_the_latest_are_kept(launches, monkeypatch):
     monkeypatch.setattr(cuda, "_MAX_ALIKE", 3)
     targets = torch.arange(20)
@@ -165,16 +153,15 @@ def test_a_call_that_differs_is_checked_anew(launches, monkeypatch, change):
 def test_results_that_differ_are_checked_anew(launches):
     streams, targets = inputs()
     values, valid, age = run(streams, targets)
-    with pytest.raises(RoboCacheError, match="out: expected contiguous"):
-        run(streams, targets, None, values[:, :, :7], valid, age)
-    with pytest.raises(RoboCacheError, match=r"out\.valid: expected contiguous"):
-        run(streams, targets, None, values, valid.bool(), age)
-    with pytest.raises(RoboCacheError, match=r"out\.age: expected contiguous"):
-        run(streams, targets, None, values, valid, age[:, ::2])
-    with pytest.raises(RoboCacheError, match=r"out\.valid: expected a tensor, got NoneType"):
-        run(streams, targets, None, values, None, age)
-    with pytest.raises(RoboCacheError, match="out: expected a tensor, got list"):
-        run(streams, targets, None, [], valid, age)
+    for out, message in (
+        ((values[:, :, :7], valid, age), "out: expected contiguous"),
+        ((values, valid.bool(), age), r"out\.valid: expected contiguous"),
+        ((values, valid, age[:, ::2]), r"out\.age: expected contiguous"),
+        ((values, None, age), r"out\.valid: expected a tensor, got NoneType"),
+        (([], valid, age), "out: expected a tensor, got list"),
+    ):
+        with pytest.raises(RoboCacheError, match=message):
+            run(streams, targets, None, *out)
     assert len(launches) == 1
 
 

@@ -8,7 +8,6 @@ import torch
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import (
-    Fused,
     Stream,
     blend,
     convert_image,
@@ -83,13 +82,6 @@ def test_an_array_in_place_of_a_tensor_is_an_error_that_names_the_conversion(val
         fuse([Stream(torch.zeros(2, 10, 4), TIMES), (value, TIMES)], TIMES)
     with pytest.raises(RoboCacheError, match=r"target_times: expected a tensor"):
         fuse([Stream(torch.zeros(2, 10, 4), TIMES)], value)
-
-
-def test_a_result_that_is_none_of_tensors_is_refused():
-    with pytest.raises(RoboCacheError, match=r"out: expected a tensor, got ndarray"):
-        fuse([Stream(torch.zeros(2, 10, 4), TIMES)], TIMES, out=np.zeros((2, 10, 4), np.float32))
-    with pytest.raises(RoboCacheError, match=r"out.valid: expected a tensor, got NoneType"):
-        fuse([Stream(torch.zeros(2, 10, 4), TIMES)], TIMES, out=Fused(torch.zeros(2, 10, 4), None, None))
 
 
 @pytest.mark.parametrize("limit", [5, 5.0, np.float32(5), np.int16(5), torch.tensor(5), torch.tensor(5.0)])

@@ -58,17 +58,11 @@ ROSDEP_KEYS = {
 }
 
 
-def test_package_xml_names_rosdep_keys_that_exist():
+def test_package_xml_names_rosdep_keys_that_exist_and_the_address_of_setup_py():
     declared = ElementTree.parse(SOURCE / "package.xml").getroot()
     keys = {e.text for e in declared if e.tag.endswith("_depend") and str(e.text).startswith("python3-")}
-
     assert keys == ROSDEP_KEYS
-
-
-def test_package_xml_and_setup_py_name_one_address():
-    declared = ElementTree.parse(SOURCE / "package.xml").getroot()
     urls = {e.get("type"): e.text for e in declared.iter("url")}
-
     assert urls["repository"] == urls["website"]
     assert urls["bugtracker"] == f"{urls['repository']}/issues"
     assert f'URL = "{urls["repository"]}"' in (SOURCE / "setup.py").read_text(encoding="utf-8")
@@ -84,22 +78,18 @@ def tree(tmp_path_factory):
 
 def sources(tree):
     """The files that each folder has in the sources."""
+    folders = {name: tree / name for name in (*FOLDERS, "robocache_ros")}
     return {
-        name: sorted(
-            str(p.relative_to(tree / name)) for p in (tree / name).rglob("*") if p.is_file() and p.suffix != ".pyc"
-        )
-        for name in (*FOLDERS, "robocache_ros")
+        name: sorted(str(p.relative_to(f)) for p in f.rglob("*") if p.is_file() and p.suffix != ".pyc")
+        for name, f in folders.items()
     }
 
 
 def pip_install(tree, home, *options):
     """Install a source tree or a wheel into an environment that sees this one's packages, and give its bin folder."""
     run(sys.executable, "-m", "venv", "--without-pip", home, cwd=tree.parent)
-    site = Path(
-        run(
-            home / "bin" / "python", "-c", "import sysconfig as s; print(s.get_path('purelib'))", cwd=tree.parent
-        ).strip()
-    )
+    code = "import sysconfig as s; print(s.get_path('purelib'))"
+    site = Path(run(home / "bin" / "python", "-c", code, cwd=tree.parent).strip())
     # A path file, not PYTHONPATH: it comes after the environment's own packages and carries no editable install along.
     (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = (sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet")
@@ -111,17 +101,15 @@ def pip_install(tree, home, *options):
 def test_pip_install_finds_the_files_and_puts_robocache_on_the_path(tree, tmp_path, editable):
     pytest.importorskip("typer")
     bin_ = pip_install(tree, tmp_path / "env", *(["--editable"] if editable else []))
-
     found = json.loads(run(bin_ / "python", "-c", REPORT, cwd=tmp_path))
-
     share = tree if editable else tmp_path / "env" / "share" / "robocache_ros"
     assert found["files"] == sources(tree)
     assert [Path(found[name]) for name in FOLDERS] == [share / name for name in FOLDERS]
     assert Path(found["robocache_ros"]).is_relative_to(tree if editable else tmp_path / "env")
     demo = "from robocache_ros.cli.demo import parser; print(*parser().parse_args([]).bag.iterdir(), sep='\\n')"
-    recording = run(bin_ / "python", "-c", demo, cwd=tmp_path).split()
-    assert {Path(file).name for file in recording} >= {"metadata.yaml", "panda_lift.mcap"}
-    assert all(Path(file).is_relative_to(share) for file in recording)
+    recording = [Path(file) for file in run(bin_ / "python", "-c", demo, cwd=tmp_path).split()]
+    assert {file.name for file in recording} >= {"metadata.yaml", "panda_lift.mcap"}
+    assert all(file.is_relative_to(share) for file in recording)
     assert "export" in run("robocache", "--help", cwd=tmp_path, PATH=f"{bin_}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -136,19 +124,14 @@ def wheel(tree, tmp_path_factory):
     return next(dist.glob("*-py3-none-any.whl"))
 
 
-def test_the_wheel_has_every_file_of_the_package_and_its_types(wheel, tree):
-    names = zipfile.ZipFile(wheel).namelist()
-
+def test_the_wheel_has_every_file_of_the_package_its_types_and_complete_links_for_pypi(wheel, tree):
+    package = zipfile.ZipFile(wheel)
+    names = package.namelist()
     assert "robocache_ros/py.typed" in names
     for folder, files in sources(tree).items():
         assert [file for file in files if not any(name.endswith(f"{folder}/{file}") for name in names)] == []
-
-
-def test_links_of_the_description_on_pypi_are_complete(wheel):
-    package = zipfile.ZipFile(wheel)
-    metadata = package.read(next(name for name in package.namelist() if name.endswith("/METADATA"))).decode()
+    metadata = package.read(next(name for name in names if name.endswith("/METADATA"))).decode()
     links = re.findall(r"\]\(([^)]+)\)", metadata)
-
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     assert len(links) > 30
 
@@ -180,28 +163,17 @@ def bare(wheel, tmp_path_factory):
 BAG, SPEC = "{share}/test/data/panda_lift", "{share}/config/panda_lift.yaml"
 ZSTD = "bags" if sys.version_info < (3, 14) else ""  # which compresses the recording, is part of Python 3.14
 COMMANDS = {
-    "robocache --version": "",
-    f"robocache check {SPEC}": "",
-    "robocache schema": "",
-    "robocache env": "",
-    "robocache self-test": "",
-    f"robocache info {BAG}": ZSTD,
-    f"robocache check {SPEC} {BAG}": ZSTD,
-    "robocache calibrate --help": "",
+    **dict.fromkeys(("robocache --version", f"robocache check {SPEC}", "robocache schema", "robocache env"), ""),
+    **dict.fromkeys(("robocache self-test", "robocache calibrate --help"), ""),
+    **dict.fromkeys((f"robocache info {BAG}", f"robocache check {SPEC} {BAG}"), ZSTD),
     f"robocache export {BAG} --spec {SPEC} --out lift": "bags",
     f"robocache report {BAG} --spec {SPEC} --out lift.html": ZSTD or "export",
     f"robocache view {BAG}": "view",
     f"robocache play {BAG}": "ros",
     f"robocache record --spec {SPEC} --out out": "ros",
     f"robocache run policy.py:policy --spec {SPEC}": "ros",
-    "robocache demo": "ros",
-    "robocache sim": "ros",
-    "robocache bench live": "ros",
-    "fusion_node": "ros",
-    "policy_runner": "ros",
-    f"bag_player {BAG}": "ros",
-    "episode_recorder": "ros",
-    "simulator": "ros",
+    **dict.fromkeys(("robocache demo", "robocache sim", "robocache bench live"), "ros"),
+    **dict.fromkeys(("fusion_node", "policy_runner", f"bag_player {BAG}", "episode_recorder", "simulator"), "ros"),
 }
 
 
@@ -210,26 +182,19 @@ def test_a_command_of_the_wheel_works_or_names_its_extra(bare, tmp_path, command
     pytest.importorskip("typer")
     program, *arguments = command.format(share=bare.parent / "share" / "robocache_ros").split()
     (tmp_path / "policy.py").touch()
-
     done = start(bare / program, *arguments, cwd=tmp_path)
-
-    if not extra:
-        assert done.returncode == 0, done.stderr
-        return
-    assert done.returncode == 2
-    assert done.stderr.endswith(f"pip install 'robocache_ros[{extra}]'\n")
-    assert done.stderr.count("\n") == 1
+    assert done.returncode == (2 if extra else 0), done.stderr
+    if extra:
+        assert done.stderr.endswith(f"pip install 'robocache_ros[{extra}]'\n")
+        assert done.stderr.count("\n") == 1
 
 
 def test_the_wheel_exports_its_recording_without_the_checkout(wheel, tmp_path):
     for module in ("typer", "rosbags", "pyarrow"):
         pytest.importorskip(module)
-    bin_ = pip_install(wheel, tmp_path / "env")
-    share = tmp_path / "env" / "share" / "robocache_ros"
-    recording, spec = share / "test" / "data" / "panda_lift", share / "config" / "panda_lift.yaml"
-
-    run(bin_ / "robocache", "export", recording, "--spec", spec, "--media", "none", "--out", "lift", cwd=tmp_path)
-
+    bin_, share = pip_install(wheel, tmp_path / "env"), tmp_path / "env" / "share" / "robocache_ros"
+    options = ("--spec", share / "config" / "panda_lift.yaml", "--media", "none", "--out", "lift")
+    run(bin_ / "robocache", "export", share / "test" / "data" / "panda_lift", *options, cwd=tmp_path)
     assert (tmp_path / "lift" / "meta" / "info.json").is_file()
 
 
@@ -241,25 +206,19 @@ def colcon(tree, ws, verb, *options):
     return run(COLCON, "--log-base", "log", verb, *where, *options, cwd=ws)
 
 
-def sourced(ws, code):
-    """Run Python code with the workspace `ws` sourced."""
-    return run("bash", "-c", 'source install/setup.bash && python -c "$CODE"', cwd=ws, CODE=code)
-
-
 @needs_colcon
 @pytest.mark.parametrize("options", [(), ("--symlink-install",)])
 def test_colcon_build_finds_the_files_in_the_workspace_or_by_links_in_the_sources(tree, tmp_path, options):
     colcon(tree, tmp_path, "build", *options)
-
-    found = json.loads(sourced(tmp_path, REPORT))
-
+    found = json.loads(run("bash", "-c", 'source install/setup.bash && python -c "$CODE"', cwd=tmp_path, CODE=REPORT))
     prefix = tmp_path / "install" / "robocache_ros"
     share = prefix / "share" / "robocache_ros"
+    source = tree if options else share
     assert found["files"] == sources(tree)
-    assert [Path(found[name]) for name in FOLDERS] == [(tree if options else share) / name for name in FOLDERS]
+    assert [Path(found[name]) for name in FOLDERS] == [source / name for name in FOLDERS]
     assert options or Path(found["robocache_ros"]).is_relative_to(prefix)
     # What ros2 launch reads is a link, so that an edited launch file counts at once.
-    assert (share / "package.xml").resolve() == (tree if options else share) / "package.xml"
+    assert (share / "package.xml").resolve() == source / "package.xml"
     assert os.access(prefix / "lib" / "robocache_ros" / "fusion_node", os.X_OK)
 
 
@@ -267,7 +226,6 @@ def test_colcon_build_finds_the_files_in_the_workspace_or_by_links_in_the_source
 def test_colcon_test_runs_the_tests(tree, tmp_path):
     colcon(tree, tmp_path, "build")
     colcon(tree, tmp_path, "test", "--pytest-args", "test/package/test_imports.py", "test/spec")
-
     summary = re.search(r"Summary: (\d+) tests, 0 errors, 0 failures", colcon(tree, tmp_path, "test-result", "--all"))
-    assert summary is not None
+    assert summary
     assert int(summary[1]) > 100

@@ -14,7 +14,6 @@ import json
 import re
 import runpy
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +36,9 @@ PAGES = [
 ]
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
+
+SETUP = (ROOT / "setup.py").read_text(encoding="utf-8")
+
 # What is not ours, and what only runs with it: it is parsed, not run.
 FOREIGN_MODULES = ("gr00t", "diffusion_policy", "tensorflow_datasets", "webdataset", "zarr", "duckdb", "polars")
 FOREIGN_PROGRAMS = (
@@ -56,6 +58,12 @@ class Block(NamedTuple):
     code: str
 
 
+def source_of(folder):
+    """The Python source in a folder of the repository, or of a file."""
+    files = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+    return "".join(file.read_text(encoding="utf-8") for file in files)
+
+
 def blocks(page):
     text = page.read_text(encoding="utf-8")
     for found in FENCE.finditer(text):
@@ -73,7 +81,6 @@ def of(*languages):
 
 def test_every_block_has_a_language_that_a_test_checks():
     known = {"bash", "python", "yaml", "json", "toml", "xml", "sql", "text"}  # text: output, and names of files
-
     assert [f"{block.page}:{block.line}" for block in BLOCKS if block.language not in known] == []
 
 
@@ -123,42 +130,36 @@ FORWARDED = {
 
 
 def check_ros2(words):
-    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    nodes = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "nodes").rglob("*.py"))
     if words[0] == "robocache" or words[:3] == ["run", "robocache_ros", "robocache"]:
         check_robocache(words[words.index("robocache") + 1 :])
     elif words[:2] == ["run", "robocache_ros"]:
-        assert f'"{words[2]} = ' in setup
+        assert f'"{words[2]} = ' in SETUP
         check_parameters(words)
     elif words[:2] == ["launch", "robocache_ros"]:
         launched = (ROOT / "launch" / words[2]).read_text(encoding="utf-8")
         assert [word for word in words[3:] if f'"{word.partition(":=")[0]}"' not in launched] == []
     elif words[0] in ("service", "topic", "param") and words[2].startswith("/") and words[2].count("/") > 1:
-        assert words[2].rpartition("/")[2] in nodes
+        assert words[2].rpartition("/")[2] in source_of(ROOT / "robocache_ros" / "nodes")
 
 
 def check_parameters(words):
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "nodes").rglob("*.py"))
     for name in re.findall(r"-p (\w+):=", " ".join(words)):
-        assert name in ("autostart", "use_sim_time") or f'"{name}"' in sources, name
+        assert name in ("autostart", "use_sim_time") or f'"{name}"' in source_of(ROOT / "robocache_ros" / "nodes"), name
 
 
 def check_python(words):
     """Options of a program in this repository occur in its source."""
     script = next((word for word in words if word.startswith("examples/")), None)
     if script is not None:
-        source = (ROOT / script).read_text(encoding="utf-8")
+        source, words = source_of(ROOT / script), words[words.index(script) :]
     elif words[0] == "-m" and words[1].startswith(("robocache_ros.", "benchmarks", "test.")):
-        path = ROOT / words[1].replace(".", "/")
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-        source = "".join(file.read_text(encoding="utf-8") for file in files)
+        source = source_of(ROOT / words[1].replace(".", "/"))
         check_parameters(words)
     else:
         assert words[0] in ("-m", "gr00t/experiment/launch_finetune.py", "test/soak.py"), words
         return
-    own = words[words.index(script) :] if script else words
-    fields = source + (ROOT / "robocache_ros" / "training" / "training_options.py").read_text(encoding="utf-8")
-    for word in own:
+    fields = source + source_of(ROOT / "robocache_ros" / "training" / "training_options")
+    for word in words:
         if word.startswith("--") and word not in ("--help", "--ros-args"):
             name = word.partition("=")[0]
             assert name in source or f"{name[2:].replace('-', '_')}:" in fields, f"no option {name}"
@@ -171,19 +172,15 @@ def check_make(words):
 
 
 def check_pip(words):
-    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     for word in words:
         if found := re.fullmatch(r"(?:\.|robocache_ros)\[([\w,]+)\]", word):
-            assert [extra for extra in found[1].split(",") if f'"{extra}": ' not in setup] == []
+            assert [extra for extra in found[1].split(",") if f'"{extra}": ' not in SETUP] == []
 
 
 PROGRAMS: dict[str, Callable[[list[str]], None]] = {
     "robocache": check_robocache,
     "ros2": check_ros2,
-    "python": check_python,
-    "python3": check_python,
-    ".venv/bin/python": check_python,
-    "torchrun": check_python,
+    **dict.fromkeys(("python", "python3", ".venv/bin/python", "torchrun"), check_python),
     "make": check_make,
     "pip": check_pip,
 }
@@ -215,10 +212,9 @@ class Calls(ast.NodeVisitor):
         self.generic_visit(call)
         called = self.value(call.func)
         starred = any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords)
-        if called is None or starred:
-            return
-        keywords = {str(keyword.arg): None for keyword in call.keywords}
-        inspect.signature(called).bind(*[None] * len(call.args), **keywords)
+        if called is not None and not starred:
+            keywords = {str(keyword.arg): None for keyword in call.keywords}
+            inspect.signature(called).bind(*[None] * len(call.args), **keywords)
 
     def value(self, node):
         if isinstance(node, ast.Name):
@@ -261,17 +257,17 @@ def test_python_blocks_import_and_call_what_exists(page):
                 pytest.importorskip("rclpy")
             names |= imported(tree)
             Calls(names).visit(tree)
+            used = set()
             for node in ast.walk(tree):
                 match node:
                     case ast.Import() | ast.ImportFrom():
                         defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-                    case ast.FunctionDef() | ast.ClassDef():
-                        defined.add(node.name)
-                    case ast.arg():
-                        defined.add(node.arg)
-                    case ast.Name(ctx=ast.Store()):
-                        defined.add(node.id)
-            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+                    case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                        defined.add(name)
+                    case ast.Name(id=name, ctx=ast.Store()):
+                        defined.add(name)
+                    case ast.Name(id=name, ctx=ast.Load()):
+                        used.add(name)
             assert used - defined == set(), f"{page}:{block.line}"
 
 
@@ -283,16 +279,13 @@ RUN = ("docs/reference/operations.md", "docs/tutorial/recording_to_policy.md")
 def test_python_blocks_run(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     code = [block.code for block in BLOCKS if block.page == page and block.language == "python"]
-
     exec(compile("\n".join(each for each in code if "FusedSubscriber" not in each), page, "exec"), {})
 
 
-def test_a_dataset_of_ones_own_runs(tmp_path):
+def test_a_dataset_of_ones_own_runs():
     [code] = [block.code for block in BLOCKS if block.language == "python" and "class OneEpisode" in block.code]
     names: dict[str, Any] = {}
-
     exec(compile(code, "train_on_public_datasets.md", "exec"), names)
-
     assert names["dataset"][0]["proprio"].shape == (21, 7)
 
 
@@ -311,17 +304,11 @@ def whole_spec(part):
     if not part.keys() <= keys_of(FusionSpec, in_files=True).keys():
         one = next(iter(part.values()))
         part = {"streams": part} if "topic" in one and "type" in one else {"run": {"outputs": part}}
-    for outputs in part.get("run", {}).get("outputs", {}).items():
-        name, output = outputs
-        count = len(output.get("lower", output.get("names", [])))
+    for name, output in part.get("run", {}).get("outputs", {}).items():
         assert output.keys() <= keys_of(OutputSpec, in_files=True).keys()
-        base["streams"][name] = {
-            "topic": f"/{name}",
-            "type": "sensor_msgs/msg/JointState",
-            "align": "hold",
-            "role": "action",
-            "names": [f"joint{i}" for i in range(1, count)] + ["gripper"],
-        }
+        count = len(output.get("lower", output.get("names", [])))
+        stream = {"topic": f"/{name}", "type": "sensor_msgs/msg/JointState", "align": "hold", "role": "action"}
+        base["streams"][name] = {**stream, "names": [f"joint{i}" for i in range(1, count)] + ["gripper"]}
     for name, stream in part.get("streams", {}).items():
         if "topic" in stream:
             base["streams"].pop(name, None)
@@ -353,35 +340,23 @@ def test_specs_layouts_and_manifests_are_valid(block, tmp_path):
         assert load_spec(whole_spec(contents)).streams
 
 
-@of("json")
-def test_json_is_valid(block):
-    json.loads(block.code)
-
-
-@of("xml")
-def test_xml_is_valid(block):
-    ElementTree.fromstring(block.code)
+@of("json", "xml")
+def test_json_and_xml_are_valid(block):
+    {"json": json.loads, "xml": ElementTree.fromstring}[block.language](block.code)
 
 
 @of("toml")
 def test_entry_points_have_the_names_of_groups_that_are_read(block):
-    if sys.version_info < (3, 11):
-        pytest.skip("Python 3.10 reads no TOML")
-    import tomllib
-
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros").rglob("*.py"))
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
     for group in tomllib.loads(block.code)["project"]["entry-points"]:
-        assert f'"{group}"' in sources
+        assert f'"{group}"' in source_of(ROOT / "robocache_ros")
 
 
 def test_the_links_of_the_site_are_checked(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.html").write_text('<h1 id="top"></h1><a href="sub/b.html#here"></a><a href="#top"></a>')
     (tmp_path / "sub" / "b.html").write_text('<a href="../a.html#gone"></a><img src="no.png"><a href="https://x.y/z">')
-
-    found = runpy.run_path(str(ROOT / "docs" / "check_links.py"))["broken"](tmp_path)
-
-    assert found == [
+    assert runpy.run_path(str(ROOT / "docs" / "check_links.py"))["broken"](tmp_path) == [
         "a.html: sub/b.html#here: no such heading",
         "sub/b.html: ../a.html#gone: no such heading",
         "sub/b.html: no.png: no such file",

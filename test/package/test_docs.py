@@ -18,7 +18,7 @@ PAGES = {
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
     if page.parent.name != "api"
 }
-NAMED = re.compile(r"`([a-z_.]+):([A-Za-z_.]+)`")
+CODE = re.compile(r"```.*?```", re.DOTALL)
 
 
 def test_the_generated_pages_are_current():
@@ -27,44 +27,32 @@ def test_the_generated_pages_are_current():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == page, "run: make docs"
 
 
-def test_links_inside_the_repository_lead_somewhere():
-    link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
-
-    assert [
-        (page, to) for page, text in PAGES.items() for to in link.findall(text) if not (page.parent / to).exists()
-    ] == []
+def test_links_inside_the_repository_lead_to_files_and_headings():
+    link = re.compile(r"\]\(([^)#:\s]*)(?:#([^)]+))?\)")
+    links = [(page, page.parent / to if to else page, to, at) for page in PAGES for to, at in link.findall(PAGES[page])]
+    assert [(page, to) for page, file, to, _ in links if not file.exists()] == []
+    headings = [(page, file, at) for page, file, _, at in links if at and file.suffix == ".md"]
+    assert [(page, at) for page, file, at in headings if at not in anchors(file)] == []
 
 
 @cache
 def anchors(page):
     """What GitHub and the site call the headings of a page."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def test_links_to_headings_lead_to_headings():
-    link = re.compile(r"\]\(([^)#:\s]*\.md)?#([^)]+)\)")
-    links = [(page, *found) for page, text in PAGES.items() for found in link.findall(text)]
-
-    assert [each for each in links if each[2] not in anchors(each[0].parent / each[1] if each[1] else each[0])] == []
-
-
 def test_lines_of_prose_have_at_most_120_characters():
-    without_code = {page: re.sub(r"```.*?```", "", text, flags=re.DOTALL) for page, text in PAGES.items()}
-    lines = [(page, line) for page, text in without_code.items() for line in text.splitlines()]
+    lines = [(page, line) for page, text in PAGES.items() for line in CODE.sub("", text).splitlines()]
     prose = [each for each in lines if not each[1].lstrip().startswith(("|", "!", "#"))]
-
     # A line that is one span of code cannot be divided.
     assert [each for each in prose if len(each[1]) > 120 and not re.fullmatch(r"\s*`[^`]*`\.?", each[1])] == []
 
 
 def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whole_recording():
-    steps = (ROOT / "docs" / "tutorial" / "recording_to_policy.md").read_text(encoding="utf-8").split("## 4.")[1]
+    steps = PAGES[ROOT / "docs" / "tutorial" / "recording_to_policy.md"].split("## 4.")[1]
     specs = re.findall(r"load_spec\(\"(.+?)\"|--spec (\S+)|spec:=\$PWD/(\S+)", steps)
-
-    assert {"".join(each) for each in specs} == {"config/panda_lift.yaml"}
-    assert len(specs) == 4
+    assert ["".join(each) for each in specs] == ["config/panda_lift.yaml"] * 4
     # Else its `play --wait-for-subscribers` would wait, and the node miss what is not played yet.
     metadata = yaml.safe_load((ROOT / "test" / "data" / "panda_lift" / "metadata.yaml").read_text(encoding="utf-8"))
     recorded = metadata["rosbag2_bagfile_information"]["topics_with_message_count"]
@@ -73,8 +61,7 @@ def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whol
 
 
 def test_functions_that_the_design_names_exist_and_are_named_once():
-    names = NAMED.findall(PAGES[ROOT / "docs" / "design.md"])
-
+    names = re.findall(r"`([a-z_.]+):([A-Za-z_.]+)`", PAGES[ROOT / "docs" / "design.md"])
     assert len(names) == len(set(names)) > 30
     for module, function in names:
         if not module.startswith("nodes.") or find_spec("rclpy"):
@@ -98,12 +85,11 @@ WORDS = {
 
 def test_sentences_are_plain():
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if file.suffix in SUFFIXES]
+    texts = {file: file.read_text(encoding="utf-8") for file in [*files, *ROOT.glob("*.md")] if file != Path(__file__)}
     found = [
         f"{file.relative_to(ROOT)}: {phrase}; better: {better}"
-        for file in [*files, *ROOT.glob("*.md")]
-        for text in [file.read_text(encoding="utf-8")]
+        for file, text in texts.items()
         for phrase, better in WORDS.items()
-        if phrase in text and file != Path(__file__)
+        if phrase in text
     ]
-
     assert found == []

@@ -21,29 +21,19 @@ from test import forked
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
-ORDER: tuple[tuple[str, ...], ...] = (
-    ("buffer_pool", "errors", "json_values", "lazy_names", "processes", "units"),
-    ("extras", "resources"),
-    ("alignments", "monitoring", "programs", "reductions", "storage"),
-    ("file_limits", "untrusted_files"),
-    ("spec",),
-    ("ops",),
-    ("decode",),
-    ("engine",),
-    ("ipc",),
-    ("bags",),
-    ("formats",),
-    ("recorder", "sim"),
-    ("datasets", "view"),
-    ("exporter",),
-    ("training",),
-    ("policy",),
-    ("nodes",),
-    ("bench", "client", "filters"),
-    ("cli",),
-    ("demo",),
-    ("__init__", "__main__"),
-)
+ORDER = [row.split() for row in """
+    buffer_pool errors json_values lazy_names processes units
+    extras resources
+    alignments monitoring programs reductions storage
+    file_limits untrusted_files
+    spec | ops | decode | engine | ipc | bags | formats
+    recorder sim
+    datasets view
+    exporter | training | policy | nodes
+    bench client filters
+    cli | demo
+    __init__ __main__
+""".replace("|", "\n").split("\n")]  # fmt: skip
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 ROS = {
     *("rclpy", "rosidl_runtime_py", "message_filters", "launch", "launch_ros", "builtin_interfaces", "std_msgs"),
@@ -78,43 +68,30 @@ def imports(module):
     A name that is taken from a package's `__init__` is an import of the package; a module that is taken from it is not.
     What is imported for type checkers alone is left out.
     """
-    return tuple(_imports(module))
-
-
-def _imports(module):
     here = ("robocache_ros", *module.relative_to(PACKAGE).with_suffix("").parts)
     tree = tree_of(module)
-    typing_only = {
-        part
-        for node in tree.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for part in ast.walk(node)
-    }
+    checked = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    typing_only = {inner for node in checked for inner in ast.walk(node)}
+    found = []
     for node in ast.walk(tree):
-        if node in typing_only:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = ".".join(here[: len(here) - node.level]) if node.level else ""
-            base = ".".join(filter(None, (above, node.module)))
-            for alias in node.names:
-                yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in NAMES else base
-        elif (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("need", "import_module")
-        ):
-            yield from (a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str))
+        match node:
+            case _ if node in typing_only:
+                continue
+            case ast.Import():
+                found += [alias.name for alias in node.names]
+            case ast.ImportFrom():
+                above = ".".join(here[: len(here) - node.level]) if node.level else ""
+                base = ".".join(filter(None, (above, node.module)))
+                names = [f"{base}.{alias.name}" for alias in node.names]
+                found += [name if name in NAMES else base for name in names]
+            case ast.Call(func=ast.Name(id="need" | "import_module"), args=[ast.Constant(value=str(name)), *_]):
+                found.append(name)
+    return tuple(found)
 
 
-def own_parts(module):
-    """The parts of this package that a file imports."""
-    names = (name.split(".") for name in imports(module))
-    return {name[1] for name in names if name[0] == "robocache_ros" and len(name) > 1}
-
-
-def roots(module):
-    """The top-level packages that a file imports."""
-    return {name.split(".")[0] for name in imports(module)}
+def importing(packages):
+    """The files that import one of some top-level packages."""
+    return [module for module in MODULES if {name.split(".")[0] for name in imports(module)} & packages]
 
 
 def test_imports_point_one_way():
@@ -122,15 +99,10 @@ def test_imports_point_one_way():
     above = {
         f"{module.relative_to(PACKAGE)} imports {name}"
         for module in MODULES
-        for name in own_parts(module)
-        if LEVEL.get(name, -1) > LEVEL[part(module)]
+        for name in imports(module)
+        if name.startswith("robocache_ros.") and LEVEL.get(name.split(".")[1], -1) > LEVEL[part(module)]
     }
-
     assert above == set()
-
-
-# Modules and folders that import others of their package which, directly or not, import them, and why that is right.
-CIRCLES: dict[frozenset[str], str] = {}
 
 
 def test_no_modules_of_a_package_import_each_other():
@@ -143,8 +115,7 @@ def test_no_modules_of_a_package_import_each_other():
                 others = {child(other, package) for other in imports(module) if other.startswith(f"{package}.")}
                 graph.setdefault(child(name, package), set()).update(others)
         found |= circles(graph)
-
-    assert found == CIRCLES.keys()
+    assert found == set()
 
 
 def child(name, package):
@@ -163,16 +134,9 @@ def circles(graph):
     return {group for group in groups if len(group) > 1}
 
 
-def test_ros_is_imported_in_nodes_and_their_bench_only():
-    outside = [module for module in MODULES if part(module) not in ("nodes", "bench") and roots(module) & ROS]
-
-    assert outside == []
-
-
-def test_cupy_is_imported_in_ops_and_their_bench_only():
-    outside = [module for module in MODULES if "ops" not in module.relative_to(PACKAGE).parts[:2]]
-
-    assert [module for module in outside if "cupy" in roots(module)] == []
+def test_ros_is_imported_in_nodes_and_their_bench_only_and_cupy_in_ops():
+    assert [module for module in importing(ROS) if part(module) not in ("nodes", "bench")] == []
+    assert [module for module in importing({"cupy"}) if "ops" not in module.relative_to(PACKAGE).parts[:2]] == []
 
 
 def test_import_needs_torch_numpy_and_yaml_only():
@@ -189,7 +153,6 @@ new = {name.split(".")[0] for name in sys.modules} - before
 print(*sorted(new - set(sys.stdlib_module_names) - {"robocache_ros"}))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
-
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
@@ -218,15 +181,14 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_only():
     )
     formats = PACKAGE / "formats"
     modules = [m for m in formats.rglob("*.py") if str(m.relative_to(formats)) not in WRITERS]
-    calls = {
+    found = {
         f"{module.name}: {ast.unparse(node)}"
         for module in [*(PACKAGE / "datasets").rglob("*.py"), *modules]
         for node in ast.walk(tree_of(module))
         if isinstance(node, ast.Call) and opens.search(ast.unparse(node.func)) and not others.search(ast.unparse(node))
     }
-
     assert len(modules) > 20
-    assert calls == set()
+    assert found == set()
 
 
 @given(st.text(), st.integers(8, 200))
@@ -236,7 +198,6 @@ def test_readers_and_validators_open_files_of_datasets_in_one_module_only():
 @example("a" * 101, 100)
 def test_text_from_outside_is_printable_and_bounded(text, limit):
     shown = printable(text, limit)
-
     known = {"/camera/front größe": "/camera/front größe", "a\n[ERROR] b\x1b[31m": "a\\n[ERROR] b\\x1b[31m"}
     known["a" * 100 + "b" * 10**6] = "a" * 10 + "…" + "b" * 10  # its beginning and its end
     assert shown.isprintable()
@@ -275,16 +236,13 @@ def calls(names):
                     yield str(module.relative_to(PACKAGE)), name, node
 
 
-def test_nothing_runs_code_by_a_name_that_is_not_a_constant():
+def test_nothing_runs_code_by_a_name_that_is_not_a_constant_and_libraries_are_requested_by_constants():
     found = {
         (file, name)
         for file, name, call in calls(RUNS_CODE)
         if not (call.args and all(isinstance(argument, ast.Constant) for argument in call.args))
     }
     assert found <= KNOWN.keys()
-
-
-def test_libraries_are_requested_by_constants():
     names = [ast.unparse(call.args[0]) for file, _, call in calls({"need"}) if file != "extras.py"]
     assert names
     assert {name for name in names if not name.startswith(("'", '"'))} <= {"library"}

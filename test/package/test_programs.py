@@ -23,21 +23,26 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 from robocache_ros import programs
-sys.exit(getattr(programs, sys.argv[1])())
+sys.exit(getattr(programs, sys.argv.pop(1))())
 """
+
+
+def python(*arguments, **env):
+    """Run Python to its end in a changed environment."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=os.environ | env, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def start(program, *arguments, blocked=""):
     """Run a program to its end."""
-    code = START.replace("sys.argv[1])())", "sys.argv.pop(1))())")
-    return subprocess.run(
-        [sys.executable, "-c", code, program, *arguments],
-        env=os.environ | {"BLOCKED": blocked},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python("-c", START, program, *arguments, BLOCKED=blocked)
+
+
+def one_line(done):
+    """The only line that a program prints, to stderr; its exit code is 2."""
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    return line
 
 
 @pytest.mark.parametrize(
@@ -58,12 +63,9 @@ def start(program, *arguments, blocked=""):
 def test_a_missing_extra_is_one_line_that_names_it(program, arguments, blocked, module, extra):
     if module == "rosgraph_msgs":
         pytest.importorskip("rclpy", reason="needs the `ros` extra")
-    done = start(program, *arguments, blocked=blocked)
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{program}: {module}: not installed; ")
-    assert done.stderr.endswith(f"install it with: pip install 'robocache_ros[{extra}]'\n")
-    assert done.stderr.count("\n") == 1
+    line = one_line(start(program, *arguments, blocked=blocked))
+    assert line.startswith(f"{program}: {module}: not installed; ")
+    assert line.endswith(f"install it with: pip install 'robocache_ros[{extra}]'")
 
 
 def test_mistake_of_the_user_is_one_line_and_exit_code_2(capsys):
@@ -77,31 +79,20 @@ def test_mistake_of_the_user_is_one_line_and_exit_code_2(capsys):
 def test_help_of_a_command_that_needs_ros_needs_none():
     pytest.importorskip("typer")
     done = start("robocache", "demo", "--help", blocked="rclpy rosgraph_msgs")
-
     assert (done.returncode, done.stderr) == (0, "")
     assert "--rate" in done.stdout
 
 
 def test_a_typer_that_is_too_old_is_one_line(tmp_path):
     (tmp_path / "typer.py").write_text("__version__ = '0.7.0'")
-    done = subprocess.run(
-        [sys.executable, "-m", "robocache_ros", "--version"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("robocache: typer: too old or broken (version 0.7.0, needs 0.9); install it with: ")
-    assert done.stderr.count("\n") == 1
+    line = one_line(python("-m", "robocache_ros", "--version", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}"))
+    assert line.startswith("robocache: typer: too old or broken (version 0.7.0, needs 0.9); install it with: ")
 
 
 def test_a_module_that_no_extra_installs_keeps_its_traceback():
     pytest.importorskip("typer")
     done = start("robocache", "--version", blocked="enum_of_nobody robocache_ros.cli")
     assert done.returncode == 0  # nothing of that name is imported
-
     done = start("robocache", "check", "x.yaml", blocked="yaml")
     assert "ModuleNotFoundError: No module named 'yaml'" in done.stderr
 
@@ -114,13 +105,11 @@ def test_a_closed_pipe_is_silent():
 
 
 def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path):
-    (tmp_path / "typer.py").write_text(
-        "import sys, time\nsys.stdout.write('loading')\nsys.stdout.flush()\ntime.sleep(60)"
-    )
-    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    code = "import sys, time\nsys.stdout.write('loading')\nsys.stdout.flush()\ntime.sleep(60)"
+    (tmp_path / "typer.py").write_text(code)
     with subprocess.Popen(
         [sys.executable, "-m", "robocache_ros", "env"],
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
@@ -133,7 +122,7 @@ def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path):
         assert process.stderr.read() == b""
 
 
-WHEELS = str(Path(sys.prefix) / "lib")
+LIBRARIES = f"/opt/first:{Path(sys.prefix) / 'lib'}:/opt/second"
 CODE = """
 import os, sys
 sys.argv[0] = os.environ["PROGRAM"]
@@ -144,7 +133,7 @@ print(os.environ["LD_LIBRARY_PATH"])
 
 @pytest.fixture
 def ros(tmp_path):
-    """What sourcing a ROS workspace amounts to here: an rclpy on PYTHONPATH."""
+    """An rclpy on PYTHONPATH, which is what sourcing a ROS workspace amounts to here."""
     (tmp_path / "rclpy").mkdir()
     (tmp_path / "rclpy" / "__init__.py").touch()
     return tmp_path
@@ -152,13 +141,14 @@ def ros(tmp_path):
 
 def start_as(program, python_path):
     """Start Python as `program`, as it is after the wheels' hook has run."""
-    env = os.environ | {
-        "PROGRAM": program,
-        "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[2]), str(python_path))),
-        "LD_LIBRARY_PATH": os.pathsep.join(("/opt/first", WHEELS, "/opt/second")),
-        "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1",
-    }
-    return subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=False)
+    return python(
+        "-c",
+        CODE,
+        PROGRAM=program,
+        PYTHONPATH=f"{ROOT}{os.pathsep}{python_path}",
+        LD_LIBRARY_PATH=LIBRARIES,
+        _ROS_WHEELS_BOOTSTRAP_COMPLETE="1",
+    )
 
 
 def test_own_command_starts_over_with_the_sourced_libraries(ros):
@@ -167,7 +157,6 @@ def test_own_command_starts_over_with_the_sourced_libraries(ros):
 
 def test_other_process_gets_how_to_start(ros):
     done = start_as("policy.py", ros)
-
     assert done.returncode == 1
     assert f"{ros}/rclpy" in done.stderr
     assert "export _ROS_WHEELS_BOOTSTRAP_COMPLETE=1" in done.stderr
@@ -175,5 +164,4 @@ def test_other_process_gets_how_to_start(ros):
 
 def test_wheels_only_are_left_as_they_are():
     pytest.importorskip("rclpy")
-
-    assert start_as("fusion_node", "").stdout.strip() == os.pathsep.join(("/opt/first", WHEELS, "/opt/second"))
+    assert start_as("fusion_node", "").stdout.strip() == LIBRARIES

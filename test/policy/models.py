@@ -74,16 +74,6 @@ class FakeWorker:
     def close(self) -> None: ...
 
 
-class ForwardController:
-    """forward_command_controller: the last value stays, with no stamp and no timeout."""
-
-    def __init__(self) -> None:
-        self.commands: list[list[float]] = []
-
-    def receive(self, data: bytes) -> None:
-        self.commands.append(read(data, "std_msgs/msg/Float64MultiArray").data.tolist())
-
-
 class TrajectoryController:
     """JointTrajectoryController with `interpolate_from_desired_state`, on positions.
 
@@ -101,13 +91,16 @@ class TrajectoryController:
         self._points = start[None].astype(np.float64)
         self._next: tuple[int, np.ndarray, np.ndarray] | None = None
 
-    def receive(self, data: bytes, now_ns: int) -> None:
-        message = read(data, "trajectory_msgs/msg/JointTrajectory")
+    def receive(self, messages: list[bytes], now_ns: int) -> None:
+        for data in messages:
+            self._receive(read(data, "trajectory_msgs/msg/JointTrajectory"), now_ns)
+
+    def _receive(self, message: Any, now_ns: int) -> None:
         begin_ns = stamp_ns(message)
         offsets = [p.time_from_start.sec * 10**9 + p.time_from_start.nanosec for p in message.points]
         assert offsets[0] > 0
         assert (np.diff(offsets) > 0).all()
-        assert all(not len(p.velocities) for p in message.points)
+        assert not any(len(p.velocities) for p in message.points)
         assert len(offsets) >= 2
         if begin_ns < now_ns and self.generation == "spliced" and now_ns < self._times[-1]:
             begin_ns = now_ns

@@ -35,12 +35,12 @@ def outputs_of(output: dict[str, Any], urdf: str = ROBOT, **stream: Any) -> Outp
 
 
 def limits(outputs: Outputs, key: str) -> list[float]:
-    values = getattr(outputs.limits, key)
-    return [round(float(value), 5) for value in values]
+    return [round(float(value), 5) for value in getattr(outputs.limits, key)]
 
 
 NARROW = {"lower": [-2, 0.1, -3], "upper": 1, "max_step": 0.03, "max_speed": 0.5}
 DEGREES = {"names": ["pan"], "unit": "deg", "offset": [10]}
+VELOCITY = {"accept_no_timeout": True}, {"field": "velocity"}
 
 
 @pytest.mark.parametrize(
@@ -50,30 +50,27 @@ DEGREES = {"names": ["pan"], "unit": "deg", "offset": [10]}
         # The narrower holds; half of the velocity limit, in 20 ms.
         pytest.param(NARROW, {}, [-1.5, 0.1, -3], [1, 0.4, 1], [0.02, 0.005, 0.03], id="the spec's and the URDF's"),
         pytest.param({}, DEGREES, [-95.94367], [75.94367], [INFINITE], id="85.94 deg less 10"),
-        pytest.param(
-            {"accept_no_timeout": True}, {"field": "velocity"}, [-2, -0.5, -4], [2, 0.5, 4], None, id="velocities"
-        ),
+        pytest.param(*VELOCITY, [-2, -0.5, -4], [2, 0.5, 4], None, id="velocities"),
     ],
 )
-def test_limits_are_those_of_the_joints_in_the_unit_of_the_stream_or_the_narrower_of_the_spec(
-    output, stream, lower, upper, max_step
-):
+def test_limits_are_the_narrower_of_joint_and_spec_in_the_unit_of_the_stream(output, stream, lower, upper, max_step):
     outputs = outputs_of(output, **stream)
-
     assert (limits(outputs, "lower"), limits(outputs, "upper")) == (lower, upper)
     assert max_step is None or limits(outputs, "max_step") == max_step
 
 
 def test_other_outputs_keep_their_limits():
     stream = {"type": "std_msgs/msg/Float64", "align": "hold", "role": "action"}
-    spec = load_spec(
-        {"robocache": 1, "streams": {name: {"topic": f"/{name}", **stream} for name in ("arm", "gripper")}}
-    )
+    streams = {name: {"topic": f"/{name}", **stream} for name in ("arm", "gripper")}
+    spec = load_spec({"robocache": 1, "streams": streams})
     run = RunOptions(outputs={"arm": {"urdf": "a.urdf", "names": ["pan"]}, "gripper": {"upper": 7}})
 
     outputs = Outputs(spec, run, {"a.urdf": ROBOT})
 
     assert (limits(outputs, "lower"), limits(outputs, "upper")) == ([-1.5, -INFINITE], [1.5, 7])
+
+
+ARRAY = {"type": "std_msgs/msg/Float64MultiArray", "names": [], "dim": 3, "align": "hold"}
 
 
 @pytest.mark.parametrize(
@@ -86,11 +83,7 @@ def test_other_outputs_keep_their_limits():
         ({}, {"names": ["lift"], "unit": "rad"}, "lift is in m or mm, the stream in rad"),
         ({"lower": 2}, {"names": ["pan"]}, "allows no value of action.pan"),
         ({}, {"field": "effort"}, "limits positions and velocities of joints only"),
-        (
-            {},
-            {"type": "std_msgs/msg/Float64MultiArray", "names": [], "dim": 3, "align": "hold"},
-            "needs a joint for each value",
-        ),
+        ({}, ARRAY, "needs a joint for each value"),
     ],
 )
 def test_what_a_urdf_cannot_limit_is_refused(output, stream, words):
@@ -129,16 +122,13 @@ DEEP = "<robot>" + "<link>" * 1000 + "</link>" * 1000 + "</robot>"
 def test_what_is_not_a_safe_urdf_is_refused(text, words):
     with pytest.raises(RoboCacheError) as refused:
         read_joints(text, "arm.urdf")
-
     assert words in str(refused.value)
     assert len(str(refused.value)) < 200
 
 
 def test_a_urdf_that_was_not_read_or_is_too_large_is_refused(monkeypatch):
-    raw = {"topic": "/command", "type": "sensor_msgs/msg/JointState", "names": NAMES, "role": "action"}
-    spec = load_spec({"robocache": 1, "streams": {"action": raw}})
     with pytest.raises(RoboCacheError, match="/robot_description was not read"):
-        Outputs(spec, RunOptions(outputs={"action": {"urdf": "/robot_description"}}))
+        outputs_of({"urdf": "/robot_description"})
     monkeypatch.setattr(joint_limits, "MAX_BYTES", 100)
     with pytest.raises(RoboCacheError, match="larger than"):
         read_joints(ROBOT, "arm.urdf")

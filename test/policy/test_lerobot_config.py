@@ -38,13 +38,8 @@ def folder(tmp_path):
 
 def write(folder: Path, rename: dict[str, str] | None = None, **changed: Any) -> None:
     inputs = {"observation.state": feature(2), "observation.images.front": feature(3, 4, 6)}
-    config = {
-        "type": "act",
-        "n_obs_steps": 1,
-        "chunk_size": 50,
-        "input_features": inputs | changed.pop("inputs", {}),
-        "output_features": {"action": feature(2)},
-    }
+    config = {"type": "act", "n_obs_steps": 1, "chunk_size": 50, "output_features": {"action": feature(2)}}
+    config["input_features"] = inputs | changed.pop("inputs", {})
     (folder / "config.json").write_text(json.dumps(config | changed))
     steps = [{"registry_name": "rename_observations_processor", "config": {"rename_map": rename or {}}}]
     (folder / "policy_preprocessor.json").write_text(json.dumps({"steps": steps}))
@@ -58,18 +53,15 @@ def test_a_folder_is_a_policy_of_lerobot_that_goes_with_its_spec(folder):
     assert observed_ticks(str(folder)) == 1
 
 
+RENAMED = {"observation.images.front": "observation.images.camera1"}
+
+
 @pytest.mark.parametrize(
     ("changed", "cameras"),
     [
         ({"inputs": {"observation.images.empty_camera_0": feature(3, 480, 640)}}, ("front",)),  # left to the policy
         ({"inputs": {"observation.images.wrist": feature(3, 480, 640)}}, ("front", "wrist")),  # a stream without a size
-        (
-            {
-                "rename": {"observation.images.front": "observation.images.camera1"},
-                "input_features": {"observation.images.camera1": feature(3, 4, 6)},
-            },
-            ("front",),
-        ),
+        ({"rename": RENAMED, "input_features": {RENAMED["observation.images.front"]: feature(3, 4, 6)}}, ("front",)),
     ],
     ids=["an empty camera", "an image of any size", "features that the training renamed"],
 )

@@ -38,8 +38,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 def outputs_of(stream: dict[str, Any], **output: Any) -> Outputs:
     raw = {"align": "hold", "role": "action", "topic": "/command"} | stream
     spec = load_spec({"robocache": 1, "streams": {"action": raw}})
-    run = RunOptions(outputs={"action": output}) if output else RunOptions()
-    return Outputs(spec, run)
+    return Outputs(spec, RunOptions(outputs={"action": output}))
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -73,17 +72,16 @@ def test_another_library_reads_the_messages(name):
         assert (message.twist.linear.x, message.twist.angular.z, message.twist.linear.y) == (1, 2, 0)
 
 
+TWIST = {"type": "geometry_msgs/msg/Twist", "field": ["linear.x", "angular.z"], "stamp": "receive"}
+
+
 @pytest.mark.parametrize("output", ["Twist", "TwistStamped"])
-@pytest.mark.parametrize(
-    "stream",
-    [{"type": "geometry_msgs/msg/Twist", "field": ["linear.x", "angular.z"], "stamp": "receive"}, STREAMS["twist"]],
-)
+@pytest.mark.parametrize("stream", [TWIST, STREAMS["twist"]])
 def test_the_values_of_a_twist_have_the_same_places_in_another_type_of_twist(stream, output):
     outputs = outputs_of(stream, type=f"geometry_msgs/msg/{output}")
 
-    message = read(
-        outputs.outputs[0].message(np.array([1, 2], np.float32), STAMP_NS, PERIOD_NS), outputs.outputs[0].type
-    )
+    (sent,) = outputs.outputs
+    message = read(sent.message(np.array([1, 2], np.float32), STAMP_NS, PERIOD_NS), sent.type)
 
     twist = getattr(message, "twist", message)
     assert (twist.linear.x, twist.linear.y, twist.angular.z) == (1, 0, 2)
@@ -91,13 +89,11 @@ def test_the_values_of_a_twist_have_the_same_places_in_another_type_of_twist(str
 
 
 def test_a_trajectory_begins_a_tick_after_its_stamp_and_has_positions_only():
-    stream = STREAMS["joints"]
-    outputs = outputs_of(stream, type="trajectory_msgs/msg/JointTrajectory")
-    rows = np.array([[1, 2], [3, 4]], np.float32)
+    kind, rows = "trajectory_msgs/msg/JointTrajectory", np.array([[1, 2], [3, 4]], np.float32)
+    (output,) = outputs_of(STREAMS["joints"], type=kind).outputs
 
-    data = outputs.outputs[0].trajectory(rows, STAMP_NS, [PERIOD_NS, 2 * PERIOD_NS])
+    message = read(output.trajectory(rows, STAMP_NS, [PERIOD_NS, 2 * PERIOD_NS]), kind)
 
-    message = read(data, "trajectory_msgs/msg/JointTrajectory")
     assert (message.joint_names, stamp_ns(message)) == (NAMES, STAMP_NS)
     assert [p.positions.tolist() for p in message.points] == [[1.25, 5], [3.25, 7]]
     assert [p.time_from_start.nanosec for p in message.points] == [PERIOD_NS, 2 * PERIOD_NS]
@@ -176,9 +172,5 @@ def test_the_limits_of_several_streams_are_those_of_their_columns():
     outputs = Outputs(spec, spec.run)
 
     assert [each.topic for each in outputs.outputs] == ["/arm", "/grip"]
-    for found, expected in (
-        (outputs.limits.lower, [-1, -1, -np.inf]),
-        (outputs.limits.upper, [1, 2, np.inf]),
-        (outputs.limits.max_step, [np.inf, np.inf, 0.5]),
-    ):
-        assert found.tolist() == expected
+    found = [limits.tolist() for limits in (outputs.limits.lower, outputs.limits.upper, outputs.limits.max_step)]
+    assert found == [[-1, -1, -np.inf], [1, 2, np.inf], [np.inf, np.inf, 0.5]]

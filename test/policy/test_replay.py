@@ -73,10 +73,8 @@ class LateWorker(FakeWorker):
 
 def outputs_of(output: dict[str, Any] | None = None, **run: Any) -> Outputs:
     streams = ARM | {"joints": ARM["joints"] | {"on_invalid": "hold"}}
-    raw = {"robocache": 1, "horizon": 3, "delay_ms": 0, "streams": streams, "run": {"coast_ticks": 8} | run}
-    if output:
-        raw["run"]["outputs"] = {"action": output}
-    spec = load_spec(raw)
+    run = {"coast_ticks": 8} | run | ({"outputs": {"action": output}} if output else {})
+    spec = load_spec({"robocache": 1, "horizon": 3, "delay_ms": 0, "streams": streams, "run": run})
     return Outputs(spec, spec.run)
 
 
@@ -195,10 +193,10 @@ def test_a_stop_for_the_same_reason_in_other_words_is_no_difference(tmp_path, wa
     assert verify(tmp_path / "run.mcap", policy=wave).first is None
 
 
-def altered(log: Path, path: Path, find: Callable[[bytes], int], bit: int = 0) -> Verification:
+def altered(log: Path, path: Path, find: Callable[[bytes], int]) -> Verification:
     """Verify a run of which one bit was flipped."""
     content = bytearray(log.read_bytes())
-    content[find(content)] ^= 1 << bit
+    content[find(content)] ^= 1
     path.write_bytes(content)
     return verify(path)
 
@@ -224,9 +222,8 @@ def executed(log: Path, after: int = 0) -> tuple[Any, Any, int]:
 def test_one_flipped_bit_of_a_chunk_names_the_tick_its_plan_and_its_command(log, wave, tmp_path):
     reply, step, row = executed(log)
     chunk = reply.arrays["actions"].tobytes()
-    place = lambda content: content.index(chunk) + row * 8 + 4  # noqa: E731 - of its second column
 
-    found = altered(log, tmp_path / "run.mcap", place)
+    found = altered(log, tmp_path / "run.mcap", lambda content: content.index(chunk) + row * 8 + 4)  # its second column
 
     assert (found.first.tick, found.first.stream, found.first.column) == (step.facts["tick"], "action", "action.1")
     assert found.first.recorded == repr(float(step.arrays["row"][1]))
@@ -256,7 +253,6 @@ def test_one_flipped_bit_of_a_command_a_plan_or_the_metadata_is_named(log, tmp_p
     head = f'"tick": {step.facts["tick"]}, "state"'.encode()
 
     found = altered(log, tmp_path / "run.mcap", lambda content: content.index(row, content.index(head)) + 1)
-
     assert (found.first.tick, found.first.column) == (step.facts["tick"], "action.0")
     assert found.different == {"commands": 1}
 
@@ -281,9 +277,8 @@ def test_another_policy_is_named_by_the_first_plan_that_differs(log, code):
 def test_a_function_does_not_plan_again_unless_it_is_given(log):
     found = verify(log)
     assert (found.plans, found.first) == (0, None)
-    assert found.notes == [
-        "the policy has not planned again: it is not a checkpoint; give --policy to compare its plans"
-    ]
+    (note,) = found.notes
+    assert note == "the policy has not planned again: it is not a checkpoint; give --policy to compare its plans"
 
 
 def test_a_part_of_a_run_recomputes_its_commands(log, wave, tmp_path):
@@ -305,11 +300,11 @@ def test_a_part_of_a_run_recomputes_its_commands(log, wave, tmp_path):
 def test_a_part_of_a_run_is_complete_where_the_times_of_its_threads_step_back(log, tmp_path):
     run, path = RunReader(log), tmp_path / "late.mcap"
     file = McapWriter(path, {RUN: run.metadata})
-    types = {feed.topic: feed.type for feed in run.spec.feeds} | {topic.name: topic.type for topic in (CALLS, EVENTS)}
-    encodings = {topic.name: topic.encoding for topic in (CALLS, EVENTS)}
+    topics = [(feed.topic, feed.type, "cdr") for feed in run.spec.feeds]
+    topics += [(topic.name, topic.type, topic.encoding) for topic in (CALLS, EVENTS)]
     channels = {
-        topic: file.add_channel(topic, kind, run.definitions.get(kind, ""), encoding=encodings.get(topic, "cdr"))
-        for topic, kind in types.items()
+        name: file.add_channel(name, kind, run.definitions.get(kind, ""), encoding=encoding)
+        for name, kind, encoding in topics
     }
     first = executed(log, START + 100)[1].facts["tick"] - 4
     for record in run.records():
@@ -338,25 +333,20 @@ def test_damage_anywhere_is_at_most_a_users_error(wave, tmp_path):
 
 
 def test_the_command_prints_what_is_equal_and_what_differs(log, code):
-    def call(*words: Any) -> Any:
-        return CliRunner().invoke(app, ["replay", str(log), "--verify", *map(str, words)])
-
-    good, bad = call("--policy", f"{code}:wave"), call("--policy", f"{code}:other")
-
-    assert good.exit_code == 0
-    assert "commands equal" in good.output
-    assert "plans equal" in good.output
-    assert bad.exit_code == 1
-    assert "the first difference: tick " in bad.output
-    assert "plans differ" in bad.output
+    for policy, status, texts in (
+        ("wave", 0, ("commands equal", "plans equal")),
+        ("other", 1, ("the first difference: tick ", "plans differ")),
+    ):
+        done = CliRunner().invoke(app, ["replay", str(log), "--verify", "--policy", f"{code}:{policy}"])
+        assert done.exit_code == status
+        assert all(text in done.output for text in texts)
 
 
 def test_a_checkpoint_of_the_run_plans_again_unless_its_file_has_changed(tmp_path):
     raw = yaml.safe_load((ROOT / "config" / "so101.yaml").read_text())
     del raw["streams"]["front"]
     spec = load_spec(raw | {"run": {"replan_every": 2}})
-    checkpoint = tmp_path / "checkpoint.pt"
-    shutil.copy(ROOT / "examples" / "so101_policy.pt", checkpoint)
+    checkpoint = Path(shutil.copy(ROOT / "examples" / "so101_policy.pt", tmp_path / "checkpoint.pt"))
     worker, log, layout = LateWorker(str(checkpoint), spec), RunLog(tmp_path / "run.mcap", spec), Layout(spec)
     runner = Runner(Outputs(spec, spec.run), worker, log, identity(str(checkpoint)))
     generator = np.random.default_rng(0)

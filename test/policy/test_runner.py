@@ -16,16 +16,10 @@ from robocache_ros.policy.plan import Chunk, Outcome
 from robocache_ros.policy.runner import Reply, Runner, State, Step
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.run import RunOptions
-from test.policy.models import ARM, GENERATIONS, FakeWorker, ForwardController, TrajectoryController
+from test.policy.models import ARM, ARRAY, GENERATIONS, FakeWorker, TrajectoryController, read
 
-RATE_HZ, PERIOD_NS = 50, 20_000_000
+RATE_HZ = 50
 START = 1000  # the first tick
-
-
-def outputs_of(output: dict[str, Any] | None = None, stream: dict[str, Any] | None = None, **options: Any) -> Outputs:
-    streams = ARM | {"action": ARM["action"] | (stream or {})}
-    run = RunOptions(**options, **({"outputs": {"action": output}} if output else {}))
-    return Outputs(load_spec({"robocache": 1, "streams": streams}), run)
 
 
 class Robot:
@@ -39,7 +33,8 @@ class Robot:
         self, output: dict[str, Any] | None = None, stream: dict[str, Any] | None = None, delay: int = 0, **options: Any
     ) -> None:
         self.worker = FakeWorker(**{key: options.pop(key) for key in ("rows", "f") if key in options})
-        self.outputs = outputs_of(output, stream, **{"blend": "none"} | options)
+        spec = load_spec({"robocache": 1, "streams": ARM | {"action": ARM["action"] | (stream or {})}})
+        self.outputs = Outputs(spec, RunOptions(outputs={"action": output or {}}, **{"blend": "none"} | options))
         self.runner = Runner(self.outputs, self.worker)
         self.tick = START
         self.delay = delay
@@ -51,15 +46,9 @@ class Robot:
         return tick_grid.tick_ns(self.tick, RATE_HZ)
 
     def frame(self, valid: bool = True) -> None:
-        frame = FusedFrame(
-            self.now_ns,
-            torch.tensor([self.now_ns]),
-            {"joints": torch.zeros(1, 2)},
-            {"joints": torch.tensor([int(valid)])},
-            {},
-        )
+        tensors, states = {"joints": torch.zeros(1, 2)}, {"joints": torch.tensor([int(valid)])}
         before = len(self.worker.requests)
-        self.runner.frame(frame, self.tick)
+        self.runner.frame(FusedFrame(self.now_ns, torch.tensor([self.now_ns]), tensors, states, {}), self.tick)
         if len(self.worker.requests) > before:
             self._due = self.tick + self.delay
 
@@ -75,6 +64,26 @@ class Robot:
     def steps(self, count: int, **given: Any) -> list[Step]:
         return [self.step(**given) for _ in range(count)]
 
+    def jump(self, ticks: int) -> list[Step]:
+        """The clock jumps before the next tick, to which the runner then advances."""
+        self.tick += ticks
+        found = self.runner.advance(self.now_ns)
+        self.tick += 1
+        return found
+
+    def arm(self) -> None:
+        self.runner.arm()
+        self.worker.requests.clear()
+
+    def sent(self, step: Step, now_ns: int = 0) -> list[bytes]:
+        """The messages of a step."""
+        return [data for _, data in self.runner.messages(step, now_ns)]
+
+
+def commands(messages: list[bytes]) -> list[list[float]]:
+    """What forward_command_controller does with messages."""
+    return [read(data, ARRAY).data.tolist() for data in messages]
+
 
 def values(steps: list[Step]) -> list[float | None]:
     return [None if step.row is None else float(step.row[0]) for step in steps]
@@ -87,17 +96,14 @@ def test_nothing_moves_before_the_first_answer_and_then_the_row_of_the_tick_is_s
 
     assert values(found) == [None] * 35 + [float(tick) for tick in range(START + 35, START + 50)]
     assert [step.state for step in found[34:36]] == [State.WARMUP, State.RUN]
-    assert all(not robot.runner.messages(step, 0) for step in found[:35])
+    assert not any(robot.sent(step) for step in found[:35])
 
 
 def test_it_plans_again_after_replan_every_ticks_or_when_the_policy_is_ready():
-    robot = Robot(replan_every=8)
-    robot.steps(30)
-    assert robot.runner.counters["chunks_accepted"] == 4
-
-    slow = Robot(replan_every=8, delay=12)
-    slow.steps(30)
-    assert slow.runner.counters["chunks_accepted"] == 2
+    for delay, chunks in ((0, 4), (12, 2)):
+        robot = Robot(replan_every=8, delay=delay)
+        robot.steps(30)
+        assert robot.runner.counters["chunks_accepted"] == chunks
 
 
 def test_a_command_is_sent_earlier_by_the_action_latency():
@@ -147,8 +153,7 @@ def test_a_dead_policy_stops_the_run_and_arming_starts_another():
     step = robot.step()
 
     assert (step.state, robot.runner.reason) == (State.STOP, "policy: its process ended with exit code -9")
-    robot.runner.arm()
-    robot.worker.requests.clear()
+    robot.arm()
     assert (robot.worker.restarts, robot.step().state) == (1, State.RUN)
 
 
@@ -165,12 +170,7 @@ def test_a_velocity_is_zero_after_a_stop_also_with_hold():
     robot = Robot({"accept_no_timeout": True}, {"unit": "m/s"})
     robot.steps(3)
     robot.runner.stop("a call of stop")
-
-    ((_, data),) = robot.runner.messages(robot.step(), robot.now_ns)
-
-    controller = ForwardController()
-    controller.receive(data)
-    assert controller.commands == [[0, 0]]
+    assert commands(robot.sent(robot.step())) == [[0, 0]]
 
 
 def test_a_stop_before_the_first_row_sends_nothing():
@@ -195,64 +195,50 @@ def test_an_invalid_observation_stops_the_run_after_some_ticks_and_no_plan_is_ma
 @pytest.mark.parametrize(
     ("output", "f", "words"),
     [
-        ({"upper": [START + 4, 1e6]}, float, "action.0: 1005 is above its limit 1004"),
-        ({"lower": START - 4}, lambda tick: 2.0 * START - tick, "action.0: 995 is below its limit 996"),
-        (
-            {"max_step": 2},
-            lambda tick: tick + 5.0 * (tick > START + 4),
-            "action.0: 1010 is a step of 6, above its limit 2",
-        ),
+        ({"upper": [START + 4, 1e6]}, float, "1005 is above its limit 1004"),
+        ({"lower": START - 4}, lambda tick: 2.0 * START - tick, "995 is below its limit 996"),
+        ({"max_step": 2}, lambda tick: tick + 5.0 * (tick > START + 4), "1010 is a step of 6, above its limit 2"),
     ],
 )
 def test_a_row_beyond_a_limit_is_not_sent(output, f, words):
     robot = Robot(output, f=f)
     assert values(robot.steps(8)) == [f(START + min(i, 4)) for i in range(8)]
-    assert robot.runner.reason == words
+    assert robot.runner.reason == f"action.0: {words}"
 
 
 @pytest.mark.parametrize("ticks", [-100, 100])
 def test_a_jump_of_the_clock_stops_the_run_and_drops_its_rows(ticks):
     robot = Robot()
     robot.steps(5)
-    robot.tick += ticks
 
-    robot.runner.advance(robot.now_ns)
+    robot.jump(ticks)
 
     assert robot.runner.state is State.STOP
     assert "clock" in robot.runner.reason
-    robot.tick += 1
-    robot.runner.arm()
-    robot.worker.requests.clear()
+    robot.arm()
     assert values(robot.steps(2)) == [robot.tick - 2, robot.tick - 1]
 
 
 def test_a_jump_of_the_clock_before_the_first_row_stops_nothing():
     robot = Robot(delay=10)
     robot.steps(5)
-    robot.tick += 100
-    assert [step.state for step in robot.runner.advance(robot.now_ns)] == [State.WARMUP]
+    assert [step.state for step in robot.jump(100)] == [State.WARMUP]
 
 
 def test_a_clock_that_goes_back_before_the_first_row_plans_again_and_does_not_use_the_earlier_plan():
     robot = Robot(delay=10)
     robot.steps(5)
-    robot.tick -= 200
-    (earlier,) = robot.worker.requests
-    robot.runner.advance(robot.now_ns)
-    robot.tick += 1
+    assert robot.worker.requests == [START]
+    robot.jump(-200)
     robot.worker.answer()  # with rows for ticks that are in the future now
 
-    found = robot.steps(20)
-
-    assert earlier == START
-    assert values(found) == [None] * 10 + [float(START - 194 + at) for at in range(10, 20)]
+    assert values(robot.steps(20)) == [None] * 10 + [float(START - 194 + at) for at in range(10, 20)]
 
 
 def test_ticks_that_were_missed_are_stepped_in_order():
     robot = Robot()
     robot.steps(2)
-    robot.tick += 3
-    assert [step.tick for step in robot.runner.advance(robot.now_ns)] == [START + i for i in range(2, 6)]
+    assert [step.tick for step in robot.jump(3)] == [START + i for i in range(2, 6)]
 
 
 def test_chunks_of_frames_before_arming_are_not_used():
@@ -288,9 +274,9 @@ def test_an_operator_may_move_a_robot_that_has_stopped():
     robot.runner.stop("a call of stop")
     robot.runner.take_over(True)
     robot.runner.operator("action", np.array([7, 8], np.float32))
-    assert values([robot.step()]) == [7]
+    operated = robot.step()
     robot.runner.take_over(False)
-    assert (values([robot.step()]), robot.runner.state) == ([7], State.STOP)
+    assert (values([operated, robot.step()]), robot.runner.state) == ([7, 7], State.STOP)
 
 
 def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once(monkeypatch):
@@ -312,7 +298,10 @@ def test_an_error_of_the_policy_is_counted_and_stops_nothing_at_once(monkeypatch
 # Chunks over a network: which row has which tick does not depend on when it comes.
 
 
-def traffic(seed: int) -> tuple[list[tuple[int, Chunk]], int]:
+Arrivals = list[tuple[int, Chunk]]  # with the tick of each
+
+
+def traffic(seed: int) -> tuple[Arrivals, int]:
     """Chunks with the tick at which they arrive: latency 0 to 500 ms, jitter, reordered, some twice with other rows."""
     generator = np.random.default_rng(seed)
     ticks = 200
@@ -325,7 +314,7 @@ def traffic(seed: int) -> tuple[list[tuple[int, Chunk]], int]:
     return sorted(sent, key=lambda each: each[0]), ticks
 
 
-def oracle_row(sent: list[tuple[int, Chunk]], tick: int, now: int, blend: str) -> np.ndarray | None:
+def oracle_row(sent: Arrivals, tick: int, now: int, blend: str) -> np.ndarray | None:
     """The row of a tick, computed from all chunks that arrived by another tick; None: no chunk has one."""
     known: dict[int, tuple[int, int, Chunk]] = {}  # by tick: first row that is not past, length of the crossfade
     for arrival, chunk in sent:
@@ -349,17 +338,15 @@ def oracle_row(sent: list[tuple[int, Chunk]], tick: int, now: int, blend: str) -
     return row
 
 
-def drive(
-    robot: Robot, chunks: list[tuple[int, Chunk]], first: int, count: int, latency_ns: int = 0
-) -> Iterator[tuple[Step, int, list[bytes]]]:
+def drive(robot: Robot, chunks: Arrivals, first: int, count: int) -> Iterator[tuple[Step, int, list[bytes]]]:
     """Run ticks in which chunks arrive; yields each step, its time, and its messages."""
     for robot.tick in range(first, first + count):
         for arrival, chunk in chunks:
             if arrival == robot.tick:
                 robot.runner.add(chunk)
-        now_ns = robot.now_ns - latency_ns
+        now_ns = robot.now_ns - round(robot.latency_ms * 1e6)
         for step in robot.runner.advance(now_ns):
-            yield step, now_ns, [data for _, data in robot.runner.messages(step, now_ns)]
+            yield step, now_ns, robot.sent(step, now_ns)
 
 
 def without_policy(output: dict[str, Any] | None = None, **options: Any) -> Robot:
@@ -376,15 +363,12 @@ TRAJECTORY = {"type": "trajectory_msgs/msg/JointTrajectory", "names": ["a", "b"]
 def test_the_command_of_each_tick_is_that_of_the_oracle_however_chunks_come(blend):
     for seed in range(5):
         sent, ticks = traffic(seed)
-        controller = ForwardController()
         for step, _, messages in drive(without_policy(blend=blend), sent, START, ticks):
-            for data in messages:
-                controller.receive(data)
             row = oracle_row(sent, step.tick, step.tick, blend)
             assert (row is None) == (step.command is None)
             if row is not None:
                 assert step.row.tobytes() == row.tobytes()
-                assert controller.commands[-1] == row.astype(np.float64).tolist()
+                assert commands(messages) == [row.astype(np.float64).tolist()]
 
 
 @pytest.mark.parametrize(("blend", "share"), [("none", 1.0), ("crossfade", 1 / 9), ("ensemble", 1 / 1.99)])
@@ -393,13 +377,11 @@ def test_the_step_at_a_seam_is_that_of_the_plan_and_the_share_of_its_distance_to
     at = 8 + late  # the tick of the seam
 
     def seam_step(one: np.ndarray, other: np.ndarray) -> float:
-        robot = Robot(blend=blend)
-        robot.runner = Runner(robot.outputs)
+        robot = without_policy(blend=blend)
         robot.runner.add(Chunk(START, one))
-        before = robot.steps(at, frame=None)
+        robot.steps(at, frame=None)
         robot.runner.add(Chunk(START + 8, other))
         step = robot.step(frame=None)
-        assert len(before) == at
         assert step.command.is_seam
         return step.seam_step
 
@@ -416,68 +398,57 @@ def test_the_step_at_a_seam_is_that_of_the_plan_and_the_share_of_its_distance_to
 
 
 def executed(
-    robot: Robot, controller: TrajectoryController, chunks: list[tuple[int, Chunk]], first: int, count: int, blend: str
-) -> int:
-    """Compare what a controller executes with the oracle, to the bit; returns for how many ticks."""
-    latency_ns = round(robot.latency_ms * 1e6)
-    sends: list[int] = []  # the ticks at which trajectories were sent; the first row of each is that of the third tick
+    robot: Robot, controller: TrajectoryController, chunks: Arrivals, first: int, count: int, blend: str = ""
+) -> tuple[list[int], int]:
+    """Compare what a controller executes with the oracle of a way to blend, to the bit.
+
+    Returns: the ticks at which trajectories were sent, whose first row is that of the third tick, and the number of
+        ticks that were compared.
+    """
+    sends: list[int] = []
     compared = 0
-    for step, now_ns, messages in drive(robot, chunks, first, count, latency_ns):
-        for data in messages:
-            controller.receive(data, now_ns)
-            sends.append(step.tick)
+    for step, now_ns, messages in drive(robot, chunks, first, count):
+        controller.receive(messages, now_ns)
+        sends += [step.tick for _ in messages]
         begun = [each for each in sends if each + 3 <= step.tick]
         # `at once` has dropped the one before, and is on a ramp.
         is_ramp = controller.generation == "at once" and sends and step.tick < sends[-1] + 3
-        row = oracle_row(chunks, step.tick, begun[-1], blend) if begun and not is_ramp else None
+        row = oracle_row(chunks, step.tick, begun[-1], blend) if blend and begun and not is_ramp else None
         if row is not None:
             assert controller.command(now_ns).tobytes() == row.astype(np.float64).tobytes()
             compared += 1
-    return compared
+    return sends, compared
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
 @pytest.mark.parametrize("latency_ms", [0, 60])
-def test_a_trajectory_controller_of_each_generation_executes_the_rows_of_the_oracle_to_the_bit(
-    generation, blend, latency_ms
-):
+def test_a_trajectory_controller_executes_the_rows_of_the_oracle_to_the_bit(generation, blend, latency_ms):
     sent, ticks = traffic(1)
     robot = without_policy(TRAJECTORY, blend=blend, action_latency_ms=latency_ms)
-    compared = executed(robot, TrajectoryController(generation, np.zeros(2)), sent, START, ticks, blend)
+    _, compared = executed(robot, TrajectoryController(generation, np.zeros(2)), sent, START, ticks, blend)
     assert compared > (30 if generation == "at once" else 150)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("blend", ["none", "crossfade", "ensemble"])
 @pytest.mark.parametrize("back", [30, 150])
-def test_after_the_clock_has_gone_back_a_trajectory_controller_executes_the_rows_of_the_chunks_since(
-    back, blend, generation
-):
+def test_a_trajectory_controller_executes_the_rows_of_chunks_since_the_clock_went_back(back, blend, generation):
     (sent, ticks), (again, _) = traffic(7), traffic(8)
     again = [(arrival - back, Chunk(chunk.tick - back, chunk.actions)) for arrival, chunk in again]
     robot = without_policy(TRAJECTORY, blend=blend)
     controller = TrajectoryController(generation, np.zeros(2))
 
-    def run(chunks: list[tuple[int, Chunk]], first: int, count: int) -> list[int]:
-        """The ticks at which trajectories were sent."""
-        sends = []
-        for step, now_ns, messages in drive(robot, chunks, first, count):
-            for data in messages:
-                controller.receive(data, now_ns)
-                sends.append(step.tick)
-        return sends
-
-    assert run(sent, START, 60)
+    assert executed(robot, controller, sent, START, 60)[0]
     going = controller.command(robot.now_ns)
     # A trajectory that holds is sent, in place of those of the time before.
-    assert run([], START + 60 - back, 8) == [START + 61 - back]
+    assert executed(robot, controller, [], START + 60 - back, 8)[0] == [START + 61 - back]
     held = controller.command(robot.now_ns)
     assert np.abs(held - going).max() < 0.5
     robot.runner.arm()
     first = START + 68 - back
     since = [each for each in again if each[0] >= first]
-    compared = executed(robot, controller, since, first, ticks - 73, blend)
+    _, compared = executed(robot, controller, since, first, ticks - 73, blend)
     assert compared > (20 if generation == "at once" else 100)
 
 
@@ -495,7 +466,7 @@ def test_trajectories_are_sent_at_once_after_a_clock_that_went_back_while_the_ru
         if robot.worker.busy:
             robot.worker.answer()
         for step in robot.runner.advance(robot.now_ns):
-            sends += [index for _ in robot.runner.messages(step, robot.now_ns)]
+            sends += [index for _ in robot.sent(step, robot.now_ns)]
         robot.tick += 1
     assert next(index for index in sends if index >= 25) <= 27
 
@@ -508,9 +479,9 @@ def test_the_ramp_of_a_trajectory_controller_that_drops_the_one_before_is_near_t
     for _ in range(100):
         step = robot.step()
         now_ns = tick_grid.tick_ns(step.tick, RATE_HZ) - round(latency_ms * 1e6)
-        for _, data in robot.runner.messages(step, now_ns):
-            controller.receive(data, now_ns)
-            sent = sent or step.tick
+        messages = robot.sent(step, now_ns)
+        controller.receive(messages, now_ns)
+        sent = sent or (step.tick if messages else 0)
         if sent and step.tick >= sent + 3 and step.row is not None:
             # A ramp to the third row is a chord: within 3 ticks it differs by 0.1 ** 2 * 9 / 8 at most.
             np.testing.assert_allclose(controller.command(now_ns), step.row, rtol=0, atol=0.012)
@@ -527,8 +498,7 @@ def test_a_trajectory_controller_holds_after_a_stop_where_it_was_going(generatio
             robot.runner.stop("a call of stop")
         step = robot.step()
         now_ns = tick_grid.tick_ns(step.tick, RATE_HZ)
-        for _, data in robot.runner.messages(step, now_ns):
-            controller.receive(data, now_ns)
+        controller.receive(robot.sent(step, now_ns), now_ns)
         trace.append(float(controller.command(now_ns)[0]))
     assert (np.diff(trace) > -1e-6).all()  # it does not go back
     assert trace[-1] == START + 15
@@ -536,7 +506,7 @@ def test_a_trajectory_controller_holds_after_a_stop_where_it_was_going(generatio
 
 def test_trajectories_are_sent_no_more_often_than_a_controller_that_waits_for_their_stamps_begins_them():
     robot = Robot(TRAJECTORY, replan_every=1)
-    sent = [robot.tick for _ in range(20) if robot.runner.messages(robot.step(), 0)]
+    sent = [robot.tick for _ in range(20) if robot.sent(robot.step())]
     assert np.diff(sent).min() >= 3
 
 
@@ -554,18 +524,16 @@ def test_a_prefix_has_the_rows_that_were_sent_and_are_planned_from_the_first_tic
 def test_a_prefix_begins_with_the_rows_that_were_sent_while_the_observation_came():
     robot = Robot(prefix=6, replan_every=10, rows=30)
     robot.steps(12, frame=None)
-    late = START + 5
 
-    robot.tick = late  # its frame comes 7 ticks after it
+    robot.tick = START + 5  # its frame comes 7 ticks after it
     robot.frame()
     robot.worker.answer()
     robot.tick = START + 12
     robot.steps(10, frame=None)
-    robot.tick = late + 10
+    robot.tick = START + 15
     robot.frame()
 
-    prefix = robot.worker.prefix
-    assert prefix.rows[:, 0].tolist() == [float(tick) for tick in range(late + 10, late + 30)]
+    assert robot.worker.prefix.rows[:, 0].tolist() == [*range(START + 15, START + 35)]
 
 
 def test_there_is_no_prefix_without_the_option_before_the_first_command_or_after_a_stop():
@@ -582,7 +550,7 @@ def test_there_is_no_prefix_without_the_option_before_the_first_command_or_after
     assert robot.worker.prefix is not None
     robot.runner.stop("a test")
     robot.runner.arm()
-    robot.steps(1)
+    robot.step()
     assert robot.worker.prefix is None
 
 
@@ -590,12 +558,9 @@ def test_rows_that_were_sent_before_the_clock_went_back_are_in_no_prefix():
     robot = Robot(prefix=3, replan_every=5)
     robot.steps(300)
     assert robot.worker.prefix is not None
-    robot.tick -= 200
-    robot.runner.advance(robot.now_ns)
-    robot.tick += 1
-    robot.runner.arm()
-    robot.worker.requests.clear()
-    robot.steps(1)
+    robot.jump(-200)
+    robot.arm()
+    robot.step()
     assert robot.worker.prefix is None
 
 
@@ -607,7 +572,6 @@ def test_no_more_rows_are_frozen_than_there_are():
 
 def test_a_policy_of_several_observations_sees_each_valid_frame():
     robot = Robot(replan_every=10)
-    robot.steps(3)
-    robot.steps(1, frame=False)
-    robot.steps(2)
+    for valid in (True, True, True, False, True, True):
+        robot.step(valid)
     assert robot.worker.observed == [START, START + 1, START + 2, START + 4, START + 5]

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import io
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgpack
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import websockets.exceptions
+import websockets.server
 import websockets.sync.server
 import zmq
 
@@ -31,15 +31,12 @@ from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 from test.nodes.rig import until
 
+VOXELS = {"origin_m": [0, 0, 0], "size_m": 0.1, "shape": [2, 2, 2]}
 STREAMS: dict[str, Any] = {
     "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b", "c"]},
     "gripper": {"topic": "/gripper", "type": "std_msgs/msg/Float32MultiArray", "dim": 1},
     "front": {"topic": "/front", "type": "sensor_msgs/msg/Image", "image": {"size": [4, 6]}},
-    "points": {
-        "topic": "/points",
-        "type": "sensor_msgs/msg/PointCloud2",
-        "voxels": {"origin_m": [0, 0, 0], "size_m": 0.1, "shape": [2, 2, 2]},
-    },
+    "points": {"topic": "/points", "type": "sensor_msgs/msg/PointCloud2", "voxels": VOXELS},
     "arm": {"topic": "/arm", "type": "std_msgs/msg/Float64MultiArray", "dim": 3, "align": "hold", "role": "action"},
     "hand": {"topic": "/hand", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold", "role": "action"},
 }
@@ -50,13 +47,9 @@ def spec(**run: Any) -> FusionSpec:
     return load_spec({"robocache": 1, "streams": STREAMS, "run": {"task": "lift the cube", "timeout_s": 20, **run}})
 
 
-def frame() -> FusedFrame:
-    tensors = {
-        "joints": torch.tensor([[9, 9, 9], [0.25, 0.5, 1]]),
-        "gripper": torch.tensor([[9], [2.0]]),
-        "front": IMAGE,
-        "points": torch.zeros(2, 2, 2),
-    }
+def frame(image: torch.Tensor = IMAGE) -> FusedFrame:
+    vectors = {"joints": torch.tensor([[9, 9, 9], [0.25, 0.5, 1]]), "gripper": torch.tensor([[9], [2.0]])}
+    tensors = {**vectors, "front": image, "points": torch.zeros(2, 2, 2)}
     return FusedFrame(40_000_000, torch.tensor([20_000_000, 40_000_000]), tensors, {}, {}, {}, Layout(spec()))
 
 
@@ -101,9 +94,8 @@ class Server:
         else:
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.ROUTER)  # as REP, which must answer
-            self.port = port or self._socket.bind_to_random_port("tcp://127.0.0.1")
-            if port:
-                self._socket.bind(f"tcp://127.0.0.1:{port}")
+            self._socket.bind(f"tcp://127.0.0.1:{port or '*'}")
+            self.port = int(self._socket.getsockopt(zmq.LAST_ENDPOINT).rpartition(b":")[2])
         serve = self._server.serve_forever if kind == "openpi" else self._reply
         self._thread = threading.Thread(target=serve, daemon=True)
         self._thread.start()
@@ -112,12 +104,11 @@ class Server:
     def url(self) -> str:
         return f"{self.kind}://127.0.0.1:{self.port}"
 
-    def actions(self, *parts: np.ndarray) -> bytes:
-        """The answer with actions: of both streams, or of each."""
+    def actions(self, values: np.ndarray) -> bytes:
+        """The answer with actions."""
         if self.kind == "openpi":
-            return msgpack.packb({"actions": openpi_array(parts[0]), "server_timing": {"infer_ms": 1.5}})
-        arm, hand = parts if len(parts) == 2 else (parts[0][:, :3], parts[0][:, 3:])
-        return msgpack.packb([{"hand": gr00t_array(hand[None]), "arm": gr00t_array(arm[None])}, {}])
+            return msgpack.packb({"actions": openpi_array(values), "server_timing": {"infer_ms": 1.5}})
+        return msgpack.packb([{"hand": gr00t_array(values[None, :, 3:]), "arm": gr00t_array(values[None, :, :3])}, {}])
 
     def close(self) -> None:
         if self.kind == "openpi" and not self._ended.is_set():
@@ -170,13 +161,8 @@ def server(request, start):
     return start(request.param)
 
 
-@contextlib.contextmanager
-def opened(url: str, **run: Any) -> Iterator[RunnablePolicy]:
-    policy = open_policy(url, spec(**run))
-    try:
-        yield policy
-    finally:
-        policy.close()
+def opened(url: str, **run: Any) -> AbstractContextManager[RunnablePolicy]:
+    return contextlib.closing(open_policy(url, spec(**run)))
 
 
 def plan(policy: RunnablePolicy, tick: int) -> Chunk:
@@ -191,18 +177,15 @@ def test_a_plan_is_the_rows_of_the_answer(server):
     with opened(server.url) as policy:
         for tick in (7, 9):
             chunk = policy.plan(frame(), tick)
-            assert (chunk.tick, chunk.actions.dtype) == (tick, np.float32)
-            assert chunk.actions.tolist() == rows().tolist()
+            assert (chunk.tick, chunk.actions.dtype, chunk.actions.tolist()) == (tick, np.float32, rows().tolist())
     assert len(server.requests) == 2
 
 
 @only("openpi")
 def test_openpi_gets_every_vector_and_image_and_the_prompt(server):
-    grey = frame()
-    grey.tensors["front"] = IMAGE[:1]
     with opened(server.url) as policy:
-        for given in (frame(), grey):
-            policy.plan(given, 7)
+        for image in (IMAGE, IMAGE[:1]):
+            policy.plan(frame(image), 7)
     request, of_grey = server.requests
     assert set(request) == {"observation/joints", "observation/gripper", "observation/front", "prompt"}
     assert request["prompt"] == "lift the cube"
@@ -215,9 +198,8 @@ def test_openpi_gets_every_vector_and_image_and_the_prompt(server):
 
 @only("openpi")
 def test_openpi_gets_the_keys_of_the_spec(server):
-    server.answer = lambda _request: msgpack.packb(
-        {"right": openpi_array(rows()[:, 3:]), "left": openpi_array(rows()[:, :3]), "actions": 0}
-    )
+    answer = {"right": openpi_array(rows()[:, 3:]), "left": openpi_array(rows()[:, :3]), "actions": 0}
+    server.answer = lambda _request: msgpack.packb(answer)
     mapping = {"observation/state": ["joints", "gripper"], "grid": "points"}
     with opened(server.url, observation=mapping, task_key="text", action_keys=["left", "right"]) as policy:
         assert policy.plan(frame(), 7).actions.tolist() == rows().tolist()
@@ -232,11 +214,8 @@ def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everyth
     def settings(*keys: str) -> dict[str, Any]:
         return {"__ModalityConfig_class__": True, "as_json": {"modality_keys": list(keys), "delta_indices": [0]}}
 
-    for wanted in (
-        {},
-        {"video": settings("front"), "state": settings("joints"), "language": settings("said", "meant")},
-    ):
-        server.settings = wanted
+    wanted = {"video": settings("front"), "state": settings("joints"), "language": settings("said", "meant")}
+    for server.settings in ({}, wanted):
         with opened(server.url) as policy:
             policy.plan(frame(), 7)
     anything, data = (request["data"] for request in server.requests)
@@ -244,11 +223,8 @@ def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everyth
     assert set(anything["observation"]["language"]) == {"annotation.human.action.task_description"}
     assert data["options"] is None
     observation = data["observation"]
-    assert {modality: set(values) for modality, values in observation.items()} == {
-        "video": {"front"},
-        "state": {"joints"},
-        "language": {"said", "meant"},
-    }
+    keys = {"video": {"front"}, "state": {"joints"}, "language": {"said", "meant"}}
+    assert {modality: set(values) for modality, values in observation.items()} == keys
     assert (observation["video"]["front"].shape, observation["video"]["front"].dtype) == ((1, 1, 4, 6, 3), np.uint8)
     assert observation["state"]["joints"].tolist() == [[[0.25, 0.5, 1]]]
     assert observation["language"]["said"] == [["lift the cube"]]
@@ -257,15 +233,17 @@ def test_gr00t_gets_what_it_asks_for_with_two_leading_dimensions_or_else_everyth
 @only("gr00t")
 def test_gr00t_gets_the_keys_of_the_spec(server):
     mapping = {"state.q": ["joints", "gripper"], "video.ego": "front"}
-    server.answer = lambda _request: msgpack.packb(
-        [{"q": gr00t_array(rows()[None, :, :3]), "g": gr00t_array(np.asfortranarray(rows()[None, :, 3:]))}, {}]
-    )
+    answer = {"q": gr00t_array(rows()[None, :, :3]), "g": gr00t_array(np.asfortranarray(rows()[None, :, 3:]))}
+    server.answer = lambda _request: msgpack.packb([answer, {}])
     with opened(server.url, observation=mapping, task_key="say", action_keys=["q", "g"]) as policy:
         assert policy.plan(frame(), 7).actions.tolist() == rows().tolist()
     observation = server.requests[0]["data"]["observation"]
     assert observation["state"]["q"].tolist() == [[[0.25, 0.5, 1, 2]]]
     assert set(observation["video"]) == {"ego"}
     assert observation["language"] == {"say": [["lift the cube"]]}
+
+
+OLD = {"__ModalityConfig_class__": True, "as_json": '{"modality_keys":["state.arm"]}'}
 
 
 @only("gr00t")
@@ -275,10 +253,7 @@ def test_gr00t_gets_the_keys_of_the_spec(server):
         ({"state": {"modality_keys": ["arm_q"], "delta_indices": [0]}}, "no state arm_q; there is joints, gripper"),
         ({"video": {"modality_keys": ["front"], "delta_indices": [-8, 0]}}, "2 video steps; train with"),
         ({"action": {"modality_keys": ["arm"], "delta_indices": [0, 2, 4]}}, "action steps are not consecutive"),
-        (
-            {"state": {"__ModalityConfig_class__": True, "as_json": '{"modality_keys":["state.arm"]}'}},
-            "N1.5 or earlier; run one of N1.6 or later",
-        ),
+        ({"state": OLD}, "N1.5 or earlier; run one of N1.6 or later"),
     ],
 )
 def test_gr00t_that_asks_for_what_there_is_not_is_refused_with_names(server, settings, words):
@@ -298,8 +273,10 @@ def test_the_key_of_the_server_comes_from_the_environment(server, monkeypatch):
     monkeypatch.setenv("ROBOCACHE_POLICY_KEY", "secret")
     with opened(server.url) as policy:
         policy.plan(frame(), 7)
-    given = server.headers[0]["Authorization"] if server.kind == "openpi" else server.requests[0]["api_token"]
-    assert given == ("Api-Key secret" if server.kind == "openpi" else "secret")
+    if server.kind == "openpi":
+        assert server.headers[0]["Authorization"] == "Api-Key secret"
+    else:
+        assert server.requests[0]["api_token"] == "secret"
 
 
 def test_a_server_that_does_not_answer_is_an_error_and_then_asked_again(server):
@@ -325,14 +302,13 @@ def test_a_server_that_ends_and_comes_back_is_used_again(server, start):
 @pytest.mark.usefixtures("forked_policies")
 def test_the_process_of_a_policy_outlives_its_server(start):
     server = start("openpi")
-    worker = ProcessWorker(server.url, spec())
 
     def reply(tick: int) -> Any:
         until(lambda: worker.poll() or not worker.busy, "the policy to be open")
         worker.submit(frame(), tick)
         return until(worker.poll, "an answer")[0]
 
-    try:
+    with contextlib.closing(ProcessWorker(server.url, spec())) as worker:
         assert reply(7).chunk is not None
         server.close()
         failed = reply(8)
@@ -340,8 +316,6 @@ def test_the_process_of_a_policy_outlives_its_server(start):
         assert "check that the server runs" in failed.error
         start(server.kind, server.port)
         assert reply(9).chunk is not None
-    finally:
-        worker.close()
 
 
 def answers(kind: str) -> dict[str, tuple[Any, str]]:
@@ -354,30 +328,27 @@ def answers(kind: str) -> dict[str, tuple[Any, str]]:
     def one(value: np.ndarray) -> bytes:
         return actions(actions=array(value)) if kind == "openpi" else actions(arm=array(value), hand=array(value))
 
-    npy = gr00t_array(rows())["as_npy"]
-    damaged = {
+    def damaged(**parts: Any) -> bytes:  # of an array of openpi
+        return actions(actions=openpi_array(rows()) | {key.encode(): value for key, value in parts.items()})
+
+    def replaced(old: bytes, new: bytes) -> bytes:  # in an array of GR00T
+        return actions(arm={"__ndarray_class__": 1, "as_npy": gr00t_array(rows())["as_npy"].replace(old, new)})
+
+    of_kind = {
         "openpi": {
-            "objects": (actions(actions=openpi_array(rows()) | {b"dtype": "|O"}), "dtype .* is not one of numbers"),
-            "claims": (actions(actions=openpi_array(rows()) | {b"shape": [1 << 40, 4]}), "cannot be read"),
+            "objects": (damaged(dtype="|O"), "dtype .* is not one of numbers"),
+            "claims": (damaged(shape=[1 << 40, 4]), "cannot be read"),
             "no map": (msgpack.packb([1]), "an answer of list, not a map"),
         },
         "gr00t": {
-            "objects": (
-                actions(arm={"__ndarray_class__": 1, "as_npy": npy.replace(b"'<f8'", b"'|O' ")}),
-                "one of numbers",
-            ),
-            "claims": (
-                actions(arm={"__ndarray_class__": 1, "as_npy": npy.replace(b"(5, 4)", b"(9, 9)")}),
-                "cannot be read",
-            ),
+            "objects": (replaced(b"'<f8'", b"'|O' "), "one of numbers"),
+            "claims": (replaced(b"(5, 4)", b"(9, 9)"), "cannot be read"),
             "no map": (msgpack.packb(3), "an answer of int, not actions"),
         },
     }[kind]
-    return damaged | {
-        "a failure": (
-            'Traceback\n  File "x"\nValueError: no \x1b[31mcamera\n',
-            "the server failed: .*ValueError: no .*camera",
-        ),
+    failure = 'Traceback\n  File "x"\nValueError: no \x1b[31mcamera\n'
+    return of_kind | {
+        "a failure": (failure, "the server failed: .*ValueError: no .*camera"),
         "garbage": (b"\xc1garbage", "cannot be read"),
         "deep": (b"\x91" * 100_000, "cannot be read"),
         "nothing": (actions(), "no .H, D. .* in nothing; set run.action_keys"),
@@ -392,9 +363,8 @@ def answers(kind: str) -> dict[str, tuple[Any, str]]:
 @pytest.mark.parametrize("case", answers("openpi"))
 def test_an_answer_that_is_not_actions_is_an_error_and_the_next_one_is_read(server, case):
     bad, words = answers(server.kind)[case]
-    good = server.answer
     with opened(server.url) as policy:
-        server.answer = lambda _request: bad
+        good, server.answer = server.answer, lambda _request: bad
         with pytest.raises(RoboCacheError, match=words) as caught:
             policy.plan(frame(), 7)
         assert str(caught.value).isprintable()
@@ -416,25 +386,19 @@ def test_a_server_that_reads_nothing_does_not_block_for_ever():
     def deaf() -> None:
         connection, _ = listening.accept()
         with connection:
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += connection.recv(4096)
-            key = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
-            proof = base64.b64encode(
-                hashlib.sha1(key.split(b": ")[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
-            )
-            connection.sendall(
-                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Accept: " + proof + b"\r\n\r\n" + b"\x82\x01\x80"  # and an empty map
-            )
+            protocol = websockets.server.ServerProtocol()
+            while not (events := protocol.events_received()):
+                protocol.receive_data(connection.recv(4096))
+            protocol.send_response(protocol.accept(events[0]))
+            protocol.send_binary(msgpack.packb({}))
+            connection.sendall(b"".join(protocol.data_to_send()))
             ended.wait()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         thread = threading.Thread(target=deaf, daemon=True)
         thread.start()
-        large = frame()
-        large.tensors["front"] = torch.zeros(3, 2000, 2000, dtype=torch.uint8)
+        large = frame(torch.zeros(3, 2000, 2000, dtype=torch.uint8))
         url = f"openpi://127.0.0.1:{listening.getsockname()[1]}"
         with opened(url, timeout_s=0.5) as policy, pytest.raises(RoboCacheError, match="check that the server runs"):
             policy.plan(large, 7)

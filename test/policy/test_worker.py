@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,9 +22,8 @@ from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.run import RunOptions
 from test.nodes.rig import until
 
-SPEC = load_spec(
-    {"robocache": 1, "streams": {"x": {"topic": "/x", "type": "std_msgs/msg/Float32MultiArray", "dim": 2}}}
-)
+STREAM = {"topic": "/x", "type": "std_msgs/msg/Float32MultiArray", "dim": 2}
+SPEC = load_spec({"robocache": 1, "streams": {"x": STREAM}})
 CODE = """
 import numpy as np, torch
 from robocache_ros.policy.plan import Chunk
@@ -49,9 +49,8 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worker(file, forked_policies):
-    worker = ProcessWorker(f"{file}:held", SPEC)
-    yield worker
-    worker.close()
+    with closing(ProcessWorker(f"{file}:held", SPEC)) as worker:
+        yield worker
 
 
 def frame(value: float) -> FusedFrame:
@@ -93,9 +92,8 @@ def test_a_process_that_was_killed_is_noticed_and_started_again(worker):
 
 @pytest.mark.usefixtures("forked_policies")
 def test_a_policy_that_cannot_be_opened_says_why(file):
-    worker = ProcessWorker(f"{file}:absent", SPEC)
-    until(lambda: worker.poll() or worker.dead)
-    worker.close()
+    with closing(ProcessWorker(f"{file}:absent", SPEC)) as worker:
+        until(lambda: worker.poll() or worker.dead)
     assert "has no function absent" in worker.dead
 
 

@@ -20,15 +20,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.bags.reader import CHECKED, Bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.recorder import mcap
-from robocache_ros.recorder.episodes import (
-    EpisodeWriter,
-    Message,
-    RecordedTopic,
-    RecordingsFolder,
-    describe_session,
-    read_episode,
-)
+from robocache_ros.recorder import episodes, mcap
+from robocache_ros.recorder.episodes import Message, RecordedTopic, RecordingsFolder, read_episode
 from robocache_ros.spec import load_spec
 from test import forked
 from test.nodes.rig import until
@@ -39,8 +32,13 @@ NUMBERS = RecordedTopic("/numbers", "std_msgs/msg/Int32", "int32 data")
 MAP = RecordedTopic("/map", "std_msgs/msg/Int32", "int32 data", latched=True)
 
 
-def number(topic: RecordedTopic, value: int) -> Message:
-    return Message(topic, 10**18 + value, 10**18 + value - 5, struct.pack("<4si", b"\0\1\0\0", value))
+def number(topic: RecordedTopic, value: int, padding: int = 0) -> Message:
+    data = struct.pack("<4si", b"\0\1\0\0", value) + bytes(padding)
+    return Message(topic, 10**18 + value, 10**18 + value - 5, data)
+
+
+def values_in(bag: Bag) -> list[int]:
+    return [struct.unpack_from("<i", message.data, 4)[0] for message in bag.messages()]
 
 
 def test_bytes_and_times_are_those_that_arrived(tmp_path):
@@ -66,12 +64,10 @@ def test_bytes_and_times_are_those_that_arrived(tmp_path):
 def test_metadata_state_the_session_and_the_outcome(tmp_path):
     spec = load_spec(ROOT / "config" / "panda_lift.yaml")
     folder = RecordingsFolder(tmp_path)
-    session = describe_session(spec, {"rmw": "rmw_fastrtps_cpp"}, ROOT)
+    session = episodes.describe_session(spec, {"rmw": "rmw_fastrtps_cpp"}, ROOT)
     episode = folder.start({**session, "task": "Lift the cube", "operator": "Ada"}, [NUMBERS])
     episode.put(number(NUMBERS, 1))
-
     found = read_episode(folder.end(episode, "failure")[0])
-
     assert (found.labels.task, found.labels.operator) == ("Lift the cube", "Ada")
     assert (found.outcome, found.success) == ("failure", False)
     assert load_spec(json.loads(found.session["spec"])) == spec
@@ -85,7 +81,6 @@ def test_a_discarded_episode_is_in_the_trash_and_its_number_is_not_used_again(tm
     folder = RecordingsFolder(tmp_path)
     first, outcome = folder.end(folder.start({}, [NUMBERS]), "discarded")
     second, _ = folder.end(folder.start({}, [NUMBERS]), "success")
-
     assert (first, outcome) == (tmp_path / "trash" / "episode_000001.mcap", "discarded")
     assert second.name == "episode_000002.mcap"
     assert folder.discard(second) == tmp_path / "trash" / "episode_000002.mcap"
@@ -93,11 +88,9 @@ def test_a_discarded_episode_is_in_the_trash_and_its_number_is_not_used_again(tm
 
 
 def test_messages_that_the_disk_does_not_take_are_counted(tmp_path, monkeypatch):
-    episode = EpisodeWriter(tmp_path / "a.mcap", {}, [NUMBERS], limit_bytes=80)
+    episode = episodes.EpisodeWriter(tmp_path / "a.mcap", {}, [NUMBERS], limit_bytes=80)
     monkeypatch.setattr(episode._file, "write", lambda *_: time.sleep(0.05))
-
     taken = [episode.put(number(NUMBERS, value)) for value in range(50)]
-
     assert 0 < sum(taken) < 50
     assert episode.lost == {"/numbers": 50 - sum(taken)}
     episode.end("success")
@@ -119,15 +112,14 @@ def test_a_full_disk_ends_the_episode_as_an_error_and_keeps_what_was_written(tmp
     monkeypatch.setattr(mcap.os, "pwrite", write)
     sent = 0
     while not episode.error:
-        message = number(NUMBERS, sent)
-        sent += episode.put(message._replace(data=bytes(message.data) + bytes(100_000)))
+        sent += episode.put(number(NUMBERS, sent, padding=100_000))
         until(lambda: episode._queue.empty())
     file, outcome = folder.end(episode, "success")
 
     assert outcome == "error"
     assert "No space left" in episode.error
     with Bag(file) as bag:
-        values = [struct.unpack_from("<i", m.data, 4)[0] for m in bag.messages()]
+        values = values_in(bag)
     assert values == list(range(len(values)))
     assert 20 < len(values) == episode.received.total() - episode.lost.total()
 
@@ -135,9 +127,7 @@ def test_a_full_disk_ends_the_episode_as_an_error_and_keeps_what_was_written(tmp
 def test_two_recorders_do_not_complete_each_others_files(tmp_path):
     first = RecordingsFolder(tmp_path)
     episode = first.start({}, [NUMBERS])
-
     second = RecordingsFolder(tmp_path)
-
     assert second.recovered == []
     assert second.end(second.start({}), "success")[0].name == "episode_000002.mcap"
     assert first.end(episode, "success")[0].name == "episode_000001.mcap"
@@ -145,7 +135,6 @@ def test_two_recorders_do_not_complete_each_others_files(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-
     with pytest.raises(RoboCacheError, match=r"file: File exists; choose another folder"):
         RecordingsFolder(tmp_path / "file")
 
@@ -203,9 +192,7 @@ def test_a_message_is_readable_soon_while_the_episode_goes_on(tmp_path):
     folder = RecordingsFolder(tmp_path)
     episode = folder.start({}, [NUMBERS])
     episode.put(number(NUMBERS, 1))
-
     until(lambda: log_times(episode.path, NUMBERS), "the message")
-
     folder.end(episode, "success")
 
 
@@ -223,9 +210,7 @@ def test_an_episode_whose_recorder_was_killed_before_a_message_goes_to_the_trash
     left = episode.path.read_bytes()
     episode.end("success")
     episode.path.write_bytes(left)
-
     folder = RecordingsFolder(tmp_path)
-
     assert folder.recovered == [tmp_path / "trash" / "episode_000001.mcap"]
     assert read_episode(folder.recovered[0]).outcome == "unknown"
     assert folder.start({}).path.name == "episode_000002.mcap.part"
@@ -237,8 +222,7 @@ def test_a_file_that_is_cut_anywhere_is_completed_for_every_reader(tmp_path, cut
     folder = RecordingsFolder(tmp_path / "a")
     episode = folder.start({"task": "Count"}, [NUMBERS])
     for value in range(30_000):
-        message = number(NUMBERS, value)
-        episode.put(message._replace(data=bytes(message.data) + bytes(80)))
+        episode.put(number(NUMBERS, value, padding=80))
     data = folder.end(episode, "success")[0].read_bytes()
     other = tmp_path / "b"
     other.mkdir()
@@ -247,7 +231,7 @@ def test_a_file_that_is_cut_anywhere_is_completed_for_every_reader(tmp_path, cut
     (file,) = RecordingsFolder(other).recovered
 
     with Bag(file) as bag:
-        values = [struct.unpack_from("<i", m.data, 4)[0] for m in bag.messages()]
+        values = values_in(bag)
         assert bag.notes == []
     with reader(file) as bag:
         assert [struct.unpack_from("<i", data, 4)[0] for _, _, data in bag.messages()] == values

@@ -82,16 +82,13 @@ def test_an_event_has_the_time_of_the_runner_whatever_the_engine_has_logged(spec
     log.message("/joints", b"", 130)
     log.reset()
     log.close()
-
     found = [(record.topic, record.log_ns) for record in RunReader(tmp_path / "run.mcap").records()]
-
     assert [at for topic, at in found if topic == EVENTS.name] == [0, 100, 80, 80]
     assert [at for topic, at in found if topic != EVENTS.name] == [100, 120, 130, 130]
 
 
 def test_a_run_with_late_lost_and_duplicate_messages_is_recomputed_to_the_bit(log):
     found = verify(log)
-
     assert (found.first, found.different, found.notes) == (None, {}, [])
     assert found.ticks > 60
     assert found.messages > 300
@@ -101,9 +98,7 @@ def test_a_reset_and_a_jump_of_the_clock_are_replayed(spec, tmp_path):
     messages = joint_messages(2)
     back = [(topic, data, arrival_ns - 10**12) for topic, data, arrival_ns in joint_messages(3)]
     run(tmp_path / "run.mcap", spec, messages + back, reset_at=100)
-
     found = verify(tmp_path / "run.mcap")
-
     assert (found.first, found.notes) == (None, [])
     assert found.ticks > 100
 
@@ -161,9 +156,7 @@ def test_one_flipped_byte_names_the_tick_the_stream_and_the_column(log, spec, tm
 def test_a_part_of_a_run_recomputes_its_ticks(log, tmp_path):
     whole = verify(log)
     first = whole.first_tick + 60
-
     part = cut(log, tmp_path / "part.mcap", first, first + 4)
-
     assert (part.first, part.ticks, part.first_tick, part.last_tick) == (None, 5, first, first + 4)
     assert part.messages < whole.messages
     with pytest.raises(RoboCacheError, match="the run has 0 of them"):

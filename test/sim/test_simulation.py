@@ -41,7 +41,6 @@ def messages(simulation: sim.Simulation, steps: int) -> list[RawMessage]:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_the_expert_carries_the_block_to_the_goal(simulation, seed):
     last = [message.log_ns for message in sim.episode(simulation, seed)][-1]
-
     assert simulation.robot.is_success
     assert last < simulation.now_ns
 
@@ -49,21 +48,18 @@ def test_the_expert_carries_the_block_to_the_goal(simulation, seed):
 def test_a_block_that_stays_where_it_was_is_no_success(simulation):
     simulation.begin(0, expert=False)
     messages(simulation, 50)
-
     assert not simulation.robot.is_success
 
 
 def test_the_same_seed_gives_the_same_bits():
     options = sim.SimOptions(camera=False, disturbance=0.015)
     first, second = (list(islice(sim.episode(sim.Simulation(options), 7), 2000)) for _ in range(2))
-
     assert first == second
 
 
 def test_topics_come_at_their_rates_and_in_order(simulation):
     simulation.begin(5, expert=True)
     found = messages(simulation, 500)
-
     count = Counter(message.topic for message in found)
     assert [count[name] for name in (sim.JOINT_STATES, sim.BLOCK, sim.GOAL, sim.COMMANDS)] == [500, 50, 50, 50]
     times = [message.log_ns for message in found]
@@ -75,7 +71,6 @@ def test_an_image_is_published_38_ms_after_its_exposure_with_jitter():
     simulation = sim.Simulation(sim.SimOptions(image_size=(24, 32)))
     found = [message for message in messages(simulation, 500) if message.topic == sim.IMAGES]
     simulation.close()
-
     exposed_ns = [sum(int.from_bytes(m.data[i : i + 4], "little") * s for i, s in ((4, 10**9), (8, 1))) for m in found]
     delays_ms = np.array([m.log_ns - at for m, at in zip(found, exposed_ns, strict=True)]) / 1e6
     assert 28 <= len(found) <= 30
@@ -86,7 +81,6 @@ def test_an_image_is_published_38_ms_after_its_exposure_with_jitter():
 def test_a_command_is_clipped_to_the_limits_and_one_that_is_not_finite_is_refused(simulation):
     simulation.begin(0, expert=False)
     simulation.command([9.0] * 6)
-
     assert (simulation.robot.targets == simulation.robot.limits[:, 1]).all()
     for wrong in ([0.0] * 5, [float("nan")] * 6):
         with pytest.raises(RoboCacheError, match="6 finite"):
@@ -97,7 +91,6 @@ def test_a_disturbance_is_executed_and_not_published():
     simulation = sim.Simulation(sim.SimOptions(camera=False, disturbance=0.02))
     simulation.begin(3, expert=True)
     found = [message for message in messages(simulation, 11) if message.topic == sim.COMMANDS]
-
     published = np.frombuffer(found[-1].data[-56:-8])  # before two empty sequences
     assert (published[:5] != simulation.robot.targets[:5]).any()
     assert published[5] == simulation.robot.targets[5]
@@ -110,7 +103,6 @@ def test_messages_are_those_of_the_ros_types(simulation):
     simulation.begin(1, expert=True)
     found = {message.topic: message.data for message in messages(simulation, 20)}
     found[sim.IMAGES] = sim.image_cdr(12 * 10**9 + 34, "base", np.arange(36, dtype=np.uint8).reshape(3, 4, 3))
-
     for topic, kind in sim.TYPES.items():
         if topic in found:
             data = bytes(found[topic])
@@ -129,7 +121,6 @@ def demonstrations(tmp_path_factory):
     given, lines = SimArguments(STATE, seed=SEED, episodes=2), list[str]()
     written = write_demonstrations(folder, given, lines.append)
     before = [file.stat().st_mtime_ns for file in written]
-
     assert write_demonstrations(folder, given) == written
     assert [file.stat().st_mtime_ns for file in written] == before  # they are kept
     assert lines == [f"{folder}: 2 episodes, 0 failed"]
@@ -157,16 +148,14 @@ def test_while_the_expert_advises_its_commands_are_those_of_an_operator():
     simulation = sim.Simulation(STATE)
     before = simulation.robot.targets.copy()
     simulation.advise(on=True)
-
     topics = {message.topic for message in messages(simulation, 50)}
-
     assert sim.OPERATOR in topics
     assert sim.COMMANDS not in topics
     assert (simulation.robot.targets == before).all()  # it moves nothing
     simulation.close()
 
 
-def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonstrations):
+def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(simulation, demonstrations):
     spec = load_spec(ROOT / "config" / "so101.yaml").without_cameras()
     with Bag(demonstrations[0]) as bag:
         frames = list(BagRun(bag, spec).frames())
@@ -174,7 +163,6 @@ def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonst
     plan = ActionPlan(["linear"] * 6, RunOptions())
     plan.add(Chunk(0, rows[:, -6:]))
 
-    simulation = sim.Simulation(STATE)
     simulation.begin(SEED, expert=False)
     for tick, row in enumerate(rows):
         assert np.abs(simulation.robot.positions - row[:6]).max() < 1e-3  # rad: labels are float32
@@ -184,17 +172,13 @@ def test_the_labels_of_a_demonstration_executed_at_their_ticks_repeat_it(demonst
         while not simulation.at_tick:
             simulation.step()
     assert simulation.robot.is_success
-    simulation.close()
 
 
-def test_the_expert_fetches_a_block_again_that_it_lost():
-    simulation = sim.Simulation(STATE)
+def test_the_expert_fetches_a_block_again_that_it_lost(simulation):
     simulation.begin(0, expert=True)
     while simulation.robot.block[2] < 0.06:  # until it is lifted
         messages(simulation, 1)
     simulation.robot.data.joint("block").qpos[:3] = np.add(simulation.robot.goal, [-0.02, 0.09, 0])
     while not simulation.episode_has_ended:
         messages(simulation, 1)
-
     assert simulation.robot.is_success
-    simulation.close()

@@ -16,8 +16,9 @@ from test import forked
 SIZE = 1000
 
 
-def key(number):
-    return f"{number:032x}"
+def partial(number):
+    """The name of a file that is not complete."""
+    return f"{number:032x}-a.npz.partial"
 
 
 def writes(number, log=None):
@@ -32,13 +33,12 @@ def writes(number, log=None):
     return download
 
 
-def fails(path):
-    path.write_bytes(b"half")
-    raise OSError("the connection is lost")
+def opened(cache, number, download=None, size=SIZE):
+    return cache.open(f"{number:032x}", "a.npz", size, download or writes(number))
 
 
 def use(cache, number, log=None):
-    with cache.open(key(number), "a.npz", SIZE, writes(number, log)) as file:
+    with opened(cache, number, writes(number, log)) as file:
         return file.read()
 
 
@@ -59,38 +59,29 @@ def test_a_file_is_downloaded_once_and_again_where_it_has_lost_its_end(tmp_path)
 def test_a_limit_of_0_keeps_files_in_use_only(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache = FileCache(None, 0, "recordings")
-    with cache.open(key(1), "a.npz", SIZE, writes(1)):
+    with opened(cache, 1):
         use(cache, 2)
         assert stored(cache) == {1, 2}
     use(cache, 3)
     assert stored(cache) == {3}
 
 
-def test_the_files_used_least_recently_are_removed(tmp_path):
+def test_the_files_used_least_recently_are_removed_until_a_larger_one_fits(tmp_path):
     cache = FileCache(tmp_path, 3 * SIZE + SIZE // 2)
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 1, 4):
         use(cache, number)
-    use(cache, 1)
-    use(cache, 4)
     assert stored(cache) == {1, 3, 4}
-
-
-def test_files_are_removed_until_a_larger_one_fits(tmp_path):
-    cache = FileCache(tmp_path, 4 * SIZE)
-    for number in (1, 2, 3, 4):
-        use(cache, number)
-    with cache.open(key(5), "a.npz", 3 * SIZE, lambda path: path.write_bytes(bytes(3 * SIZE))):
+    with opened(cache, 5, lambda path: path.write_bytes(bytes(2 * SIZE)), 2 * SIZE):
         assert stored(cache) == {4, 5}
 
 
 def test_a_file_is_kept_while_it_is_open_and_then_removed_like_others(tmp_path):
     cache = FileCache(tmp_path, 2 * SIZE)
-    opened = cache.open(key(1), "a.npz", SIZE, writes(1))
-    for number in range(2, 8):
-        use(cache, number)
-    with opened:
+    with opened(cache, 1) as file:
+        for number in range(2, 8):
+            use(cache, number)
         assert 1 in stored(cache)
-        assert opened.read() == bytes([1]) * SIZE
+        assert file.read() == bytes([1]) * SIZE
     for number in (2, 3):
         use(cache, number)
     assert 1 not in stored(cache)
@@ -103,65 +94,56 @@ def test_a_file_larger_than_the_cache_is_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1])
 def test_a_download_of_another_size_is_an_error_and_not_kept(tmp_path, size):
-    cache = FileCache(tmp_path, 10 * SIZE)
-    downloads = []
-
-    def download(path):
-        assert not downloads, "it is tried again and again"
-        downloads.append(path)
-        writes(1)(path)
-
+    cache = FileCache(tmp_path / "cache", 10 * SIZE)
     with pytest.raises(RemoteError, match=rf"a\.npz: 1,000 bytes came, not {size:,}; try again"):
-        cache.open(key(1), "a.npz", size, download)
+        opened(cache, 1, writes(1, tmp_path / "log"), size)
+    assert (tmp_path / "log").read_text() == "1\n"  # it is not tried again and again
     assert not stored(cache)
 
 
 def test_a_failed_download_leaves_nothing_and_takes_no_space(tmp_path):
+    def fails(path):
+        path.write_bytes(b"half")
+        raise OSError("the connection is lost")
+
     cache = FileCache(tmp_path, 2 * SIZE)
     for _ in range(5):
         with pytest.raises(OSError, match="connection is lost"):
-            cache.open(key(1), "a.npz", SIZE, fails)
+            opened(cache, 1, fails)
     use(cache, 2)
     use(cache, 3)
     assert stored(cache) == {2, 3}
 
 
-def test_what_a_killed_process_left_is_not_used(tmp_path):
-    cache = FileCache(tmp_path, 10 * SIZE)
-    (tmp_path / f"{key(1)}-a.npz.partial").write_bytes(b"x" * SIZE)  # as large as the file, but not complete
+def test_what_a_killed_process_left_is_not_used_and_removed_when_space_is_needed(tmp_path):
+    cache = FileCache(tmp_path, 2 * SIZE)
+    (tmp_path / partial(1)).write_bytes(b"x" * SIZE)  # as large as the file, but not complete
     assert use(cache, 1) == bytes([1]) * SIZE
     assert not list(tmp_path.glob("*.partial"))
-
-
-def test_what_a_killed_process_left_is_removed_when_space_is_needed(tmp_path):
-    cache = FileCache(tmp_path, 2 * SIZE)
-    use(cache, 1)
-    (tmp_path / f"{key(9)}-a.npz.partial").write_bytes(b"x" * SIZE)
-    os.utime(tmp_path / f"{key(9)}-a.npz.partial", (0, 0))
+    (tmp_path / partial(9)).write_bytes(b"x" * SIZE)
+    os.utime(tmp_path / partial(9), (0, 0))
     (tmp_path / "cache.lock").unlink()  # so that the files are counted
     use(cache, 2)
     assert stored(cache) == {1, 2}
 
 
 def test_a_file_that_another_reads_is_not_waited_for(tmp_path):
-    cache, number = FileCache(tmp_path, 10 * SIZE), 1
-    waits = threading.Event()
-    found = []
+    cache, waits, found = FileCache(tmp_path, 10 * SIZE), threading.Event(), []
 
     def read():
         waits.set()
-        found.append(use(cache, number))
+        found.append(use(cache, 1))
 
     other = threading.Thread(target=read)
 
     def slowly(path):
         other.start()
         waits.wait()
-        writes(number)(path)
+        writes(1)(path)
 
-    with cache.open(key(number), "a.npz", SIZE, slowly):
+    with opened(cache, 1, slowly):
         other.join(timeout=60)
-    assert found == [bytes([number]) * SIZE]
+    assert found == [bytes([1]) * SIZE]
 
 
 PROCESS = """
@@ -169,8 +151,7 @@ import sys
 from pathlib import Path
 from robocache_ros.storage.cache import FileCache
 
-folder, log, limit, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-cache = FileCache(folder, limit)
+cache, log, seed = FileCache(Path(sys.argv[1]), int(sys.argv[3])), Path(sys.argv[2]), int(sys.argv[4])
 for step in range(40):
     number = (step * 7 + seed * 3) % 8 + 1
     data = bytes([number]) * 1000
@@ -188,8 +169,8 @@ for step in range(40):
 @pytest.mark.parametrize("files", [4, 20])
 def test_processes_that_share_a_cache_read_complete_files(files, tmp_path):
     folder, log = tmp_path / "cache", tmp_path / "log"
-    command = [sys.executable, "-c", PROCESS, str(folder), str(log), str(files * SIZE)]
-    processes = [forked.Popen([*command, str(seed)]) for seed in range(3)]
+    command = [sys.executable, "-c", PROCESS, folder, log, files * SIZE]
+    processes = [forked.Popen([*command, seed]) for seed in range(3)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
     assert not list(folder.glob("*.partial"))
     downloads = len(log.read_text().splitlines())

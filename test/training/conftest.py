@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import yaml
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import TimelineLoader
@@ -21,7 +22,7 @@ from robocache_ros.training.training_data import DataInfo
 from robocache_ros.training.training_options import TrainingOptions
 from test.exporting import export
 from test.shared import once
-from test.training.reach.reach_arm import TYPES, demonstration, reach_spec
+from test.training.reach.reach_arm import SPEC, TYPES, demonstration
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,12 +37,8 @@ class Line(torch.utils.data.Dataset):
         x = torch.linspace(-1, 1, 40)[index]
         proprio = torch.stack([torch.stack([x, x.square()])] * 2)
         actions = torch.stack([torch.stack([x + x.square(), x - x.square()])] * 3)
-        return {
-            "proprio": proprio,
-            "actions": actions,
-            "action_is_pad": torch.tensor([False, False, True]),
-            "length": 2,
-        }
+        padding = torch.tensor([False, False, True])
+        return {"proprio": proprio, "actions": actions, "action_is_pad": padding, "length": 2}
 
 
 def line_loader(batch_size: int = 8, **options: Any) -> TimelineLoader:
@@ -69,15 +66,8 @@ def losses(made: Trainer, steps: int) -> list[float]:
     return [float(made.train_step()) for _ in range(steps)]
 
 
-def known_data() -> DataInfo:
-    """What is known of `Line`."""
-    scale = {"mean": [0.0, 0.0], "std": [1.0, 1.0]}
-    return DataInfo({"position": 1, "square": 1}, 2, {}, {"proprio": scale, "actions": scale}, 50)
-
-
-@pytest.fixture
-def info() -> DataInfo:
-    return known_data()
+SCALE = {"mean": [0.0, 0.0], "std": [1.0, 1.0]}
+INFO = DataInfo({"position": 1, "square": 1}, 2, {}, {"proprio": SCALE, "actions": SCALE}, 50)  # of `Line`
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -89,8 +79,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(NamedTuple):
     """Demonstrations of the simulated arm, recorded and exported."""
 
     spec: FusionSpec
@@ -98,10 +87,10 @@ class Reach:
 
 
 @pytest.fixture(scope="session")
-def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
+def reach(tmp_path_factory) -> Reach:
 
     def make(folder: Path) -> Reach:
-        spec = reach_spec(folder)
+        spec = load_spec(yaml.safe_load(SPEC))
         bags = [write_bag(folder / f"reach_{k}", TYPES, demonstration(k, reaches=12)) for k in range(4)]
         options = DatasetOptions(formats=("lerobot",), task="reach the goal", media="none")
         return Reach(spec, export(bags, spec, folder / "dataset", options).out)
@@ -110,7 +99,7 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
 
 
 @pytest.fixture(scope="session")
-def panda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def panda(tmp_path_factory) -> Path:
     """The Panda recording, exported without its images."""
 
     def make(folder: Path) -> Path:

@@ -233,12 +233,8 @@ def test_executed_rows_and_chunks_of_a_policy_are_over_their_action(view, tmp_pa
         messages.append(("/command", at, serialize(array, {"data": [float(tick), 0.0]})))
         messages.append(("/runner/executed", at, labelled(at, [[tick, -tick, int(tick > 15), 1, 0.5 * (tick == 10)]])))
     messages.append(("/runner/chunk", start_ns + period_ns, labelled(start_ns, [[0, 1], [2, 3], [4, 5]])))
-    bag = write_bag(
-        tmp_path / "bag",
-        {"/command": array, "/runner/executed": array, "/runner/columns": text, "/runner/chunk": array},
-        messages,
-        latched=["/runner/columns"],
-    )
+    types = {"/command": array, "/runner/executed": array, "/runner/columns": text, "/runner/chunk": array}
+    bag = write_bag(tmp_path / "bag", types, messages, latched=["/runner/columns"])
     spec = tmp_path / "spec.yaml"
     action = {"topic": "/command", "type": array, "dim": 2, "align": "hold", "role": "action"}
     spec.write_text(json.dumps({"robocache": 1, "streams": {"action": action}}))
@@ -301,9 +297,8 @@ def test_episodes_of_a_dataset_follow_each_other(view, tmp_path):
     names = [state[0] for state in shown.column("/events/states/episode", "StateChange:state")]
     assert names == ["0: lift the cube", "1: lift the cube"]
     assert len(shown.column("/cameras/vision/front", "VideoFrameReference:timestamp")) == sum(lengths)
-    assert view(tmp_path / "lift", "--from", 1, "--to", 2).column("/events/states/episode", "StateChange:state") == [
-        ["1: lift the cube"]
-    ]
+    second = view(tmp_path / "lift", "--from", 1, "--to", 2)
+    assert second.column("/events/states/episode", "StateChange:state") == [["1: lift the cube"]]
 
 
 def test_a_split_of_a_dataset_without_train_is_chosen(view, robocache, tmp_path):

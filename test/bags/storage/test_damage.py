@@ -15,16 +15,18 @@ from robocache_ros.errors import RoboCacheError
 from test.bags.conftest import read
 from test.fuzz.mcap_writer import McapLayout, write_bomb, write_mcap
 from test.fuzz.messages import numbers, pose
-from test.fuzz.recordings import MS, START_NS
+from test.fuzz.recordings import ARRAY, MS, START_NS
 from test.fuzz.recordings import TYPES as ARM
 
 
-def test_without_metadata_the_files_are_read_and_it_says_so(make_bag):
-    folder = make_bag()
+def test_without_metadata_the_files_are_read_and_a_note_names_the_folder_also_from_within(make_bag, monkeypatch):
+    folder = make_bag("lift")
     (folder / "metadata.yaml").unlink()
-    with Bag(folder) as bag:
-        assert len(list(bag.messages())) == 140
-        assert "no metadata.yaml" in bag.notes[0]
+    monkeypatch.chdir(folder)
+    for path in (folder, "."):
+        found, notes = read(path)
+        assert len(found) == 140
+        assert notes == ["lift: has no metadata.yaml, as after a crash of the recorder; its files were read"]
 
 
 def test_a_cut_mcap_is_read_up_to_its_cut_and_it_says_so(panda_lift, tmp_path):
@@ -43,31 +45,28 @@ def test_a_cut_mcap_is_read_up_to_its_cut_and_it_says_so(panda_lift, tmp_path):
     (tmp_path / "packed" / "a.mcap.zstd").write_bytes(packed[: len(packed) // 2])
     kept, notes = read(tmp_path / "packed")
     assert 2000 < len(kept) < len(complete)
-    assert any("a.mcap.zstd: its compressed data ends early" in note for note in notes)
     lost = f"a.mcap.zstd: has no footer, as after a crash of the recorder; {len(kept)} messages"
-    assert any(lost in note for note in notes)
+    for text in ("a.mcap.zstd: its compressed data ends early", lost):
+        assert text in "\n".join(notes)
     (tmp_path / "bag").mkdir()
     shutil.copy(panda_lift / "metadata.yaml", tmp_path / "bag")
     (tmp_path / "bag" / next(panda_lift.glob("*.mcap")).name).write_bytes(whole[:-5000])
-    with Bag(tmp_path / "bag") as bag:
-        assert len(list(bag.messages())) == 6456
+    assert len(read(tmp_path / "bag")[0]) == 6456
     for size in (4, 8, 30, 500):
-        (tmp_path / "cut.mcap").write_bytes(whole[:size])
         with pytest.raises(RoboCacheError, match=r"truncated before its first complete message|not an MCAP file"):
-            Bag(tmp_path / "cut.mcap")
+            read(tmp_path / "cut.mcap", whole[:size])
 
 
 @pytest.mark.parametrize("left", [50, 9000, -1, -4092, -4095, -4096])
 def test_a_cut_sqlite_recording_is_refused_and_not_read_as_empty(make_bag, tmp_path, left):
     data = next(make_bag(storage="sqlite3").glob("*.db3")).read_bytes()
-    (tmp_path / "cut.db3").write_bytes(data[:left])
     cut = rf"truncated to [\d,]+ of {len(data):,} bytes; .* \.recover"
     why = "cannot be read, it is damaged or truncated" if left == 50 else cut
     with pytest.raises(RoboCacheError, match=rf"cut\.db3: {why}"):
-        Bag(tmp_path / "cut.db3")
+        read(tmp_path / "cut.db3", data[:left])
 
 
-TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Float64MultiArray", "")}
+TYPES = dict.fromkeys(("/a", "/b"), (ARRAY, ""))
 MESSAGES = [("/a" if k % 3 else "/b", START_NS + 10 * k * MS, numbers(k, k)) for k in range(200)]
 
 
@@ -78,6 +77,7 @@ def places(data, op):
 
 LAYOUTS = {
     "no chunks": McapLayout(chunk_messages=0),
+    "neither chunks nor a summary": McapLayout(chunk_messages=0, summary=False),
     "no checksums": McapLayout(checksums=False),
     "no message indexes": McapLayout(message_indexes=False),
     "half outside of chunks": McapLayout(loose_every=2),
@@ -85,10 +85,13 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_complete_file_is_read_without_a_note(tmp_path, layout):
-    found, notes = read(tmp_path / "a.mcap", write_mcap(TYPES, MESSAGES, layout))
-    assert found == MESSAGES
-    assert notes == []
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_complete_file_is_read_in_log_order_without_a_note(tmp_path, layout, step):
+    (tmp_path / "a.mcap").write_bytes(write_mcap(TYPES, MESSAGES[::step], layout))
+    with Bag(tmp_path / "a.mcap") as bag:
+        assert list(bag.messages()) == MESSAGES
+        assert {name: topic.count for name, topic in bag.topics.items()} == {"/a": 133, "/b": 67}
+        assert bag.notes == []
 
 
 DAMAGED = "a.mcap: 1 of 10 chunks are damaged; 20 of 200 messages could not be read"
@@ -103,7 +106,6 @@ def test_a_chunk_that_is_damaged_is_counted(tmp_path, summary):
     with Bag(tmp_path / "a.mcap") as bag:  # once, however often it is read
         assert [len(list(bag.messages())) for _ in range(2)] == [180, 180]
         assert bag.notes == [DAMAGED]
-
     data, start = bytearray(intact), chunks[4][0]
     data[start - 9 : start + 40] = bytes(49)  # its head
     found, notes = read(tmp_path / "a.mcap", data)
@@ -112,15 +114,6 @@ def test_a_chunk_that_is_damaged_is_counted(tmp_path, summary):
     else:
         assert found == MESSAGES[:80]
         assert notes[0].startswith(f"a.mcap: is damaged at byte {start - 9:,}; 80 messages were recovered")
-
-
-def test_a_summary_that_does_not_match_its_checksum_is_not_believed(tmp_path):
-    data = bytearray(write_mcap(TYPES, MESSAGES))
-    start, _ = places(data, mcap.CHUNK_INDEX)[0]
-    struct.pack_into("<Q", data, start, 0)
-    found, notes = read(tmp_path / "a.mcap", data)
-    assert found == MESSAGES
-    assert notes == ["a.mcap: its summary is damaged, so its records were read one by one"]
 
 
 def test_an_index_that_leaves_chunks_out_or_repeats_one_does_not_hide_any(tmp_path):
@@ -154,23 +147,28 @@ def test_each_page_of_an_sqlite_recording_that_is_damaged_is_refused(tmp_path):
     assert len(refused) > 0.7 * len(pages)  # the others have no messages
 
 
-@pytest.mark.parametrize("where", ["no chunks", "half outside of chunks"])
-def test_an_altered_message_outside_of_chunks_is_stated(tmp_path, where):
-    data = bytearray(write_mcap(TYPES, MESSAGES, LAYOUTS[where]))
-    _, stop = places(data, mcap.MESSAGE)[7]
-    data[stop - 1] ^= 1
-    _, notes = read(tmp_path / "a.mcap", data)
-    assert notes == ["a.mcap: the checksum of its data does not match; some messages may be altered"]
+PROMISED = "200 of 210 messages of the selected topics were found"
+ALTERED = "the checksum of its data does not match; some messages may be altered"
 
 
-def test_statistics_that_promise_more_are_stated(tmp_path):
-    data = bytearray(write_mcap(TYPES, MESSAGES, McapLayout(checksums=False)))
-    start, stop = places(data, mcap.STATISTICS)[0]
-    struct.pack_into("<Q", data, start, 210)
-    struct.pack_into("<Q", data, stop - 8, 77)
+@pytest.mark.parametrize(
+    ("layout", "op", "values", "note"),  # at places from the start or, if negative, from the end of a record
+    [
+        (McapLayout(), mcap.CHUNK_INDEX, {0: 0}, "its summary is damaged, so its records were read one by one"),
+        (LAYOUTS["no checksums"], mcap.STATISTICS, {0: 210, -8: 77}, PROMISED),
+        (LAYOUTS["no chunks"], mcap.MESSAGE, {-8: 1}, ALTERED),
+        (LAYOUTS["half outside of chunks"], mcap.MESSAGE, {-8: 1}, ALTERED),
+    ],
+    ids=["checksum of the summary", "statistics that promise more", "message", "message beside chunks"],
+)
+def test_an_altered_record_outside_of_chunks_is_stated(tmp_path, layout, op, values, note):
+    data = bytearray(write_mcap(TYPES, MESSAGES, layout))
+    start, stop = places(data, op)[7 if op == mcap.MESSAGE else 0]
+    for place, value in values.items():
+        struct.pack_into("<Q", data, place + (start if place >= 0 else stop), value)
     found, notes = read(tmp_path / "a.mcap", data)
-    assert len(found) == 200
-    assert notes == ["a.mcap: 200 of 210 messages of the selected topics were found"]
+    assert notes == [f"a.mcap: {note}"]
+    assert (found == MESSAGES) == (op != mcap.MESSAGE)
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path):
@@ -194,13 +192,13 @@ def test_a_compressed_file_of_which_nothing_is_left_is_refused(make_bag, storage
         Bag(folder)
 
 
-def changed(file, statement):
+def changed(file, statements):
     with sqlite3.connect(file) as database:
-        database.execute(statement)
+        database.executescript(statements)
     database.close()
 
 
-def test_rows_that_are_missing_and_those_of_no_topic_are_stated(make_bag):
+def test_rows_that_are_missing_of_no_topic_or_no_messages_are_stated(make_bag):
     folder = make_bag(storage="sqlite3")
     (file,) = folder.glob("*.db3")
     changed(file, "DELETE FROM messages WHERE id % 10 = 0")
@@ -213,31 +211,37 @@ def test_rows_that_are_missing_and_those_of_no_topic_are_stated(make_bag):
     assert notes == [f"{file.name}: 3 of 126 messages belong to no declared topic"]
     file.with_name(f"{file.name}-wal").write_bytes(b"x")
     assert f"messages in {file.name}-wal were not read" in read(file)[1][0]
+    file.with_name(f"{file.name}-wal").unlink()
+    changed(
+        file,
+        "CREATE TABLE rows(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB);"  # without NOT NULL
+        "INSERT INTO rows SELECT * FROM messages WHERE topic_id < 9;"
+        "DROP TABLE messages; ALTER TABLE rows RENAME TO messages;"
+        "UPDATE messages SET data = NULL WHERE id = 11; UPDATE messages SET data = 5 WHERE id = 21;"
+        "UPDATE messages SET data = 'text' WHERE id = 31",
+    )
+    found, notes = read(file)
+    assert len(found) == 120
+    assert notes == [f"{file.name}: 3 rows are not messages and were not read"]
 
 
 def test_a_view_in_place_of_a_table_is_refused(tmp_path):
-    with sqlite3.connect(tmp_path / "a.db3") as database:
-        database.execute("CREATE TABLE topics (id, name, type, serialization_format)")
-        endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
-        database.execute(f"CREATE VIEW messages AS SELECT x AS id, 1 AS topic_id, x AS timestamp FROM ({endless})")
-    database.close()
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+    view = f"CREATE VIEW messages AS SELECT x AS id, 1 AS topic_id, x AS timestamp FROM ({endless})"
+    changed(tmp_path / "a.db3", f"CREATE TABLE topics (id, name, type, serialization_format); {view}")
     with pytest.raises(RoboCacheError, match="has no table messages"):
         Bag(tmp_path / "a.db3")
 
 
-@pytest.mark.parametrize("declared", [1000, 1 << 40])
-def test_a_chunk_that_inflates_beyond_what_it_declares_is_damaged(tmp_path, declared):
-    (tmp_path / "a.mcap").write_bytes(write_bomb(declared, zstd.compress(bytes(100 << 20))))
-    with pytest.raises(RoboCacheError, match="1 of 1 chunks are damaged"):
-        Bag(tmp_path / "a.mcap")
-
-
-def test_no_code_runs_from_the_name_of_a_compression(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("declared", "compression"), [(1000, "zstd"), (1 << 40, "zstd"), (4, "evil")])
+def test_a_chunk_that_inflates_beyond_its_size_is_damaged_and_no_code_runs_from_the_name_of_a_compression(
+    tmp_path, monkeypatch, declared, compression
+):
     (tmp_path / "evil.py").write_text("raise SystemExit('the module ran')")
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "a.mcap").write_bytes(write_bomb(4, b"abcd", "evil"))
+    content = b"abcd" if compression == "evil" else zstd.compress(bytes(100 << 20))
     with pytest.raises(RoboCacheError, match="1 of 1 chunks are damaged"):
-        Bag(tmp_path / "a.mcap")
+        read(tmp_path / "a.mcap", write_bomb(declared, content, compression))
 
 
 @pytest.mark.parametrize("compression", ["none", "storage"])
@@ -254,7 +258,7 @@ def test_a_recording_with_checksums_has_the_same_messages_and_detects_one_that_i
     data[sum(places(data, mcap.CHUNK)[0]) // 2] ^= 1
     found, notes = read(file, data)
     assert found == []
-    assert any("1 of 1 chunks are damaged" in note for note in notes)
+    assert "1 of 1 chunks are damaged" in "\n".join(notes)
 
 
 @pytest.mark.parametrize("count", [30, 3000])  # of messages in the chunk: few are read in another way than many
@@ -262,10 +266,9 @@ def test_a_recording_with_checksums_has_the_same_messages_and_detects_one_that_i
 def test_a_chunk_without_checksum_is_damaged_if_a_message_differs_from_its_index(tmp_path, count, altered):
     messages = [("/text", 10**9 + k, b"\0\1\0\0" + b"\5\0\0\0" + b"abcd\0") for k in range(count)]
     path = write_bag(tmp_path / "bag", {"/text": "std_msgs/msg/String"}, messages)
-    file, wanted = path / "bag.mcap", struct.pack("<Q", 10**9 + count // 2)
     assert len(read(path)[0]) == count
-    content = file.read_bytes()
+    content, wanted = (path / "bag.mcap").read_bytes(), struct.pack("<Q", 10**9 + count // 2)
     at = content.index(wanted) if altered == "message" else content.rindex(wanted)
-    found, notes = read(file, content[:at] + struct.pack("<Q", 10**9 + count) + content[at + 8 :])
+    found, notes = read(path / "bag.mcap", content[:at] + struct.pack("<Q", 10**9 + count) + content[at + 8 :])
     assert found == []
-    assert any("1 of 1 chunks are damaged" in note for note in notes)
+    assert "1 of 1 chunks are damaged" in "\n".join(notes)

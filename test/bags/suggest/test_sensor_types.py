@@ -4,143 +4,93 @@ import numpy as np
 import pytest
 import yaml
 
-pytest.importorskip("rosbags", reason="needs the `bags` extra")
-
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
-
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import first_spec
-from robocache_ros.decode.definitions import COMMON
 from robocache_ros.spec import load_spec
 from test.bags.conftest import fused
 from test.fuzz.mcap_writer import write_mcap
+from test.fuzz.messages import header, serialize
+from test.fuzz.recordings import MS, START_NS
 
-START_NS, STEP_NS, COUNT = 1_700_000_000_000_000_000, 20_000_000, 100
-STORE = get_typestore(Stores.ROS2_JAZZY)
-for _name in ("AckermannDrive", "AckermannDriveStamped"):
-    STORE.register(get_types_from_msg(COMMON[f"ackermann_msgs/msg/{_name}"], f"ackermann_msgs/msg/{_name}"))
-for _name in ("GripperCommand", "InterfaceValue", "DynamicJointState"):
-    STORE.register(get_types_from_msg(COMMON[f"control_msgs/msg/{_name}"], f"control_msgs/msg/{_name}"))
+COUNT = 100
+
 _POINT = "trajectory_msgs/JointTrajectoryPoint"
 CONTROLLER = f"std_msgs/Header header\nstring[] joint_names\n{_POINT} reference\n{_POINT} feedback\n{_POINT} error\n"
-STORE.register(get_types_from_msg(CONTROLLER, "control_msgs/msg/JointTrajectoryControllerState"))
-
-
-def message(kind, stamp_ns, **values):
-    return bytes(STORE.serialize_cdr(_built(kind, stamp_ns, values), kind))
-
-
-def _built(kind, stamp_ns, values):
-    fields = {}
-    for name, (node, detail) in STORE.fielddefs[kind][1]:
-        value = values.get(name)
-        if node.name == "NAME" and detail == "std_msgs/msg/Header":
-            stamp = STORE.types["builtin_interfaces/msg/Time"](*divmod(stamp_ns, 10**9))
-            fields[name] = STORE.types[detail](stamp, "base")
-        elif node.name == "NAME":
-            fields[name] = _built(detail, stamp_ns, value or {})
-        elif node.name == "BASE":
-            fields[name] = (
-                value if value is not None else "" if detail[0] == "string" else False if detail[0] == "bool" else 0
-            )
-        elif detail[0][0].name == "NAME":
-            fields[name] = [_built(detail[0][1], stamp_ns, item) for item in value or []]
-        elif detail[0][1][0] == "string":
-            fields[name] = list(value or [])
-        else:
-            fields[name] = np.array(value if value is not None else [0] * detail[1], detail[0][1][0])
-    return STORE.types[kind](**fields)
 
 
 def proposed(path, kind, values, definition=""):
     """The suggested spec, the fused rows, and the spec's text."""
-    times = [START_NS + k * STEP_NS for k in range(COUNT)]
-    given = [("/topic", time, message(kind, time, **values(k))) for k, time in enumerate(times)]
+    times = [START_NS + 20 * k * MS for k in range(COUNT)]
+    known = {kind: definition} if definition else {}
+    data = [serialize(kind, {"header": header(at, "base"), **values(k)}, "<", known) for k, at in enumerate(times)]
     file = path / "x.mcap"
-    file.write_bytes(write_mcap({"/topic": (kind, definition)}, given))
+    file.write_bytes(write_mcap({"/topic": (kind, definition)}, zip(["/topic"] * COUNT, times, data, strict=True)))
     text = first_spec(describe(file)).text
     spec = load_spec(yaml.safe_load(text))
     return spec, fused(file, spec).values, text
 
 
+# By type: the values of message k, and the streams that are proposed: field, number of values, alignment and unit.
 RAMP = {
-    "sensor_msgs/msg/MagneticField": (
-        lambda k: {"magnetic_field": {"x": 1e-5 * k, "y": 2e-5, "z": 3e-5}},
-        [("magnetic_field.x", 1, "linear", "T")],
+    "sensor_msgs/MagneticField": (
+        lambda k: {"magnetic_field": {"x": 1e-5 * k, "y": 2e-5, "z": 3e-5}}, ["magnetic_field.x 1 linear T"],
     ),
-    "sensor_msgs/msg/Range": (
-        lambda k: {"range": 0.1 * k, "max_range": 4.0, "field_of_view": 0.5},
-        [("range", 1, "linear", "m")],
+    "sensor_msgs/Range": (
+        lambda k: {"range": 0.1 * k, "max_range": 4.0, "field_of_view": 0.5}, ["range 1 linear m"],
     ),
-    "sensor_msgs/msg/Temperature": (lambda k: {"temperature": 20.0 + 0.1 * k}, [("temperature", 1, "linear", "degC")]),
-    "sensor_msgs/msg/FluidPressure": (
-        lambda k: {"fluid_pressure": 101325.0 + k},
-        [("fluid_pressure", 1, "linear", "Pa")],
+    "sensor_msgs/Temperature": (lambda k: {"temperature": 20.0 + 0.1 * k}, ["temperature 1 linear degC"]),
+    "sensor_msgs/FluidPressure": (lambda k: {"fluid_pressure": 101325.0 + k}, ["fluid_pressure 1 linear Pa"]),
+    "sensor_msgs/Joy": (
+        lambda k: {"axes": [0.01 * k, 0, -0.5], "buttons": [k % 2, 0]}, ["axes[0] 1 linear ", "buttons[0] 1 hold "],
     ),
-    "sensor_msgs/msg/Joy": (
-        lambda k: {"axes": [0.01 * k, 0, -0.5], "buttons": [k % 2, 0]},
-        [("axes[0]", 1, "linear", ""), ("buttons[0]", 1, "hold", "")],
+    "sensor_msgs/LaserScan": (
+        lambda k: {"ranges": [1.0 + 0.01 * k] * 5, "angle_increment": 0.1, "range_max": 10.0}, ["ranges 5 linear m"],
     ),
-    "sensor_msgs/msg/LaserScan": (
-        lambda k: {"ranges": [1.0 + 0.01 * k] * 5, "angle_increment": 0.1, "range_max": 10.0},
-        [("ranges", 5, "linear", "m")],
+    "ackermann_msgs/AckermannDriveStamped": (
+        lambda k: {"drive": {"steering_angle": 0.01 * k, "speed": 1.5}}, ["drive.steering_angle 1 linear "],
     ),
-    "ackermann_msgs/msg/AckermannDriveStamped": (
-        lambda k: {"drive": {"steering_angle": 0.01 * k, "speed": 1.5}},
-        [("drive.steering_angle", 1, "linear", "")],
+    "ackermann_msgs/AckermannDrive": (
+        lambda k: {"steering_angle": 0.01 * k, "speed": 1.0 + 0.1 * k}, ["steering_angle+speed 2 linear "],
     ),
-    "ackermann_msgs/msg/AckermannDrive": (
-        lambda k: {"steering_angle": 0.01 * k, "speed": 1.0 + 0.1 * k},
-        [(("steering_angle", "speed"), 2, "linear", "")],
+    "control_msgs/GripperCommand": (
+        lambda k: {"position": 0.01 * k, "max_effort": 1.0 + k}, ["position+max_effort 2 linear "],
     ),
-    "control_msgs/msg/GripperCommand": (
-        lambda k: {"position": 0.01 * k, "max_effort": 1.0 + k},
-        [(("position", "max_effort"), 2, "linear", "")],
+    "control_msgs/DynamicJointState": (
+        lambda k: {"joint_names": ["a", "b"], "interface_values": [
+            {"interface_names": ["position", "velocity"], "values": [n * 0.01 * k, n]} for n in (1.0, 2.0)
+        ]},
+        ["interface_values[0].values[0]+interface_values[1].values[0] 2 linear "],
     ),
-    "control_msgs/msg/DynamicJointState": (
+    "control_msgs/JointTrajectoryControllerState": (
         lambda k: {
-            "joint_names": ["a", "b"],
-            "interface_values": [
-                {"interface_names": ["position", "velocity"], "values": [0.01 * k, 1.0]},
-                {"interface_names": ["position", "velocity"], "values": [0.02 * k, 2.0]},
-            ],
-        },
-        [(("interface_values[0].values[0]", "interface_values[1].values[0]"), 2, "linear", "")],
-    ),
-    "control_msgs/msg/JointTrajectoryControllerState": (
-        lambda k: {
-            "joint_names": ["a", "b"],
-            "feedback": {"positions": [0.01 * k, 0.1]},
+            "joint_names": ["a", "b"], "feedback": {"positions": [0.01 * k, 0.1]},
             "reference": {"positions": [0.01 * k + 0.1, 0.1], "velocities": [0.5, 0.0]},
         },
-        [("reference.positions[0]", 1, "linear", ""), ("feedback.positions[0]", 1, "linear", "")],
+        ["reference.positions[0] 1 linear ", "feedback.positions[0] 1 linear "],
     ),
-    "geometry_msgs/msg/Twist": (
-        lambda k: {"linear": {"x": 0.01 * k}, "angular": {"z": 0.1}},
-        [("linear.x", 1, "linear", "m/s")],
+    "geometry_msgs/Twist": (lambda k: {"linear": {"x": 0.01 * k}, "angular": {"z": 0.1}}, ["linear.x 1 linear m/s"]),
+    "geometry_msgs/Pose": (
+        lambda k: {"position": {"x": 0.01 * k}, "orientation": {"w": 1.0}}, ["position.x 1 linear m"],
     ),
-    "geometry_msgs/msg/Pose": (
-        lambda k: {"position": {"x": 0.01 * k}, "orientation": {"w": 1.0}},
-        [("position.x", 1, "linear", "m")],
-    ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", RAMP)
 def test_the_numbers_of_a_type_are_proposed_and_decoded(kind, tmp_path):
     values, expected = RAMP[kind]
     definition = CONTROLLER if kind.endswith("ControllerState") else ""
-    spec, fused, _ = proposed(tmp_path, kind, values, definition)
-    assert [(s.field, s.dim, s.align, s.unit) for s in spec.streams] == expected
+    spec, fused, _ = proposed(tmp_path, kind.replace("/", "/msg/"), values, definition)
+    fields = [stream.field if isinstance(stream.field, str) else "+".join(stream.field) for stream in spec.streams]
+    found = [f"{field} {s.dim} {s.align} {s.unit}" for field, s in zip(fields, spec.streams, strict=True)]
+    assert found == expected
     assert len(fused) > 90
     assert np.ptp(fused, axis=0).max() > 0
 
 
 def test_a_scan_with_holes_is_left_out_whole(tmp_path):
-    values = lambda k: {  # noqa: E731
-        "ranges": [1.0 + 0.01 * k] * 99 + [np.inf],
-        "intensities": [float(k % 7)] * 100,
-    }
+    def values(k):
+        return {"ranges": [1.0 + 0.01 * k] * 99 + [np.inf], "intensities": [float(k % 7)] * 100}
+
     spec, _, text = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
     assert [s.field for s in spec.streams] == ["intensities"]
     assert "ranges (NaN or infinite in 100 of 100 messages, in 1 of 100 values)" in text
@@ -161,7 +111,9 @@ def test_a_position_of_gps_keeps_its_centimetres(tmp_path):
 
 
 def test_numbers_whose_steps_in_float32_are_coarse_get_an_offset(tmp_path):
-    values = lambda k: {"point": {"x": 465_123.25 + 0.001 * k, "y": 0.001 * k, "z": 0.0}}  # noqa: E731, UTM easting
+    def values(k):
+        return {"point": {"x": 465_123.25 + 0.001 * k, "y": 0.001 * k, "z": 0.0}}  # UTM easting
+
     spec, fused, _ = proposed(tmp_path, "geometry_msgs/msg/PointStamped", values)
     (stream,) = spec.streams
     assert stream.offset[1:] == (0.0,)

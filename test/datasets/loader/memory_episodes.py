@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from robocache_ros.datasets import SourceEpisode, Stream
+from robocache_ros.datasets import Augmentation, SourceEpisode, Stream
+
+CHANGES = Augmentation(
+    {"proprio": 0.1}, dropout=0.3, crop=(5, 4), shift=2, brightness=0.2, contrast=0.2, saturation=0.5
+)
+STATISTICS = {"mean": [1.0, 2.0, 3.0], "std": [0.5, 0.0, 3.0]}
+CHANGED = {"augmentation": CHANGES, "statistics": {"actions": STATISTICS}}
 
 
 class Counting:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -13,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_episodes import Counting, order_of
 
-from robocache_ros.datasets import Augmentation, LoaderOptions, ShuffledRuns, TimelineLoader
+from robocache_ros.datasets import Augmentation, ShuffledRuns, TimelineLoader
 from robocache_ros.datasets.loader import prefetch as batch_prefetch
 from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.worker_pool import Slot
 from robocache_ros.errors import RoboCacheError
-from test.datasets.small import same
+from test.datasets.small import loader_of, same
 
 # A pool of workers by which tests see what is requested.
 
@@ -31,46 +32,36 @@ class FastPool:
 
     def __init__(self, reader: BatchReader, workers: int, slots: Sequence[Slot]) -> None:
         self.requested: list[tuple[int, list[int]]] = []  # the epoch and the samples of each batch
-        self._reader, self._free = reader, deque(slots)
-        self._done: dict[int, tuple[Description, Slot] | RoboCacheError] = {}
+        self._reader, self.free = reader, deque(slots)
+        self.done: dict[int, tuple[Description, Slot] | RoboCacheError] = {}
 
     def submit(self, number: int, samples: Sequence[Sequence[int]], epoch: int) -> None:
         self.requested.append((epoch, [sample[0] for sample in samples]))
-        slot = self._free.popleft()
+        slot = self.free.popleft()
         try:
             loaded = self._reader.load(samples, epoch)
             if loaded.description.nbytes > slot.nbytes:
                 slot.grow(loaded.description.nbytes)
-            self._done[number] = self._reader.write(loaded, slot.memory.numpy()), slot
+            self.done[number] = self._reader.write(loaded, slot.memory.numpy()), slot
         except RoboCacheError as error:
-            self._done[number] = error
+            self.done[number] = error
             self.release(slot)
 
     def result(self, number: int) -> tuple[Description, Slot]:
-        outcome = self._done.pop(number)
+        outcome = self.done.pop(number)
         if isinstance(outcome, RoboCacheError):
             raise outcome
         return outcome
 
     def discard(self, number: int) -> None:
-        outcome = self._done.pop(number)
-        if not isinstance(outcome, RoboCacheError):
-            self.release(outcome[1])
+        with suppress(RoboCacheError):
+            self.release(self.result(number)[1])
 
     def release(self, slot: Slot) -> None:
-        self._free.append(slot)
+        self.free.append(slot)
 
     def close(self) -> None:
-        self._done.clear()
-
-    @property
-    def held(self) -> int:
-        """Batches that are read, and not yet handed out."""
-        return len(self._done)
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
+        self.done.clear()
 
 
 def pool_of(loader: TimelineLoader) -> FastPool:
@@ -106,15 +97,15 @@ def _fast_pool() -> Iterator[None]:
 
 
 def requests_of(*epochs: int) -> list[tuple[int, list[int]]]:
-    loader, found = TimelineLoader(Counting(), **ORDER), []
+    loader, found = loader_of(Counting(), **ORDER), []
     for epoch in epochs:
         loader.set_epoch(epoch)
         found += [(epoch, numbers) for numbers in order_of(list(loader))]
     return found
 
 
-def test_the_next_epoch_is_read_ahead_and_used(counting: Counting) -> None:
-    loader = TimelineLoader(counting, workers=2, **ORDER)
+def test_the_next_epoch_is_read_ahead_and_used(counting):
+    loader = loader_of(counting, workers=2, **ORDER)
     first = order_of(list(islice(loader, BATCHES)))
     assert pool_of(loader).requested == requests_of(0, 1)[: WHOLE - 1]  # with the last batch of the epoch
     loader.set_epoch(1)
@@ -123,8 +114,8 @@ def test_the_next_epoch_is_read_ahead_and_used(counting: Counting) -> None:
     assert pool_of(loader).requested == requests_of(0, 1, 2, 3)[: 3 * BATCHES + AHEAD]
 
 
-def test_runs_of_the_next_epoch_are_read_ahead(counting: Counting) -> None:
-    loader = TimelineLoader(counting, 3, shuffle=ShuffledRuns(2, buffer=4), workers=2)
+def test_runs_of_the_next_epoch_are_read_ahead(counting):
+    loader = loader_of(counting, 3, shuffle=ShuffledRuns(2, buffer=4), workers=2)
     list(loader)
     before = len(pool_of(loader).requested)
     list(loader)
@@ -144,46 +135,38 @@ def test_runs_of_the_next_epoch_are_read_ahead(counting: Counting) -> None:
     ],
     ids=["set_epoch", "resumed", "left"],
 )
-def test_what_was_read_ahead_is_discarded_where_another_place_comes_next(
-    between: Callable[[TimelineLoader], object], requested: list[tuple[int, int, int]], counting: Counting
-) -> None:
-    loader = TimelineLoader(counting, workers=2, **ORDER)
+def test_what_was_read_ahead_is_discarded_where_another_place_comes_next(between, requested, counting):
+    loader = loader_of(counting, workers=2, **ORDER)
     between(loader)
     list(loader)
     expected = [each for epoch, first, stop in requested for each in requests_of(epoch, epoch + 1)[first:stop]]
     assert pool_of(loader).requested == expected
 
 
-def test_an_unreadable_sample_of_the_next_epoch_raises_in_that_epoch() -> None:
-    loader = TimelineLoader(EveryEpoch(broken=(5,)), workers=2, **ORDER)
+def test_an_unreadable_sample_of_the_next_epoch_raises_in_that_epoch():
+    loader = loader_of(EveryEpoch(broken=(5,)), workers=2, **ORDER)
     assert len(list(loader)) == BATCHES
     with pytest.raises(RoboCacheError, match="sample 5: shard-5"):
         list(loader)
 
 
-def test_a_skipped_sample_of_the_next_epoch_counts_in_that_epoch() -> None:
-    loader = TimelineLoader(EveryEpoch(broken=(5,)), 13, workers=2, on_error="skip")
-    counts = [loader.skipped for _ in range(3) if list(loader)]
-    assert counts == [0, 1, 2]
-
-
-def test_without_workers_nothing_is_read_ahead(counting: Counting) -> None:
-    loader = TimelineLoader(counting, **ORDER)
+def test_without_workers_nothing_is_read_ahead(counting):
+    loader = loader_of(counting, **ORDER)
     list(loader)
     counting.broken = tuple(range(13))
     with pytest.raises(RoboCacheError, match="is damaged"):
         next(iter(loader))
 
 
-def test_a_cache_reads_nothing_ahead(counting: Counting) -> None:
-    loader = TimelineLoader(counting, workers=2, cache="host", **ORDER)
+def test_a_cache_reads_nothing_ahead(counting):
+    loader = loader_of(counting, workers=2, cache="host", **ORDER)
     list(loader)
     list(loader)
     assert [numbers for _, numbers in pool_of(loader).requested] == [list(range(13))]
 
 
-def test_a_dataset_with_fewer_samples_than_a_batch_has_no_epochs_to_read(counting: Counting) -> None:
-    loader = TimelineLoader(counting, 14, drop_last=True, workers=2)
+def test_a_dataset_with_fewer_samples_than_a_batch_has_no_epochs_to_read(counting):
+    loader = loader_of(counting, 14, drop_last=True, workers=2)
     assert list(loader) == list(loader) == []
     assert pool_of(loader).requested == []
 
@@ -214,21 +197,16 @@ def run(loader: TimelineLoader, action: str, argument: int) -> list[dict[str, An
 
 @settings(max_examples=50)
 @given(ACTIONS, st.sampled_from([3, 7, 13]), st.sampled_from([True, ShuffledRuns(2, buffer=4)]), st.integers(1, 6))
-def test_whatever_is_done_the_batches_are_those_without_workers(
-    actions: list[tuple[str, int]], size: int, shuffle: bool | ShuffledRuns, prefetch: int
-) -> None:
+def test_whatever_is_done_the_batches_are_those_without_workers(actions, size, shuffle, prefetch):
     order = {"shuffle": shuffle, "on_error": "skip", "augmentation": Augmentation(noise={"proprio": 0.1})}
     separate, loader = (
-        TimelineLoader(
-            EveryEpoch(broken=(5,)), size, **order, workers=workers, options=LoaderOptions(prefetch=prefetch)
-        )
-        for workers in (0, 2)
+        loader_of(EveryEpoch(broken=(5,)), size, **order, workers=workers, prefetch=prefetch) for workers in (0, 2)
     )
     for action, argument in actions:
         assert same(run(loader, action, argument), run(separate, action, argument))
         assert loader.state_dict() == separate.state_dict()
         pool, prefetcher = pool_of(loader), loader._prefetcher
-        assert pool.held <= prefetch
-        assert pool.held + pool.free + prefetcher._borrowed == len(prefetcher.slots)  # no block of memory is lost
+        assert len(pool.done) <= prefetch  # read, and not yet handed out
+        assert len(pool.done) + len(pool.free) + prefetcher._borrowed == len(prefetcher.slots)  # no block is lost
     loader.close()
     separate.close()

@@ -33,7 +33,7 @@ class Model(lightning.LightningModule):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     return write_tfds(tmp_path / "d", [episode(3 + k % 2, float(k)) for k in range(6)])
 
 
@@ -48,14 +48,14 @@ def trainer(tmp_path: Path, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_training_sees_the_batches_of_the_loader(folder: Path, tmp_path: Path, workers: int) -> None:
+def test_a_training_sees_the_batches_of_the_loader(folder, tmp_path, workers):
     model = Model()
     trainer(tmp_path, max_epochs=2, enable_checkpointing=False).fit(model, loader_of(folder, workers))
     plain = loader_of(folder)
     assert model.seen == [batch["index"].tolist() for _ in range(2) for batch in plain]
 
 
-def test_a_training_that_is_resumed_continues_with_the_next_sample(folder: Path, tmp_path: Path) -> None:
+def test_a_training_that_is_resumed_continues_with_the_next_sample(folder, tmp_path):
     first, second = Model(), Model()
     checkpoint = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, filename="state", every_n_train_steps=7)
     trainer(tmp_path, max_steps=7, callbacks=[checkpoint]).fit(first, loader_of(folder))

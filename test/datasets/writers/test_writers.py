@@ -1,21 +1,101 @@
-"""Datasets that LeRobot and tensorflow-datasets themselves write, read value by value."""
+"""Datasets that others made, and that LeRobot and tensorflow-datasets themselves write, read value by value."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import av
+import h5py
 import numpy as np
+import pyarrow.parquet as parquet
 import pytest
+from PIL import Image
 
-from robocache_ros.datasets import LeRobotTimelineDataset, RTXDataset
+from robocache_ros.datasets import LeRobotTimelineDataset, RoboMimicDataset, RTXDataset
 from robocache_ros.formats.rlds.read import TfdsDataset
+from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 from test.export.readers.environments import program, reads
+
+# Datasets that others made. The records of bridge are read by `parse_example`, which test/formats compares with the
+# bytes of protobuf.
+
+BRIDGE = "rlds_bridge/bridge_dataset/1.0.0/bridge_dataset-val.tfrecord-00000-of-00001"
+LIFT = "robomimic_lift/lift_two_demos.hdf5"
+SO101 = "lerobot_v30_so101"
+
+
+def test_every_value_and_pixel_of_bridge(real):
+    dataset = RTXDataset(real / "rlds_bridge", split="val", target_hz=5)
+    examples = [parse_example(record) for record in read_records(real / BRIDGE)]
+    assert len(dataset) == len(examples) == 25
+    names = dataset.stream_names()
+    cameras = [name.removeprefix("vision/") for name in names if name.startswith("vision/")]
+    compared = 0
+    for index, wanted in enumerate(examples):
+        sample = dataset[index]
+        assert np.array_equal(sample["proprio"], wanted["steps/observation/state"].reshape(-1, 7))
+        assert np.array_equal(sample["actions"], wanted["steps/action"].reshape(-1, 7))
+        assert sample["language"].encode() == wanted["steps/language_instruction"][0]
+        assert (sample["valid"] == 1).all()
+        for place, camera in enumerate(cameras):
+            images = sample["vision"][:, place] if "vision" in sample else sample[f"vision/{camera}"]
+            files = wanted[f"steps/observation/{camera}"]
+            assert len(files) == sample["length"]
+            for image, file in zip(images, files, strict=True):
+                assert np.array_equal(image, np.asarray(Image.open(io.BytesIO(file)).convert("RGB")))
+                compared += 1
+    assert compared == sum(len(each["steps/language_instruction"]) for each in examples) * len(cameras)
+
+
+@pytest.mark.parametrize("demo", [0, 1])
+def test_every_value_of_robomimic(real, demo):
+    dataset = RoboMimicDataset(real / LIFT, obs_modality="image", target_hz=20)
+    with h5py.File(real / LIFT) as file:
+        group = file[f"data/demo_{demo}"]
+        cameras = [name for name in ("agentview_image", "robot0_eye_in_hand_image") if name in group["obs"]]
+        images = [group["obs"][camera][()] for camera in cameras]
+        vectors = {key: stored[()] for key, stored in group["obs"].items() if stored.ndim == 2}
+        actions, rewards = group["actions"][()], group["rewards"][()]
+    sample, streams = dataset[demo], dataset.source.read(demo).streams
+    named = {name for name, each in streams.items() if each.role == "observation" and not each.is_image}
+    assert named == set(vectors)
+    assert bool(images) == (demo == 0)  # the other one was recorded without its images
+    assert not images or np.array_equal(sample["vision"], np.stack(images, axis=1))
+    for name, values in vectors.items():
+        assert np.array_equal(streams[name].values, values.astype(np.float32)), name
+    assert np.array_equal(sample["proprio"], np.concatenate([vectors[k] for k in sorted(vectors)], 1, dtype=np.float32))
+    assert np.array_equal(sample["actions"], actions.astype(np.float32))
+    assert np.array_equal(sample["rewards"], rewards.astype(np.float32))
+
+
+def test_quaternions_of_robomimic_stay_of_unit_length_between_steps(real):
+    dataset = RoboMimicDataset(real / LIFT, obs_keys=["robot0_eef_quat"])
+    assert (dataset[0]["proprio"].double().norm(dim=1) - 1).abs().max() < 1e-6  # float32, rounded a few times
+
+
+@pytest.mark.parametrize("episodes", [1, pytest.param(None, marks=pytest.mark.slow)], ids=["first", "all"])
+def test_every_value_and_pixel_of_so101(real, episodes):
+    dataset = LeRobotTimelineDataset(real / SO101, target_hz=30)
+    rows = parquet.read_table(real / SO101 / "data/chunk-000/file-000.parquet").to_pydict()
+    owners = np.array(rows["episode_index"])
+    with av.open(str(real / SO101 / "videos/observation.images.wrist/chunk-000/file-000.mp4")) as video:
+        frames = video.decode(video.streams.video[0])  # all episodes, one after the other
+        for index in range(episodes or len(dataset)):
+            sample, mine = dataset[index], np.flatnonzero(owners == index)
+            for key, name in (("proprio", "observation.state"), ("actions", "action")):
+                assert np.array_equal(sample[key], np.array([rows[name][row] for row in mine], np.float32))
+            assert len(sample["vision"]) == sample["length"] == len(mine)
+            assert sample["language"] == "pick and place"
+            for image in sample["vision"][:, 0]:
+                assert np.array_equal(image, next(frames).to_ndarray(format="rgb24"))
+
 
 # Runs the scripts of this folder under the Python of the real writers.
 
@@ -47,17 +127,14 @@ class Recorded(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Recorded]:
+def recorded(tmp_path_factory) -> Callable[[str, str], Recorded]:
     home = tmp_path_factory.mktemp("lerobot")
-    made: dict[str, Recorded] = {}
 
+    @cache
     def get(version: str, media: str) -> Recorded:
-        name = f"{version}-{media}"
-        if name not in made:
-            folder, out = home / name, home / f"{name}.npz"
-            write(version, "lerobot", home, folder, media, out)
-            made[name] = Recorded(folder, LeRobotTimelineDataset(folder, target_hz=30), dict(np.load(out)))
-        return made[name]
+        folder, out = home / f"{version}-{media}", home / f"{version}-{media}.npz"
+        write(version, "lerobot", home, folder, media, out)
+        return Recorded(folder, LeRobotTimelineDataset(folder, target_hz=30), dict(np.load(out)))
 
     return get
 
@@ -65,7 +142,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], R
 @reads("lerobot", "lerobot21")
 @pytest.mark.parametrize("media", ["image", "video"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_number_is_the_recorded_one(recorded: Callable[..., Recorded], version: str, media: str) -> None:
+def test_every_number_and_every_pixel_of_images_is_the_recorded_one(recorded, version, media):
     _, dataset, given = recorded(version, media)
     assert len(dataset) == len(LENGTHS)
     for index, length in enumerate(LENGTHS):
@@ -77,23 +154,13 @@ def test_every_number_is_the_recorded_one(recorded: Callable[..., Recorded], ver
         assert sample["language"] == f"task {index % 2}"
         assert (sample["valid"] == 1).all()
         assert not sample["measured"].any()
-
-
-@reads("lerobot", "lerobot21")
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_pixel_of_images_is_the_recorded_one(recorded: Callable[..., Recorded], version: str) -> None:
-    _, dataset, given = recorded(version, "image")
-    for index in range(len(LENGTHS)):
-        sample = dataset[index]
-        for camera in ("front", "wrist"):
+        for camera in ("front", "wrist") if media == "image" else ():
             assert np.array_equal(sample[f"vision/{camera}"], given[f"{index}|observation.images.{camera}"]), camera
 
 
 @reads("lerobot", "lerobot21")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_frame_of_videos_is_that_of_the_file_from_its_start(
-    recorded: Callable[..., Recorded], version: str
-) -> None:
+def test_every_frame_of_videos_is_that_of_the_file_from_its_start(recorded, version):
     folder, dataset, given = recorded(version, "video")
     for camera in ("front", "wrist"):
         files = sorted(folder.glob(f"videos/**/*images.{camera}/**/*.mp4"))
@@ -106,7 +173,7 @@ def test_every_frame_of_videos_is_that_of_the_file_from_its_start(
 
 
 @reads("lerobot", "lerobot21")
-def test_the_rate_and_the_stamps_are_those_of_the_dataset(recorded: Callable[..., Recorded]) -> None:
+def test_the_rate_and_the_stamps_are_those_of_the_dataset(recorded):
     _, dataset, _ = recorded("lerobot", "image")
     stamps = dataset.source.read(0).streams["proprio"].stamps_ns
     assert stamps.tolist() == [k * 10**9 // 30 for k in range(7)]
@@ -132,7 +199,7 @@ class Written(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+def written(tmp_path_factory) -> Written:
     home = tmp_path_factory.mktemp("tfds")
     reported = write("tensorflow", "tensorflow", home, home / "data", home, TF_CPP_MIN_LOG_LEVEL="3")
     episodes = [dict(np.load(home / f"episode-{index}.npz")) for index in range(len(STEPS))]
@@ -145,7 +212,7 @@ def opened(written: Written, split: str = "train") -> RTXDataset:
 
 @reads("tensorflow")
 @pytest.mark.parametrize("split", ["train", "val"])  # plain files, and files in gzip
-def test_every_number_is_the_written_one(written: Written, split: str) -> None:
+def test_every_number_is_the_written_one(written, split):
     dataset = opened(written, split)
     assert len(dataset) == len(STEPS)
     for index, given in enumerate(written.episodes):
@@ -159,7 +226,7 @@ def test_every_number_is_the_written_one(written: Written, split: str) -> None:
 
 
 @reads("tensorflow")
-def test_every_feature_is_the_one_that_tfds_reads(written: Written) -> None:
+def test_every_feature_is_the_one_that_tfds_reads(written):
     records = TfdsDataset(written.folder).episodes("train")
     for index, (record, given) in enumerate(zip(records, written.episodes, strict=True)):
         compared = 0
@@ -178,7 +245,7 @@ def test_every_feature_is_the_one_that_tfds_reads(written: Written) -> None:
 
 
 @reads("tensorflow")
-def test_every_pixel_is_the_one_that_tfds_reads(written: Written) -> None:
+def test_every_pixel_is_the_one_that_tfds_reads(written):
     dataset = opened(written)
     for index, given in enumerate(written.episodes):
         sample = dataset[index]
@@ -188,7 +255,7 @@ def test_every_pixel_is_the_one_that_tfds_reads(written: Written) -> None:
 
 
 @reads("tensorflow")
-def test_episodes_are_in_several_files(written: Written) -> None:
+def test_episodes_are_in_several_files(written):
     assert written.shards == [2, 1, 2]
     assert [len(list(written.folder.glob(f"*-{split}.tfrecord*"))) for split in ("train", "val")] == [3, 3]
     assert "tensorflow" not in sys.modules

@@ -20,6 +20,7 @@ from robocache_ros.errors import RoboCacheError
 from test.decode.conftest import make_stream
 
 LINE = "=" * 80
+THING = "my_msgs/msg/Thing"
 
 
 @pytest.mark.parametrize("store", [Stores.ROS2_HUMBLE, Stores.ROS2_JAZZY, Stores.ROS2_KILTED])
@@ -27,8 +28,7 @@ def test_the_common_types_are_those_of_every_distribution(store):
     types = get_typestore(store)
     known = [name for name in COMMON if not name.startswith(("ackermann_msgs/", "control_msgs/"))]
     for name in set(known) - {"sensor_msgs/msg/Range"}:
-        text, _ = types.generate_msgdef(name, ros_version=2)
-        assert message_type(name) == message_type(name, {name: text}), name
+        assert message_type(name) == message_type(name, {name: types.generate_msgdef(name, ros_version=2)[0]}), name
 
 
 @pytest.mark.parametrize("store", [Stores.ROS2_HUMBLE, Stores.ROS2_KILTED])
@@ -68,30 +68,19 @@ def test_an_installed_class_gives_a_decoder_for_a_type_that_is_not_common():
 
 
 def test_every_form_of_a_field_in_a_message_class_is_read():
+    forms = {"double[3]": "float64[3]", "sequence<float>": "float32[]", "sequence<octet, 4>": "byte[<=4]"}
+    forms |= {"boolean": "bool", "sequence<string<7>, 2>": "string[<=2]", "string<9>[2]": "string[2]"}
+
     class Thing:
         __module__ = "my_msgs.msg._thing"
 
         @staticmethod
         def get_fields_and_field_types():
-            return {
-                "a": "double[3]",
-                "b": "sequence<float>",
-                "c": "sequence<octet, 4>",
-                "d": "sequence<string<7>, 2>",
-                "e": "string<9>[2]",
-                "f": "boolean",
-            }
+            return {f"f{number}": form for number, form in enumerate(forms)}
 
-    fields = dict(message_type("my_msgs/msg/Thing", definitions_of(Thing)).fields)
-    assert {name: describe(kind) for name, kind in fields.items()} == {
-        "a": "float64[3]",
-        "b": "float32[]",
-        "c": "byte[<=4]",
-        "d": "string[<=2]",
-        "e": "string[2]",
-        "f": "bool",
-    }
-    assert (fields["d"].element, fields["e"].element) == (Text(7), Text(9))
+    kinds = [kind for _, kind in message_type(THING, definitions_of(Thing)).fields]
+    assert [describe(kind) for kind in kinds] == [*forms.values()]
+    assert [kind.element for kind in kinds[-2:]] == [Text(7), Text(9)]
 
 
 def test_what_is_no_message_class_is_refused():
@@ -111,7 +100,7 @@ def test_every_form_of_a_field_is_read():
     bool flag true
     std_msgs/Header header
     """
-    fields = dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)
+    fields = dict(message_type(THING, {THING: text}).fields)
     header = fields.pop("header")
     assert describe(header) == "std_msgs/msg/Header"
     assert fields == {
@@ -125,7 +114,7 @@ def test_every_form_of_a_field_is_read():
 
 def test_a_recordings_own_definition_goes_before_the_common_one():
     text = f"geometry_msgs/Point p\n{LINE}\nMSG: geometry_msgs/Point\nfloat32 x"
-    point = dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)["p"]
+    point = dict(message_type(THING, {THING: text}).fields)["p"]
     assert dict(point.fields) == {"x": Primitive("float32", "f", 4)}
 
 
@@ -153,32 +142,21 @@ def test_a_message_without_fields_takes_one_byte():
 )
 def test_a_definition_that_cannot_be_read_is_refused(text, problem):
     with pytest.raises(RoboCacheError, match=problem):
-        message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text})
+        message_type(THING, {THING: text})
 
 
-def nested(depth):
-    return "\n".join(["T0 t", *(f"{LINE}\nMSG: my_msgs/T{i}\nT{i + 1} t" for i in range(depth)), LINE]) + (
-        f"\nMSG: my_msgs/T{depth}\nfloat64 x"
-    )
-
-
-def broad(lines, levels):
-    """A type whose every level has `lines` fields of the next."""
-    parts = [f"\nMSG: my_msgs/T{i}\n" + "\n".join(f"T{i + 1} f{k}" for k in range(lines)) for i in range(levels)]
-    return LINE.join(["T0 t\n", *(f"{part}\n" for part in parts), f"\nMSG: my_msgs/T{levels}\nfloat64 x\nuint8 y"])
-
-
-def arrays(length, levels):
-    parts = [f"\nMSG: my_msgs/T{i}\nT{i + 1}[{length}] t" for i in range(levels)]
-    return LINE.join(["T0 t\n", *(f"{part}\n" for part in parts), f"\nMSG: my_msgs/T{levels}\nfloat64 x\nuint8 y"])
+def nested(levels, lines=1, array=""):
+    """A type whose every level has `lines` fields of the next, or of arrays of it."""
+    parts = [f"\nMSG: my_msgs/T{i}\n" + "".join(f"T{i + 1}{array} t{k}\n" for k in range(lines)) for i in range(levels)]
+    return LINE.join(["T0 t\n", *parts, f"\nMSG: my_msgs/T{levels}\nfloat64 x\nuint8 y"])
 
 
 @pytest.mark.parametrize(
     "text",
     [
         nested(5000),
-        broad(100, 10),
-        arrays(2**10, 6),
+        nested(10, lines=100),
+        nested(6, array="[1024]"),
         "float64[2147483647] x",
         "float64[99999999999] x",
         f"float64[{'9' * 5000}] x",
@@ -195,31 +173,28 @@ def arrays(length, levels):
 )
 def test_a_definition_that_asks_for_too_much_is_refused_in_one_line(text):
     with pytest.raises(RoboCacheError) as error:
-        make_decoder(
-            make_stream("my_msgs/msg/Thing", field="x", dim=1, stamp="receive"), {"my_msgs/msg/Thing": f"{text}\n"}
-        )
+        make_decoder(make_stream(THING, field="x", dim=1, stamp="receive"), {THING: f"{text}\n"})
     assert len(str(error.value)) < 200
     assert str(error.value).isprintable()
 
 
-@pytest.mark.parametrize("text", [nested(20), broad(10, 3), arrays(64, 3)], ids=["nested", "broad", "arrays"])
+@pytest.mark.parametrize("text", [nested(20), nested(3, lines=10), nested(3, array="[64]")], ids=range(3))
 def test_a_definition_as_large_as_real_ones_is_read(text):
-    assert dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)
+    assert dict(message_type(THING, {THING: text}).fields)
 
 
 def test_an_array_of_pairs_that_cannot_be_laid_out_is_walked():
-    text = arrays(64, 3) + "\n"  # 2^18 pairs
-    stream = make_stream("my_msgs/msg/Thing", field="t.t[1].t[2].t[3].y", dim=1, stamp="receive")
+    text = nested(3, array="[64]") + "\n"  # 2^18 pairs
+    stream = make_stream(THING, field="t.t0[1].t0[2].t0[3].y", dim=1, stamp="receive")
     data = bytearray(4 + 16 * 64**3)
     data[1] = 1
     data[4 + 16 * ((1 * 64 + 2) * 64 + 3) + 8] = 7
-    assert make_decoder(stream, {"my_msgs/msg/Thing": text}).decode_cdr(bytes(data)).value.tolist() == [7.0]
+    assert make_decoder(stream, {THING: text}).decode_cdr(bytes(data)).value.tolist() == [7.0]
 
 
 def test_a_type_with_a_wide_string_is_refused_by_name():
-    stream = make_stream("my_msgs/msg/Thing", field="x", dim=1, stamp="receive")
     with pytest.raises(RoboCacheError, match="wstring fields are not supported"):
-        make_decoder(stream, {"my_msgs/msg/Thing": "wstring w\nfloat64 x"})
+        make_decoder(make_stream(THING, field="x", dim=1, stamp="receive"), {THING: "wstring w\nfloat64 x"})
 
 
 STATE = "control_msgs/msg/JointTrajectoryControllerState"
@@ -255,6 +230,7 @@ def test_messages_of_no_known_release_have_none():
     assert find_release("sensor_msgs/msg/JointState", [data]) is None
 
 
+RIG = "my_msgs/msg/Rig"
 IDL = (
     f"{LINE}\nIDL: my_msgs/msg/Rig\n"
     """// generated from rosidl_adapter/resource/msg.idl.em
@@ -320,8 +296,7 @@ uint16 id
 
 
 def test_idl_gives_the_type_that_the_same_msg_text_gives():
-    name = "my_msgs/msg/Rig"
-    assert message_type(name, {name: msg_of_idl(name, IDL)}) == message_type(name, {name: MSG})
+    assert message_type(RIG, {RIG: msg_of_idl(RIG, IDL)}) == message_type(RIG, {RIG: MSG})
 
 
 @pytest.mark.parametrize(
@@ -337,14 +312,12 @@ def test_idl_gives_the_type_that_the_same_msg_text_gives():
     ],
 )
 def test_what_is_not_read_is_no_definition(text):
-    name = "my_msgs/msg/Rig"
-    found = msg_of_idl(name, text)
-    if found:  # a type that the text does not define
+    if found := msg_of_idl(RIG, text):  # a type that the text does not define
         with pytest.raises(RoboCacheError, match="no definition of my_msgs/msg/double__3"):
-            message_type(name, {name: found})
+            message_type(RIG, {RIG: found})
 
 
 @pytest.mark.timeout(20)  # a scan that begins anew at every character takes half an hour
 @pytest.mark.parametrize("part", ["/*", '"\\', '\\"', "//", "@a(", "typedef ", "[", "::", "<"])
 def test_a_long_text_of_one_thing_takes_no_time_to_speak_of(part):
-    assert msg_of_idl("my_msgs/msg/Rig", part * (300_000 // len(part))) == ""
+    assert msg_of_idl(RIG, part * (300_000 // len(part))) == ""

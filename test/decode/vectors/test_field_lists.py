@@ -7,20 +7,11 @@ import pytest
 
 from robocache_ros.decode import make_decoder
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import load_spec
+from test.decode.conftest import make_stream
 
 KIND = "my_msgs/msg/Rig"
-TEXT = """std_msgs/Header header
-float64 a
-my_msgs/Part b
-float32[4] d
-my_msgs/Part[] parts
-int64 count
-===
-MSG: my_msgs/Part
-float32 c
-geometry_msgs/Vector3 position
-"""
+TEXT = "std_msgs/Header header\nfloat64 a\nmy_msgs/Part b\nfloat32[4] d\nmy_msgs/Part[] parts\nint64 count\n"
+TEXT += "===\nMSG: my_msgs/Part\nfloat32 c\ngeometry_msgs/Vector3 position\n"
 DEFINITIONS = {KIND: TEXT}
 
 
@@ -28,37 +19,31 @@ def rig(a=1.5, count=7, parts=3):
     data = b"\0\1\0\0" + struct.pack("<iII4x", 5, 6, 1) + struct.pack("<d", a)
     data += struct.pack("<f4x3d", 2.5, 10, 20, 30) + struct.pack("<4f", 0, 1, 2, 3) + struct.pack("<I", parts)
     for index in range(parts):
-        pad = b"" if (len(data) - 4 + 4) % 8 == 0 else b"\0" * 4
-        data += struct.pack("<f", 100 + index) + pad + struct.pack("<3d", index, index, index)
-    data += b"\0" * (-(len(data) - 4) % 8)
-    return data + struct.pack("<q", count)
+        data += struct.pack("<f", 100 + index) + bytes(-len(data) % 8) + struct.pack("<3d", index, index, index)
+    return data + bytes(-(len(data) - 4) % 8) + struct.pack("<q", count)
 
 
-def stream(**keys):
-    given = {"topic": "/rig", "type": KIND, **keys}
-    return load_spec({"robocache": 1, "streams": {"rig": given}}).stream("rig")
+def decoder(**keys):
+    return make_decoder(make_stream(KIND, **keys), DEFINITIONS)
 
 
 def values(data, **keys):
-    return make_decoder(stream(**keys), DEFINITIONS).decode_cdr(data).value.tolist()
+    return decoder(**keys).decode_cdr(data).value.tolist()
 
 
 @pytest.mark.parametrize(
     ("keys", "labels", "expected"),
     [
         ({"field": ["d[3]", "a", "b.c", "d[1]"]}, ("d[3]", "a", "b.c", "d[1]"), [3, 1.5, 2.5, 1]),
-        (
-            {"field": ["a", "b.position"]},
-            ("a", "b.position.x", "b.position.y", "b.position.z"),
-            [1.5, 10, 20, 30],
-        ),
+        ({"field": ["a", "b.position"]}, ("a", "b.position.x", "b.position.y", "b.position.z"), [1.5, 10, 20, 30]),
         ({"field": ["d", "a"], "dim": 5}, None, [0, 1, 2, 3, 1.5]),
         ({"field": ["parts[2].c", "parts[0].c"]}, None, [102, 100]),
     ],
 )
 def test_several_fields_become_one_vector_in_the_order_of_the_list(keys, labels, expected):
-    assert labels is None or stream(**keys).components == labels
-    assert stream(**keys).dim == len(expected)
+    stream = make_stream(KIND, **keys)
+    assert labels is None or stream.components == labels
+    assert stream.dim == len(expected)
     assert values(rig(), **keys) == expected
 
 
@@ -86,7 +71,7 @@ def test_numbers_of_different_types_are_each_rounded_once():
 )
 def test_lists_that_cannot_be_read_are_refused(keys, why):
     with pytest.raises(RoboCacheError, match=why):
-        make_decoder(stream(**keys), DEFINITIONS)
+        decoder(**keys)
 
 
 def test_an_offset_is_subtracted_before_the_value_is_rounded():
@@ -98,21 +83,15 @@ def test_an_offset_is_subtracted_before_the_value_is_rounded():
 
 
 def test_messages_that_are_decoded_together_have_the_offset_too():
-    decoder = make_decoder(stream(field="a", dim=1, offset=[47.3977]), DEFINITIONS)
+    made = decoder(field="a", dim=1, offset=[47.3977])
     messages = [rig(a=47.3977 + k * 1e-7) for k in range(20)]
-    first = decoder.decode_cdr(messages[0])
-    alike = decoder.decode_alike(messages[0], messages[1:])
-    assert alike is not None
-    expected = [decoder.decode_cdr(message).value for message in messages[1:]]
-    np.testing.assert_array_equal(alike.values, expected)
-    assert len(alike.values) == 19
-    assert first.value[0] == 0
+    first, *expected = [made.decode_cdr(message).value for message in messages]
+    np.testing.assert_array_equal(made.decode_alike(messages[0], messages[1:]).values, expected, strict=True)
+    assert first[0] == 0
 
 
 @pytest.mark.parametrize("field", ["latitude", "longitude", ["latitude", "longitude", "altitude"]])
 def test_a_latitude_without_an_offset_is_refused(field):
-    keys = {"topic": "/fix", "type": "sensor_msgs/msg/NavSatFix", "field": field}
-    if isinstance(field, str):
-        keys["dim"] = 1
+    dim = {"dim": 1} if isinstance(field, str) else {}
     with pytest.raises(RoboCacheError, match=r"offset: missing; float32 rounds l.*itude to about a metre"):
-        load_spec({"robocache": 1, "streams": {"fix": keys}})
+        make_stream("sensor_msgs/msg/NavSatFix", field=field, **dim)

@@ -12,9 +12,8 @@ from robocache_ros.decode import ImagePayload, decode_compressed
 from robocache_ros.engine import FusionEngine
 from robocache_ros.engine.backends import gpu, media
 from robocache_ros.spec import load_spec
+from test.engine.conftest import MS, T0
 
-MS = 1_000_000
-T0 = 1_760_000_000 * 10**9
 FRONT = {"topic": "/p", "type": "sensor_msgs/msg/CompressedImage", "image": {"size": [16, 16]}, "max_age_ms": 50}
 WAIT_S = 30.0
 

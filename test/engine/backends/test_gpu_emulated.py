@@ -135,21 +135,21 @@ def test_too_little_memory_is_an_error_with_the_stream_and_the_amount(mixture, e
         emulated(mixture.spec(), payload_bytes={"front": 100 * 2**20})
 
 
-def test_payload_bytes_of_an_unknown_stream_are_refused(mixture):
-    with pytest.raises(RoboCacheError, match=r"payload_bytes\.rear"):
-        FusionEngine(mixture.spec(), payload_bytes={"rear": 1})
-
-
-def test_a_missing_gpu_is_an_error_that_names_the_alternatives(mixture, monkeypatch):
+@pytest.mark.parametrize(
+    ("device", "options", "expected"),
+    [
+        ("cuda", {}, r"cuda.*no CUDA device.*cpu or auto"),
+        ("cpu", {"jpeg": "gpu"}, "needs a GPU"),
+        ("cpu", {"jpeg": "nvjpeg"}, "is not one of cpu, gpu"),
+        ("cpu", {"payload_bytes": {"rear": 1}}, r"payload_bytes\.rear"),
+    ],
+)
+def test_a_gpu_a_jpeg_decoder_and_a_stream_that_are_not_there_are_refused(
+    mixture, monkeypatch, device, options, expected
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(RoboCacheError, match=r"cuda.*no CUDA device.*cpu or auto"):
-        FusionEngine(mixture.spec(), "cuda")
-
-
-@pytest.mark.parametrize(("jpeg", "expected"), [("gpu", "needs a GPU"), ("nvjpeg", "is not one of cpu, gpu")])
-def test_a_jpeg_decoder_that_is_not_available_is_refused(mixture, jpeg, expected):
     with pytest.raises(RoboCacheError, match=expected):
-        FusionEngine(mixture.spec(), "cpu", jpeg=jpeg)
+        FusionEngine(mixture.spec(), device, **options)
 
 
 @pytest.mark.parametrize("normalized", [False, True])

@@ -1,7 +1,5 @@
 """What gives a sample its time: `stamp` in the spec, live and offline."""
 
-import struct
-
 import numpy as np
 import pytest
 import torch
@@ -10,10 +8,10 @@ from robocache_ros.engine import FusionEngine, Ingest, offline
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
-from test.engine.conftest import same_live_as_recorded
+from test.engine.conftest import MS, T0, same_live_as_recorded
+from test.fuzz.messages import header, serialize
 
-MS, S = 1_000_000, 1_000_000_000
-T0 = 1_760_000_000 * S
+S = 1_000_000_000
 BOOT = 60 * S  # the device's clock at T0
 
 
@@ -23,7 +21,7 @@ def spec_of(stamp):
 
 
 def point(stamp_ns, x):
-    return b"\0\1\0\0" + struct.pack("<iII4x3d", *divmod(stamp_ns, S), 1, x, 0.0, 0.0)
+    return serialize("geometry_msgs/msg/PointStamped", {"header": header(stamp_ns), "point": {"x": x}})
 
 
 def device_messages(count=1000):

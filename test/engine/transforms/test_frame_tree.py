@@ -123,23 +123,17 @@ FOREVER_NS = 10**12
 CASES = json.loads(Path(__file__).with_name("tf2_lookups.json").read_text(encoding="utf-8"))["cases"]
 
 
-def tree_of(samples):
-    found = FrameTree(StaticTransforms(), None)
-    for stamp_ms, parent, child, *rest, static in samples:
-        transform = Transform(parent, child, tuple(rest[:3]), tuple(rest[3:]))
-        if static:
-            assert found.static.add(transform)
-        else:
-            assert found.add(transform, stamp_ms * MS, 0)
-    return found
-
-
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_poses_are_those_of_tf2(case):
-    known = tree_of(case["samples"])
-    parents = {}
-    for _, parent, child, *_ in case["samples"]:
+    moving, static, parents = [], [], {}
+    for at_ms, parent, child, *pose, is_static in case["samples"]:
+        transform = (parent, child, tuple(pose[:3]), tuple(pose[3:]))
+        if is_static:
+            static.append(transform)
+        else:
+            moving.append((at_ms * MS, *transform))
         parents.setdefault(child, set()).add(parent)
+    known = tree(*moving, static=static)
     constant = all(len(found) == 1 for found in parents.values())
     for target, source, at_ms, expected in case["queries"]:
         ticks = np.array([at_ms * MS])
@@ -207,18 +201,6 @@ def random_trees(draw):
     return edges, rng
 
 
-def filled(edges, rng):
-    found = FrameTree(StaticTransforms(), None)
-    samples = [
-        (Transform(parent, child, tuple(p[:3]), tuple(p[3:])), int(stamp))
-        for child, (parent, stamps, poses) in edges.items()
-        for stamp, p in zip(stamps, poses, strict=True)
-    ]
-    for i in rng.permutation(len(samples)):
-        found.add(samples[i][0], samples[i][1], 0)
-    return found
-
-
 @settings(max_examples=80)
 @given(random_trees(), st.integers(0, 8), st.integers(0, 8))
 def test_random_chains_agree_with_the_oracle_and_one_tick_has_the_bits_that_it_has_among_many(drawn, first, second):
@@ -226,7 +208,12 @@ def test_random_chains_agree_with_the_oracle_and_one_tick_has_the_bits_that_it_h
     target, source = f"f{first % (len(edges) + 1)}", f"f{second % (len(edges) + 1)}"
     if target == source:
         return
-    found = filled(edges, rng)
+    samples = [
+        (int(stamp), parent, child, tuple(pose[:3]), tuple(pose[3:]))
+        for child, (parent, stamps, poses) in edges.items()
+        for stamp, pose in zip(stamps, poses, strict=True)
+    ]
+    found = tree(*(samples[i] for i in rng.permutation(len(samples))))
     ticks = np.sort(rng.integers(-20, 460, 12))
     many = found.poses(target, source, ticks, LINEAR)
     for k, tick in enumerate(ticks):
@@ -243,9 +230,7 @@ def test_random_chains_agree_with_the_oracle_and_one_tick_has_the_bits_that_it_h
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_any_graph_is_answered(links):
-    found = FrameTree(StaticTransforms(), None)
-    for stamp, parent, child in links:
-        found.add(Transform(f"f{parent}", f"f{child}", (1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)), stamp, 0)
+    found = tree(*((stamp, f"f{parent}", f"f{child}", (1.0, 0.0, 0.0)) for stamp, parent, child in links))
     result = found.poses("f0", "f5", np.arange(0, 200, 10), LINEAR)
     assert sum(result.missing.values()) == int((result.valid == NONE).sum())
 

@@ -6,17 +6,15 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import robocache_ros.engine.ingest as ingest_module
 from robocache_ros.engine import FusionEngine, Ingest, Outcome
 from robocache_ros.engine.transforms import MAX_MOVING_FRAMES
 from robocache_ros.spec import load_spec
-from test.engine.conftest import same_live_as_recorded
+from test.engine.conftest import MS, at, same_live_as_recorded
 
-MS = 1_000_000
-T0 = 1_760_000_000 * 10**9  # a tick
 TF = {"topic": "/tf", "type": "tf2_msgs/msg/TFMessage"}
 
 
@@ -30,15 +28,11 @@ def ingest(fusion=None, **options):
 
 
 def push(into, data, at_ms, stream="ee"):
-    return into.serialized(stream, data, T0 + at_ms * MS)
+    return into.serialized(stream, data, at(at_ms))
 
 
 def frame(into, at_ms):
-    return into.engine.resolve(np.array([T0 + at_ms * MS]))
-
-
-def at(ms):
-    return T0 + ms * MS
+    return into.engine.resolve(np.array([at(at_ms)]))
 
 
 def test_a_pose_is_seven_columns_at_the_tick(tf_message):
@@ -48,9 +42,8 @@ def test_a_pose_is_seven_columns_at_the_tick(tf_message):
 
     made = frame(into, 10)
 
-    assert [c.name for c in into.engine.layout.columns][:7] == [
-        f"ee.{c}" for c in ("px", "py", "pz", "qx", "qy", "qz", "qw")
-    ]
+    names = [column.name for column in into.engine.layout.columns[:7]]
+    assert names == [f"ee.{name}" for name in ("px", "py", "pz", "qx", "qy", "qz", "qw")]
     assert made.fused[0].tolist() == [1.5, 1, 0, 0, 0, 0, 1]
     assert (made.valid[0, 0], made.age_ns[0, 0]) == (1, 10 * MS)
     assert dict(into.counters["ee"]) == {"received": 2, "decoded": 2, "accepted": 4}
@@ -59,9 +52,8 @@ def test_a_pose_is_seven_columns_at_the_tick(tf_message):
 def test_a_message_is_decoded_and_pushed_once_for_all_streams_of_its_topic(tf_message, monkeypatch):
     decoded, read = [], ingest_module.read_transforms
     monkeypatch.setattr(ingest_module, "read_transforms", lambda data: decoded.append(data) or read(data))
-    into = ingest(
-        spec(more={"arm": {**TF, "frames": ["base", "arm"]}, "old": {**TF, "frames": ["base", "arm"], "latency_ms": 5}})
-    )
+    arm = {**TF, "frames": ["base", "arm"]}
+    into = ingest(spec(more={"arm": arm, "old": {**arm, "latency_ms": 5}}))
     data = tf_message((at(5), "base", "arm", (1, 0, 0)), (at(5), "arm", "tool", (0, 1, 0)))
     for stream in ("ee", "arm", "old"):
         assert push(into, data, 6, stream) is Outcome.ACCEPTED
@@ -138,15 +130,8 @@ def test_stamps_of_another_clock_are_translated(tf_message):
 def test_a_new_parent_is_counted_and_logged_and_ends_the_old_transform(tf_message, caplog):
     into = ingest(spec(("base", "cube"), max_age_ms=15))
     for ms, parent in ((0, "table"), (20, "table"), (40, "gripper")):
-        push(
-            into,
-            tf_message(
-                (at(ms), parent, "cube", (1, 0, 0)),
-                (at(ms), "base", "table", (0, 1, 0)),
-                (at(ms), "base", "gripper", (0, 0, 1)),
-            ),
-            ms,
-        )
+        links = ((parent, "cube", (1, 0, 0)), ("base", "table", (0, 1, 0)), ("base", "gripper", (0, 0, 1)))
+        push(into, tf_message(*((at(ms), *link) for link in links)), ms)
     assert into.counters["ee"]["reparented"] == 1
     assert "the parent of cube is now gripper, not table" in caplog.text
     ticks = np.array([at(ms) for ms in (10, 30, 38, 40)])
@@ -253,24 +238,20 @@ links = st.lists(
 )
 
 
+# An eager tick that waits for a transform is not made early by a complete later tick.
+WAITS = [
+    (0, 0, [("base", "arm")]),
+    (14, 0, [("arm", "tool")]),
+    (15, 0, [("base", "arm")]),
+    (25, 11, [("base", "arm")]),  # arrives at 261 ms; the tick at 240 ms waits for transforms until 280 ms
+    (26, 0, [("base", "tool")]),  # completes the tick at 260 ms
+]
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(links, st.sampled_from(["fixed", "eager"]), st.integers(0, 2**16))
+@example(WAITS, "eager", 0)
 def test_a_live_engine_makes_the_rows_of_the_deployed_recording(tf_message, drawn, emit, seed):
-    check_live_and_deployed_rows(tf_message, drawn, emit, seed)
-
-
-def test_an_eager_tick_that_waits_for_a_transform_is_not_made_early_by_a_complete_later_tick(tf_message):
-    drawn = [
-        (0, 0, [("base", "arm")]),
-        (14, 0, [("arm", "tool")]),
-        (15, 0, [("base", "arm")]),
-        (25, 11, [("base", "arm")]),  # arrives at 261 ms; the tick at 240 ms waits for transforms until 280 ms
-        (26, 0, [("base", "tool")]),  # completes the tick at 260 ms
-    ]
-    check_live_and_deployed_rows(tf_message, drawn, "eager", seed=0)
-
-
-def check_live_and_deployed_rows(tf_message, drawn, emit, seed):
     rng = np.random.default_rng(seed)
     fusion = spec(timeline={"emit": emit}, more={"back": {**TF, "frames": ["tool", "base"]}}, max_age_ms=30)
     log = []
@@ -294,13 +275,10 @@ def test_the_gpu_backend_gets_the_bits_of_the_cpu_backend(tf_message, emulated):
     for into in both:
         into.engine.advance(at(0))
     for ms in range(5, 2000, 15):
-        data = tf_message(
-            (at(ms), "base", "arm", tuple(rng.normal(size=3))), (at(ms), "arm", "tool", tuple(rng.normal(size=3)))
-        )
-        frames = []
+        data = tf_message(*((at(ms), *link, tuple(rng.normal(size=3))) for link in (("base", "arm"), ("arm", "tool"))))
         for into in both:
-            into.serialized("ee", data, at(ms))
-            frames.append(into.engine.advance(at(ms)))
-        ticks += len(frames[0])
-        assert frames[0].rows().numpy().tobytes() == frames[1].rows().numpy().tobytes()
+            push(into, data, ms)
+        frames, expected = (into.engine.advance(at(ms)) for into in both)
+        ticks += len(frames)
+        assert frames.rows().numpy().tobytes() == expected.rows().numpy().tobytes()
     assert ticks > 90

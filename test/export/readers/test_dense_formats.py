@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +82,17 @@ def read_dataset(reader: str, recordings: list[Path], spec: FusionSpec, folder: 
 @pytest.fixture(scope="module")
 def read(sources, tmp_path_factory) -> Callable[[str, str], Read]:
     """By the reader, and the name of the recordings."""
-    done: dict[tuple[str, str], Read] = {}
-
-    def get(reader: str, name: str) -> Read:
-        if (reader, name) not in done:
-            done[reader, name] = read_dataset(reader, *sources[name], tmp_path_factory.mktemp(name))
-        return done[reader, name]
-
-    return get
+    return cache(lambda reader, name: read_dataset(reader, *sources[name], tmp_path_factory.mktemp(name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("reader", [ROBOMIMIC, ZARR])
-def test_every_observation_is_the_engines(read, reader, name):
+def test_observations_times_validity_and_ages_are_the_engines(read, reader, name):
     dataset = read(reader, name)
     assert set(dataset.observations) == {s.name for s in dataset.spec.streams if s.role == "observation"}
     for stream, values in dataset.observations.items():
         assert (values.dtype, values.shape) == (dataset.engine(stream).dtype, dataset.engine(stream).shape)
         assert np.array_equal(values, dataset.engine(stream)), stream
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("reader", [ROBOMIMIC, ZARR])
-def test_times_validity_and_ages_are_the_engines(read, reader, name):
-    dataset = read(reader, name)
     assert {"tick_ns", "stamp_ns", "valid", "age_ns"} <= set(dataset.own)
     assert len(dataset.own) == (4 if name == "lift" else 6)  # with the mask and the ages of a window
     for key, values in dataset.own.items():

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +29,16 @@ from test.export.sensor_recording import engine_episodes
 # Policies that lerobot-train makes of an export, run as `robocache run` does, against LeRobot's own inference.
 
 # One camera: those of a diffusion policy have one size. The policy does not need the other one.
-FRONT = (
-    "{observation.state: {type: STATE, shape: [23]}, observation.images.front: {type: VISUAL, shape: [3, 224, 224]}}"
-)
+FRONT = "observation.images.front: {type: VISUAL, shape: [3, 224, 224]}"
+ACT = "chunk_size=12 n_action_steps=12 dim_model=32 n_heads=2 dim_feedforward=32 n_encoder_layers=1 use_vae=false"
+DIFFUSION = "n_obs_steps=2 horizon=8 n_action_steps=4 down_dims=[16,32] diffusion_step_embed_dim=8 crop_shape=null"
+SAMPLING = "spatial_softmax_num_keypoints=2 noise_scheduler_type=DDIM num_inference_steps=2"
 POLICIES = {
-    "act": (
-        *("--policy.chunk_size=12", "--policy.n_action_steps=12", "--policy.dim_model=32", "--policy.n_heads=2"),
-        *("--policy.dim_feedforward=32", "--policy.n_encoder_layers=1", "--policy.use_vae=false"),
-        "--policy.pretrained_backbone_weights=null",
-    ),
-    "diffusion": (
-        *(
-            f"--policy.input_features={FRONT}",
-            "--policy.n_obs_steps=2",
-            "--policy.horizon=8",
-            "--policy.n_action_steps=4",
-        ),
-        *(
-            "--policy.down_dims=[16,32]",
-            "--policy.diffusion_step_embed_dim=8",
-            "--policy.spatial_softmax_num_keypoints=2",
-        ),
-        *("--policy.noise_scheduler_type=DDIM", "--policy.num_inference_steps=2", "--policy.crop_shape=null"),
-    ),
+    "act": f"{ACT} pretrained_backbone_weights=null".split(),
+    "diffusion": [
+        f"input_features={{observation.state: {{type: STATE, shape: [23]}}, {FRONT}}}",
+        *f"{DIFFUSION} {SAMPLING}".split(),
+    ],
 }
 TICKS = slice(4, 8)  # of an episode
 
@@ -58,15 +46,16 @@ TICKS = slice(4, 8)  # of an episode
 @pytest.fixture(scope="module")
 def run(made, spec, tmp_path_factory) -> Callable[[str], dict[str, Any]]:
     """What the probe says of a policy of each kind."""
-    found: dict[str, dict[str, Any]] = {}
 
+    @cache
     def trained(kind: str) -> dict[str, Any]:
         home = tmp_path_factory.mktemp(kind)
         dataset = made("image")
         probe(
             "lerobot", home,
             *("--dataset.repo_id=local/lift", f"--dataset.root={dataset.out}", f"--output_dir={home / 'run'}"),
-            *(f"--policy.type={kind}", "--policy.push_to_hub=false", "--policy.device=cpu", *POLICIES[kind]),
+            *(f"--policy.type={kind}", "--policy.push_to_hub=false", "--policy.device=cpu"),
+            *(f"--policy.{option}" for option in POLICIES[kind]),
             *("--steps=2", "--batch_size=2", "--num_workers=0", "--save_freq=2", "--wandb.enable=false"),
             script="train.py",
         )  # fmt: skip
@@ -78,11 +67,7 @@ def run(made, spec, tmp_path_factory) -> Callable[[str], dict[str, Any]]:
         policy = home / "run/checkpoints/last/pretrained_model"
         return probe("lerobot", home, policy, *arguments, script="policy.py", PYTHONPATH=str(ROOT))
 
-    def get(kind: str) -> dict[str, Any]:
-        found[kind] = found.get(kind) or trained(kind)
-        return found[kind]
-
-    return get
+    return trained
 
 
 @reads("lerobot")
@@ -97,14 +82,10 @@ def test_the_plan_of_a_frame_is_that_of_its_row_to_the_bit(run, kind, horizon):
 
 
 @reads("lerobot")
-def test_the_process_of_a_policy_plans_the_same(run):
+def test_the_process_of_a_policy_plans_the_same_also_from_the_frames_before(run):
     told = run("act")
     assert told["worker"] == told["lerobot"]
-
-
-@reads("lerobot")
-def test_the_process_of_a_policy_with_two_observations_plans_from_the_frames_before(run):
-    told = run("diffusion")
+    told = run("diffusion")  # which has two observations
     assert np.shape(told["worker"]) == (4, 4, 7)
     assert told["worker"] == told["again"]
 
@@ -120,11 +101,9 @@ def test_real_time_chunking_gets_the_normalised_prefix(run):
 
 @reads("lerobot")
 def test_the_example_trains_on_the_rows_of_lerobot_dataset(made, spec, tmp_path):
-    options = [option.removeprefix("--policy.") for option in POLICIES["act"]]
-    arguments = ("--out", tmp_path / "act", "--device", "cpu", "--steps", 2, "--batch-size", 2, "--set", *options)
-    told = probe("lerobot", tmp_path, made("image").out, *arguments, script="train_example.py", PYTHONPATH=str(ROOT))[
-        "differences"
-    ]
+    given = ("--out", tmp_path / "act", "--device", "cpu", "--steps", 2, "--batch-size", 2, "--set", *POLICIES["act"])
+    found = probe("lerobot", tmp_path, made("image").out, *given, script="train_example.py", PYTHONPATH=str(ROOT))
+    told = found["differences"]
     assert told.pop("observation.images.front") < 1e-6
     assert told.pop("observation.images.wrist") < 1e-6
     assert told == {"observation.state": 0, "action": 0, "action_is_pad": 0}
@@ -140,15 +119,17 @@ def test_the_benchmark_trains_on_both_readers(made, tmp_path):
         cwd=ROOT, env=variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found = {
-        row["what"]: row["value"] for row in json.loads((tmp_path / "out" / "lerobot_act.json").read_text())["rows"]
-    }
+    rows = json.loads((tmp_path / "out" / "lerobot_act.json").read_text())["rows"]
+    found = {row["what"]: row["value"] for row in rows}
     assert all(found[what] > 0 for what in ("LeRobotDataset", "TimelineLoader, no cache", "TimelineLoader, defaults"))
 
 
 # Policy servers in an environment of their own: openpi with its real serializer, GR00T by its published protocol.
 
 SERVE = Path(__file__).parent / "openpi" / "serve.py"
+
+
+OBSERVED = {"prompt": "lift the cube", "image": ["uint8", 224, 224, 3], "joints": ["float32", 7]}
 
 
 @contextmanager
@@ -166,11 +147,8 @@ def serving(kind: str) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
 
 @pytest.fixture
 def observed(spec) -> tuple[FusionSpec, FusedFrame]:
-    run = RunOptions(
-        task="lift the cube",
-        timeout_s=60,
-        observation={"observation/joint_position": "joint_position", "observation/front": "front"},  # type: ignore[arg-type]
-    )
+    observation: Any = {"observation/joint_position": "joint_position", "observation/front": "front"}
+    run = RunOptions(task="lift the cube", timeout_s=60, observation=observation)
     random = torch.Generator().manual_seed(0)
     tensors = {
         "joint_position": torch.rand((1, 7), generator=random),
@@ -197,12 +175,8 @@ def test_openpi_reads_the_observation_and_its_actions_are_the_chunk(observed):
             assert chunk.tick == tick
             assert np.array_equal(chunk.actions, wanted(frame))
         assert policy.metadata == {"robot": "panda", "reset_pose": [0.0, 1.5]}  # type: ignore[attr-defined]
-        assert next(told) == {
-            "keys": ["observation/front", "observation/joint_position", "prompt"],
-            "prompt": "lift the cube",
-            "image": ["uint8", 224, 224, 3],
-            "joints": ["float32", 7],
-        }
+        keys = ["observation/front", "observation/joint_position", "prompt"]
+        assert next(told) == {"keys": keys, **OBSERVED}
 
 
 @reads("openpi")
@@ -214,9 +188,5 @@ def test_gr00t_reads_what_it_asks_for_and_its_actions_are_the_chunk(observed, mo
             policy.plan(frame, 3)
         monkeypatch.setenv("ROBOCACHE_POLICY_KEY", "secret")
         assert np.array_equal(policy.plan(frame, 3).actions, wanted(frame))
-        assert next(told) == {
-            "keys": ["language/annotation.human.action.task_description", "state/joint_position", "video/front"],
-            "prompt": "lift the cube",
-            "image": ["uint8", 224, 224, 3],
-            "joints": ["float32", 7],
-        }
+        keys = ["language/annotation.human.action.task_description", "state/joint_position", "video/front"]
+        assert next(told) == {"keys": keys, **OBSERVED}

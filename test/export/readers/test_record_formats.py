@@ -105,12 +105,8 @@ def check_meta(made: Exported, meta: list[dict[str, Any]], expected: Rows) -> No
     last = len(meta) - 1
     for tick, reported in enumerate(meta):
         assert (reported["tick"], reported["is_first"], reported["is_last"]) == (tick, tick == 0, tick == last)
-        assert (reported["task"], reported["task_index"], reported["success"], reported["reward"]) == (
-            TASK,
-            0,
-            None,
-            0.0,
-        )
+        wanted = {"task": TASK, "task_index": 0, "success": None, "reward": 0.0}
+        assert {key: reported[key] for key in wanted} == wanted
         for key in ("valid", "age_ns", "stamp_ns"):
             assert reported[key] == dict(zip(names, expected[key][tick].tolist(), strict=True))
 

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.recordings import find_recordings
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -34,13 +32,10 @@ TASK, BUCKET = "lift the cube", "s3://robot-data"  # of all these files
 
 
 @pytest.fixture
-def data(tmp_path) -> Path:
+def data(tmp_path, bags) -> Path:
     """A folder with two short recordings in raw/lift, and the spec robot.yaml."""
-    with Bag(ROOT / "test" / "data" / "panda_lift") as whole:
-        types = {name: topic.type for name, topic in whole.topics.items()}
-        for name, length_ns in (("first", 800_000_000), ("second", 700_000_000)):
-            messages = list(whole.messages(None, whole.start_ns, whole.start_ns + length_ns))
-            write_bag(tmp_path / "raw" / "lift" / name, types, messages)
+    for bag in bags:
+        shutil.copytree(bag, tmp_path / "raw" / "lift" / bag.name)
     shutil.copy(SPEC, tmp_path / "robot.yaml")
     return tmp_path
 
@@ -68,17 +63,15 @@ def undivided(data, monkeypatch) -> Callable[[str | Path], Contents]:
 @pytest.fixture
 def shell(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a command with `robocache` of this checkout, as a container or a cluster would."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    program = programs / "robocache"
+    program = tmp_path / "bin" / "robocache"
+    program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m robocache_ros "$@"\n')
     program.chmod(0o755)
 
     def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-        path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-        return subprocess.run(
-            command, cwd=tmp_path, env=os.environ | path | environment, capture_output=True, text=True, check=False
-        )
+        path = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        env = os.environ | path | environment
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
 
     return run
 
@@ -125,49 +118,37 @@ def test_what_the_ignore_file_lets_in_is_enough_to_install_the_package(tmp_path)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*install, "--target", str(to), str(source)], check=True, timeout=100)
     assert (to / "share" / "robocache_ros" / "kernels").is_dir()
-    version, env = (
-        [sys.executable, "-m", "robocache_ros", "--version"],
-        {"PYTHONPATH": str(to), "PATH": "/usr/bin:/bin"},
-    )
-    assert subprocess.run(version, cwd=to, env=env, capture_output=True, check=True).stdout
+    version, env = ["-m", "robocache_ros", "--version"], {"PYTHONPATH": str(to), "PATH": "/usr/bin:/bin"}
+    assert subprocess.run([sys.executable, *version], cwd=to, env=env, capture_output=True, check=True).stdout
 
 
 # The indexed job of Kubernetes: its fields, and its command.
 
 
-@pytest.fixture(scope="module")
-def job() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "kubernetes_job.yaml").read_text())
-    return loaded
+JOB: dict[str, Any] = yaml.safe_load((DEPLOY / "kubernetes_job.yaml").read_text())["spec"]
+POD = JOB["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+(LINE,) = CONTAINER["args"]
 
 
-@pytest.fixture
-def container(job) -> dict[str, Any]:
-    (one,) = job["spec"]["template"]["spec"]["containers"]
-    found: dict[str, Any] = one
-    return found
+def test_each_index_is_a_shard_with_as_many_processes_as_cores_that_are_not_root():
+    (shard,) = re.findall(r'--shard "\$JOB_COMPLETION_INDEX/([0-9]+)"', LINE)
+    assert (JOB["completionMode"], JOB["completions"]) == ("Indexed", int(shard))
+    assert re.findall(r"--jobs ([0-9]+)", LINE) == [CONTAINER["resources"]["requests"]["cpu"]]
+    assert POD["securityContext"]["runAsNonRoot"] is True
+    assert CONTAINER["securityContext"]["allowPrivilegeEscalation"] is False
 
 
-def test_each_index_is_a_shard_with_as_many_processes_as_cores_that_are_not_root(job, container):
-    (shard,) = re.findall(r'--shard "\$JOB_COMPLETION_INDEX/([0-9]+)"', container["args"][0])
-    assert (job["spec"]["completionMode"], job["spec"]["completions"]) == ("Indexed", int(shard))
-    (jobs,) = re.findall(r"--jobs ([0-9]+)", container["args"][0])
-    assert jobs == container["resources"]["requests"]["cpu"]
-    assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+def test_a_shard_with_recordings_that_cannot_be_converted_is_not_repeated():
+    codes = next(rule["onExitCodes"] for rule in JOB["podFailurePolicy"]["rules"] if "onExitCodes" in rule)
+    assert (codes["containerName"], codes["operator"], codes["values"]) == (CONTAINER["name"], "In", [1])
+    assert "--on-error skip" in LINE  # with `fail`, the exit code is 2
+    assert POD["restartPolicy"] == "Never"  # without which there is no podFailurePolicy
+    assert JOB["backoffLimitPerIndex"] > 0
 
 
-def test_a_shard_with_recordings_that_cannot_be_converted_is_not_repeated(job, container):
-    codes = next(rule["onExitCodes"] for rule in job["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule)
-    assert (codes["containerName"], codes["operator"], codes["values"]) == (container["name"], "In", [1])
-    assert "--on-error skip" in container["args"][0]  # with `fail`, the exit code is 2
-    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"  # without which there is no podFailurePolicy
-    assert job["spec"]["backoffLimitPerIndex"] > 0
-
-
-def test_the_indexed_job_makes_the_dataset(container, bucket, shell, undivided):
-    (line,) = container["args"]
-    command = [*container["command"], line.replace(BUCKET, bucket.url)]
+def test_the_indexed_job_makes_the_dataset(bucket, shell, undivided):
+    command = [*CONTAINER["command"], LINE.replace(BUCKET, bucket.url)]
     reported = [shell(command, JOB_COMPLETION_INDEX=str(index)) for index in (1, 0)]
     assert [done.returncode for done in reported] == [0, 0], reported
     assert reported[0].stdout == "1 of 2 recordings are converted; the last shard writes the dataset\n"
@@ -177,14 +158,11 @@ def test_the_indexed_job_makes_the_dataset(container, bucket, shell, undivided):
 # The RayJob of KubeRay: its fields, and its command.
 
 
-@pytest.fixture(scope="module")
-def ray_job() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "kuberay_rayjob.yaml").read_text())["spec"]
-    return loaded
+RAY_JOB: dict[str, Any] = yaml.safe_load((DEPLOY / "kuberay_rayjob.yaml").read_text())["spec"]
 
 
-def test_the_cluster_has_one_image_of_its_version_is_not_root_and_its_parameters_are_text(ray_job):
-    cluster = ray_job["rayClusterSpec"]
+def test_the_cluster_has_one_image_of_its_version_is_not_root_and_its_parameters_are_text():
+    cluster = RAY_JOB["rayClusterSpec"]
     assert cluster["rayVersion"] == ARGUMENTS["RAY"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     pods = [group["template"]["spec"] for group in groups]
@@ -193,9 +171,9 @@ def test_the_cluster_has_one_image_of_its_version_is_not_root_and_its_parameters
     assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
 
 
-def test_the_ray_job_makes_the_dataset(ray_job, bucket, shell, undivided):
+def test_the_ray_job_makes_the_dataset(bucket, shell, undivided):
     # KubeRay passes the command to a shell, and Ray its words, in quotes where needed, to another one.
-    submitted = subprocess.list2cmdline(shlex.split(ray_job["entrypoint"].replace(BUCKET, bucket.url)))
+    submitted = subprocess.list2cmdline(shlex.split(RAY_JOB["entrypoint"].replace(BUCKET, bucket.url)))
     done = shell(["/bin/sh", "-c", submitted])
     assert done.returncode == 0, done.stderr
     assert objects(bucket, "datasets/lift/") == undivided(f"{bucket.url}/raw/lift")
@@ -262,12 +240,9 @@ def test_the_line_of_a_shard_is_that_of_the_command():
 def counted(faults: Faults) -> Counter[str]:
     """The requests by the rows of the page, which are forgotten then."""
     rows = {"HEAD": "GET, HEAD", "GET": "GET, HEAD"}
-    found = Counter(
-        "LIST" if each.method == "GET" and "list-type" in each.path else rows.get(each.method, each.method)
-        for each in faults.requests
-    )
+    methods = ["LIST" if each.method == "GET" and "list-type" in each.path else each.method for each in faults.requests]
     faults.restart()
-    return found
+    return Counter(rows.get(method, method) for method in methods)
 
 
 def test_a_recording_has_at_most_the_requests_of_the_page(faulty_s3, faults, bags, spec):

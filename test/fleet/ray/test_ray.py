@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,7 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter import executors as ray_session
-from robocache_ros.exporter import executors as ray_tasks
+from robocache_ros.exporter import executors
 from robocache_ros.exporter.executors import Machines, RayTasks, Resources, Task, _check, chosen_executor
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import RecordingTask, _MakePieces
@@ -33,24 +33,21 @@ from test.fleet.conftest import objects
 
 # One Ray on this machine for all tests, and the recordings that they export.
 
-ROOT = Path(__file__).parents[3]
-
-
-os.environ.setdefault(ray_session.ONLY_LOOPBACK, "0")  # before tests import Ray
-
-
+ROOT, GB = Path(__file__).parents[3], 10**9
 CPUS = 4  # of the Ray, whatever this machine has
+
+os.environ.setdefault(executors.ONLY_LOOPBACK, "0")  # before Ray is imported
+ray = pytest.importorskip("ray", reason="needs ray (the fleet extra)")
 
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     """The address of a Ray, to which this process is connected."""
-    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # of its workers
-        patch.delenv(ray_session.ADDRESS, raising=False)
-        with ray_session.ray_session(None, slots=CPUS) as ray:
-            yield ray.get_runtime_context().gcs_address
+        patch.delenv(executors.ADDRESS, raising=False)
+        with executors.ray_session(None, slots=CPUS) as session:
+            yield session.get_runtime_context().gcs_address
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +107,6 @@ def test_the_command_connects_to_a_cluster_and_prints_its_document_only(ray_addr
 
 
 def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(s3, recordings, undisturbed, tmp_path):
-    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
     # With a Ray of its own, whose workers have the environment of the bucket.
     done = shell([*command(recordings, tmp_path), "--out", f"{s3.url}/set"], env={**os.environ, **s3.env})
     assert done.returncode == 0, done.stderr
@@ -136,21 +132,16 @@ def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings, tmp_pa
         work(task, print)
 
 
-def of_session(folder: Path) -> list[str]:
+def of_session(folder: Path) -> list[bytes]:
     """The processes of a Ray whose files are in a folder."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = file.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if f"{folder}/ray-" in line:
-            found.append(line.replace("\0", " "))
-    return found
+        with suppress(OSError):
+            found.append(file.read_bytes())
+    return [line for line in found if f"{folder}/ray-".encode() in line]
 
 
 def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings, tmp_path):
-    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
     out = tmp_path / "set"
     folder = Path(tempfile.mkdtemp(prefix="t"))  # short: its path is in the names of sockets
     program = ROOT / "test" / "export" / "interrupted_export.py"
@@ -173,7 +164,6 @@ def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings, tmp
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(recordings, tmp_path):
-    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
     done = shell(command(recordings, tmp_path, "--address", "127.0.0.1:1"))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -198,20 +188,13 @@ def test_killed_workers_and_a_killed_driver_change_no_byte(ray_address, recordin
     for number, operation in enumerate((13, 14, 2, 9)):  # of the files of a recording, which has more than 20
         (tmp_path / "moments" / f"waiting-{number}").write_text(str(operation))
     for last, status in ((2, -signal.SIGKILL), (0, 0)):
-        program = [
-            sys.executable,
-            str(Path(__file__).with_name("killed_fleet.py")),
-            json.dumps({**given, "last": last}),
-        ]
+        program = [sys.executable, Path(__file__).with_name("killed_fleet.py"), json.dumps({**given, "last": last})]
         assert subprocess.run(program, check=False, cwd=ROOT).returncode == status
     assert len(list((tmp_path / "moments").glob("taken-*"))) == 4
     assert contents(tmp_path / "set") == undisturbed
 
 
 # Tasks that Ray runs: what is run again, and what is not.
-
-ray = pytest.importorskip("ray", reason="needs ray (the fleet extra)")
-GB = 10**9
 
 
 def tasks(*names: str, needs: Resources = Resources(memory_bytes=GB)) -> list[Task]:  # noqa: B008
@@ -241,11 +224,8 @@ def test_a_task_whose_process_is_killed_is_run_again_and_the_result_of_each_come
 
 
 def test_an_error_is_of_its_task_only_and_is_not_repeated_and_one_of_the_target_ends_the_others(ray_address, tmp_path):
-    errors = {
-        "bad": ValueError("no such row"),
-        "refused": RoboCacheError("refused: has no topic"),
-        "full": OSError(28, "No space left on device", "/target"),
-    }
+    errors = {"bad": ValueError("no such row"), "refused": RoboCacheError("refused: has no topic")}
+    errors["full"] = OSError(28, "No space left on device", "/target")
 
     def work(task: Task, _tell: object) -> str:
         with (tmp_path / task.name).open("x"):  # which fails if it is repeated
@@ -323,7 +303,7 @@ def scripted(monkeypatch) -> Callable[..., tuple[RayTasks, ScriptedRay]]:
     return make
 
 
-DONE = ray_tasks.Finished("done")
+DONE = executors.Finished("done")
 OUT_OF_MEMORY = ray.exceptions.OutOfMemoryError("the node runs low on memory")
 LOST = ray.exceptions.NodeDiedError("the node is gone")
 CRASHED = ray.exceptions.WorkerCrashedError()
@@ -336,7 +316,7 @@ CRASHED = ray.exceptions.WorkerCrashedError()
         ([OUT_OF_MEMORY, DONE, DONE], 3 * GB // 2, "done", 3 * GB // 2),  # no more than the largest machine has
         ([OUT_OF_MEMORY, DONE, OUT_OF_MEMORY], 64 * GB, "lift: 2.0 GB of memory are not enough; state more", 2 * GB),
         ([LOST, DONE, *[LOST] * 99, DONE], 64 * GB, "done", GB),  # a lost machine costs no attempt
-        ([CRASHED, DONE, *[CRASHED] * (ray_tasks.CRASHES - 1)], 64 * GB, "lift: its process ended 32 times", GB),
+        ([CRASHED, DONE, *[CRASHED] * (executors.CRASHES - 1)], 64 * GB, "lift: its process ended 32 times", GB),
     ],
     ids=["memory", "largest machine", "not enough", "lost", "crashed"],
 )

@@ -7,8 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
-pytest.importorskip("rclpy")
 import rclpy
 
 from robocache_ros.client import FusedSubscriber
@@ -82,7 +80,6 @@ def test_signal_ends_a_loop_that_gets_frames(run, rig, joint_spec, transport, nu
     rig.fusion(joint_spec).autostart()
     process = run(IMPORTS + f"options = {{'transport': {transport!r}}}\n" + LOOP, "frame", "fusion_node")
     process.send_signal(number)
-
     output, _ = process.communicate(timeout=120)
     assert output.endswith("ended\n")
     assert process.returncode == 0
@@ -135,7 +132,6 @@ sys.exit(6)
 def test_signal_ends_a_loop_that_waits_unless_the_user_handles_it(run, script, number, ending):
     process = run(IMPORTS + script)
     process.send_signal(number)
-
     output, _ = process.communicate(timeout=120)
     assert (process.returncode, output.endswith("ended\n")) == (ending, ending == 0)
 
@@ -146,5 +142,4 @@ def test_shutdown_of_the_given_nodes_context_ends_the_loop():
     node = rclpy.create_node("policy", context=context)
     with FusedSubscriber("nobody", node=node, transport="message") as subscriber:
         rclpy.shutdown(context=context)
-
         assert list(subscriber) == []

@@ -1,4 +1,4 @@
-"""The episode recorder over DDS: its services, its state, and the bytes in its files."""
+"""The episode recorder over DDS: its services, its state, the bytes in its files; `robocache record`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("rclpy")
-pytest.importorskip("std_srvs")
 from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState, Joy
@@ -19,21 +16,20 @@ from std_srvs.srv import SetBool, Trigger
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.recorder.episodes import read_episode
-from test.nodes.rig import publishing, repeating, until
+from test.nodes.rig import publishing, repeating, stamped, until
 
 
 class Robot:
-    """Publishes joints and a command, once a call; counts the messages."""
+    """Publishes joints and a command, once a call; keeps the messages."""
 
-    def __init__(self, rig: Any) -> None:
-        self._joints, self._command = rig.publisher(JointState, "/joints"), rig.publisher(Float32MultiArray, "/command")
+    def __init__(self, rig: Any, joints: str = "/joints") -> None:
+        self._joints, self._command = rig.publisher(JointState, joints), rig.publisher(Float32MultiArray, "/command")
         self.sent: list[bytes] = []
         self.silent = False
 
     def publish(self) -> None:
         """Publish."""
-        message = JointState(name=["a", "b"], position=[float(len(self.sent)), 0.0])
-        message.header.stamp.sec = len(self.sent)
+        message = stamped(JointState(name=["a", "b"], position=[float(len(self.sent)), 0.0]), len(self.sent) * 10**9)
         self.sent.append(serialize_message(message))
         self._joints.publish(self.sent[-1])
         if not self.silent:
@@ -47,20 +43,21 @@ def robot(rig):
         yield robot
 
 
-def ask(rig: Any, action: str, success: bool | None = None) -> Any:
-    if success is None:
-        return rig.call(Trigger, f"/episode_recorder/{action}", Trigger.Request())
-    return rig.call(SetBool, f"/episode_recorder/{action}", SetBool.Request(data=success))
+def ask(rig: Any, action: str, **fields: bool) -> Any:
+    return rig.call(SetBool if fields else Trigger, f"/episode_recorder/{action}", **fields)
 
 
-def test_episodes_have_the_bytes_that_were_published(rig, robot, joint_spec):
+def test_episodes_have_the_bytes_that_were_published_whatever_they_are(rig, robot, joint_spec):
     latched = rig.publisher(String, "/robot_description", durability=DurabilityPolicy.TRANSIENT_LOCAL, depth=1)
     latched.publish(String(data="<robot/>"))
-    node = rig.recorder(joint_spec, task="Lift the cube", extra="/robot_description", robot="so101")
+    odd, garbage = rig.publisher(Float32MultiArray, "/odd"), struct.pack("<4sI", b"\0\1\0\0", 0xFFFFFFFF)
+    node = rig.recorder(joint_spec, task="Lift the cube", extra="/robot_description /odd", robot="so101")
     states = rig.listen(String, "/episode_recorder/state", latched=True)
     until(lambda: len(states) and not json.loads(states.newest.data)["silent"], "both streams")
     until(lambda: any(t.topic.latched and t.latched for t in node._receiver.topics), "the latched topic")
+    until(odd.get_subscription_count, "the subscription to the extra topic")
 
+    wanted = {"/joints": 40, "/command": 20, "/odd": 0}
     files: list[Path] = []
     for success in (True, False):
         started = ask(rig, "start")
@@ -68,9 +65,10 @@ def test_episodes_have_the_bytes_that_were_published(rig, robot, joint_spec):
         already = ask(rig, "start")
         assert not already.success
         assert "is being recorded; end it first" in already.message
+        odd.publish(garbage)
         received = node._receiver.episode.received
-        until(lambda received=received: received["/joints"] > 40 and received["/command"] > 20, "messages")
-        assert ask(rig, "end", success).success
+        until(lambda received=received: all(received[topic] > wanted[topic] for topic in wanted), "messages")
+        assert ask(rig, "end", data=success).success
         files.append(node._last[0])
 
     sent = list(robot.sent)
@@ -82,6 +80,7 @@ def test_episodes_have_the_bytes_that_were_published(rig, robot, joint_spec):
             description = [message.data for message in bag.messages(["/robot_description"])]
             assert description == [serialize_message(String(data="<robot/>"))]
             assert len(list(bag.messages(["/command"]))) > 20
+            assert [message.data for message in bag.messages(["/odd"])] == [garbage]
             assert "std_msgs/Header header" in bag.definitions["sensor_msgs/msg/JointState"]
         at = sent.index(joints[0])
         assert len(joints) > 40
@@ -95,9 +94,7 @@ def test_start_names_the_silent_stream(rig, robot, joint_spec):
     robot.silent = True
     node = rig.recorder(joint_spec)
     until(lambda: node.silent() == ["command (/command)"], "the joints")
-
     refused = ask(rig, "start")
-
     assert not refused.success
     assert refused.message == "start: command (/command) is silent; start the drivers, or remove them from the spec"
     robot.silent = False
@@ -113,12 +110,9 @@ def unchecked(monkeypatch):
 
 def requested(rig: Any, topic: str) -> tuple[Any, Any]:
     """The reliability and the durability that the recorder requests of a topic."""
-    [found] = [
-        entry.qos_profile
-        for entry in rig.node.get_subscriptions_info_by_topic(topic)
-        if entry.node_name == "episode_recorder"
-    ]
-    return found.reliability, found.durability
+    found = rig.node.get_subscriptions_info_by_topic(topic)
+    [qos] = [entry.qos_profile for entry in found if entry.node_name == "episode_recorder"]
+    return qos.reliability, qos.durability
 
 
 def test_an_episode_starts_once_its_streams_are_received_as_their_publishers_offer(rig, joint_spec, unchecked):
@@ -154,25 +148,20 @@ def test_an_episode_starts_once_its_streams_are_received_as_their_publishers_off
     assert requested(rig, "/scene") == (reliable, volatile)
 
 
-def test_an_episode_starts_once_the_publisher_that_replaced_another_is_received_as_it_offers(
-    rig, joint_spec, unchecked
-):
-    robot = Robot(rig)
+def test_an_episode_starts_once_a_publisher_that_replaced_another_is_received(rig, joint_spec, unchecked):
+    command = rig.publisher(Float32MultiArray, "/command")
     joints = rig.publisher(JointState, "/lossy", reliability=ReliabilityPolicy.BEST_EFFORT)
     joint_spec["streams"]["joints"] |= {"topic": "/lossy", "qos": {}}
     node = rig.recorder(joint_spec)
-    message = JointState(name=["a", "b"], position=[0.0, 0.0])
 
     def publish() -> None:
-        robot.publish()
-        joints.publish(message)
+        command.publish(Float32MultiArray(data=[1.0]))
+        joints.publish(JointState(name=["a", "b"], position=[0.0, 0.0]))
 
     until(repeating(publish, lambda: not node.silent(), 0.01), "both streams")
     rig.node.destroy_publisher(joints)
     joints = rig.publisher(JointState, "/lossy")
-
     until(repeating(publish, lambda: ask(rig, "start").success, 0.01), "the start")
-
     assert requested(rig, "/lossy")[0] == ReliabilityPolicy.RELIABLE
 
 
@@ -192,7 +181,7 @@ def test_discard_and_rerecord_move_files_to_the_trash(rig, robot, joint_spec):
     assert ask(rig, "rerecord").success
     assert names(out) == ["episode_000003.mcap.part"]
     assert names(out / "trash") == ["episode_000001.mcap", "episode_000002.mcap"]
-    assert ask(rig, "end", True).success
+    assert ask(rig, "end", data=True).success
     assert ask(rig, "rerecord").success  # the last one, which has ended
     assert len(names(out / "trash")) == 3
     assert rig.change_state("deactivate", "/episode_recorder")
@@ -203,16 +192,10 @@ def test_discard_and_rerecord_move_files_to_the_trash(rig, robot, joint_spec):
     assert "it is not active" in refused.message
 
 
-def test_buttons_and_a_pedal_act_once_for_each_press(rig, robot, joint_spec, monkeypatch):
-    pytest.importorskip("evdev", reason="needs the pedals extra")
-    from test.nodes.pedal import Plug
-
-    plug = Plug()
-    monkeypatch.setattr("evdev.InputDevice", plug)
+def test_buttons_and_a_pedal_act_once_for_each_press(rig, robot, joint_spec, plug):
     joy = rig.publisher(Joy, "/joy")
-    node = rig.recorder(
-        joint_spec, joy_buttons="discard=1,start=0", pedal="/dev/pedal", pedal_keys="toggle=KEY_B,failure=KEY_C"
-    )
+    pedals = {"pedal": "/dev/pedal", "pedal_keys": "toggle=KEY_B,failure=KEY_C"}
+    node = rig.recorder(joint_spec, joy_buttons="discard=1,start=0", **pedals)
     until(lambda: not node.silent(), "both streams")
     until(joy.get_subscription_count, "the game pad's subscriber")
 
@@ -252,16 +235,27 @@ def test_a_wrong_pedal_or_button_is_refused_and_the_node_lives(rig, joint_spec, 
     assert not rig._nodes[-1].active
 
 
-def test_an_empty_message_of_any_bytes_is_recorded_as_it_is(rig, robot, joint_spec):
-    node = rig.recorder(joint_spec, extra="/odd")
-    odd = rig.publisher(Float32MultiArray, "/odd")
-    until(odd.get_subscription_count, "the subscription to the extra topic")
-    until(lambda: not node.silent(), "both streams")
-    node.start()
-    data = struct.pack("<4sI", b"\0\1\0\0", 0xFFFFFFFF)
-    odd.publish(data)
-    until(lambda: node._receiver.episode.received["/odd"], "the message")
-    node.end(success=True)
+def test_lines_start_and_end_episodes_and_topics_are_remapped(rig, joint_spec):
+    out = rig.tmp_path / "recordings"
+    words = ["record", "--spec", rig.write(joint_spec), "--out", out, "--task", "Lift the operator's cube"]
+    process = rig.program(*words, "--ros-args", "-r", "/joints:=/left/joints")
 
-    with Bag(node._last[0]) as bag:
-        assert [message.data for message in bag.messages(["/odd"])] == [data]
+    def files(pattern: str) -> list[str]:
+        assert process.runs()
+        return sorted(str(path.relative_to(out)) for path in out.glob(pattern))
+
+    with publishing(Robot(rig, "/left/joints").publish):
+        # Refused while the streams are silent.
+        until(repeating(lambda: process.say("start"), lambda: files("*.part")), "the first episode")
+        process.say("success")
+        until(lambda: files("episode_000001.mcap"), "its end")
+        process.say("")
+        until(lambda: files("*2.mcap.part"), "the second one")
+        process.say("r")
+        until(lambda: files("trash/*") == ["trash/episode_000002.mcap"] and files("*3.mcap.part"), "another")
+        process.say("f")
+        until(lambda: files("episode_000003.mcap"), "its end")
+    process.say("q")
+    assert process.wait() == 0, process.log.read_text()
+    found = read_episode(out / "episode_000003.mcap")
+    assert (found.labels.task, found.outcome) == ("Lift the operator's cube", "failure")

@@ -19,8 +19,6 @@ from robocache_ros.spec import load_spec
 from robocache_ros.units import NS_PER_S
 from test.nodes.rig import ROOT
 
-pytest.importorskip("rclpy", reason="needs the `ros` extra")
-
 SEED = 1000
 
 
@@ -91,7 +89,6 @@ def test_each_latency_of_the_loop_waits_for_the_first_command_of_its_own_policy(
     loop["drive"].__globals__.update(until=until, process=lambda *_, **__: nullcontext())
     with pytest.raises(InterruptedError):
         loop["drive"](tmp_path, tmp_path / "spec.yaml", 1, 150, observer)
-
     assert waited == [("the simulation", False), ("the first command", False)]
 
 
@@ -99,7 +96,5 @@ def test_the_step_at_a_seam_is_that_of_the_joints_and_not_of_the_gripper():
     loop = runpy.run_path(str(ROOT / "examples" / "close_the_loop.py"))
     nothing = [0.0, np.nan, np.nan, np.nan, 0, 0, 0.0]  # tick, two joints, gripper, state, origin, step at a seam
     rows = [nothing, [1, 0, 0, 0, 1, 1, 0.5], [2, 0.1, 0, 0, 1, 1, 0.0], [3, 0.1, 0.25, 1, 1, 1, 1.0]]
-
     found = loop["largest_seam"]([loop["Attempt"](executed=[np.array(row, float) for row in rows])], 3)
-
     assert found == 0.25

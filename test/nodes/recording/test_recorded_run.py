@@ -7,13 +7,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("rclpy")
-pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
@@ -75,44 +71,6 @@ class Robot:
             self._operator.publish(Float64MultiArray(data=[self._count / 100, 0.5]))
 
 
-def record(rig: Any, path: Path, commands: int) -> None:
-    """Record a run of `robocache run` that is taken over, stopped, armed, and ended by Ctrl-C."""
-    (rig.tmp_path / "mine.py").write_text(CODE)
-    program = rig.program("run", f"{rig.tmp_path / 'mine.py'}:late", "--spec", rig.write(SPEC), "--record", path)
-    sent = rig.listen(Float64MultiArray, "/command")
-
-    def more(count: int, what: str) -> None:
-        before = len(sent)
-        until(lambda: program.runs() and len(sent) > before + count, what, PATIENCE_S + count)
-
-    with publishing(Robot(rig).publish, 0.005):
-        more(commands, "commands of the policy")
-        rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True))
-        more(commands, "commands of the operator")
-        rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
-        rig.call(Trigger, "/policy_runner/stop", Trigger.Request())
-        more(5, "commands after a stop")
-        rig.call(Trigger, "/policy_runner/arm", Trigger.Request())
-        more(commands, "commands after arming")
-        assert program.stop() == 0, program.log.read_text()
-
-
-def check(rig: Any, path: Path, commands: int) -> None:
-    """Check that a run is recomputed to the bit, with its plans."""
-    found = verify(path, policy=f"{rig.tmp_path / 'mine.py'}:late")
-    assert (str(found.first or ""), found.notes) == ("", [])
-    assert found.commands > 3 * commands
-    assert found.ticks > 3 * commands
-    assert found.observations >= found.plans > 3
-    events = list(RunReader(path).events())
-    steps = [event.facts["tick"] for event in events if event.name == "step"]
-    middle = steps[len(steps) // 2]
-    part = cut(path, path.with_name("part.mcap"), middle, middle + 5)
-    assert (str(part.first or ""), part.ticks, part.commands) == ("", 6, 6)
-    names = "begin ready frame plan reply advance step takeover operator stop arm"
-    assert {event.name for event in events} == {*names.split()}
-
-
 @contextmanager
 def busy_machine() -> Iterator[None]:
     """More processes that compute than processors."""
@@ -132,11 +90,40 @@ LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
     ("commands", "load"),
     [pytest.param(20, nullcontext, id="short"), pytest.param(500, busy_machine, id="long, under load", marks=LONG)],
 )
-def test_a_live_run_of_a_policy_is_recomputed_to_the_bit(rig, commands, load):
-    path = rig.tmp_path / "run.mcap"
+def test_a_live_run_of_a_policy_that_is_taken_over_stopped_and_armed_is_recomputed_to_the_bit(rig, commands, load):
+    path, code = rig.tmp_path / "run.mcap", rig.tmp_path / "mine.py"
+    code.write_text(CODE)
+
+    def more(count: int, what: str) -> None:
+        before = len(sent)
+        until(lambda: program.runs() and len(sent) > before + count, what, PATIENCE_S + count)
+
     with load():
-        record(rig, path, commands)
-    check(rig, path, commands)
+        program = rig.program("run", f"{code}:late", "--spec", rig.write(SPEC), "--record", path)
+        sent = rig.listen(Float64MultiArray, "/command")
+        with publishing(Robot(rig).publish, 0.005):
+            more(commands, "commands of the policy")
+            rig.call(SetBool, "/policy_runner/takeover", data=True)
+            more(commands, "commands of the operator")
+            rig.call(SetBool, "/policy_runner/takeover", data=False)
+            rig.call(Trigger, "/policy_runner/stop")
+            more(5, "commands after a stop")
+            rig.call(Trigger, "/policy_runner/arm")
+            more(commands, "commands after arming")
+            assert program.stop() == 0, program.log.read_text()
+
+    found = verify(path, policy=f"{code}:late")  # with its plans
+    assert (str(found.first or ""), found.notes) == ("", [])
+    assert found.commands > 3 * commands
+    assert found.ticks > 3 * commands
+    assert found.observations >= found.plans > 3
+    events = list(RunReader(path).events())
+    steps = [event.facts["tick"] for event in events if event.name == "step"]
+    middle = steps[len(steps) // 2]
+    part = cut(path, path.with_name("part.mcap"), middle, middle + 5)
+    assert (str(part.first or ""), part.ticks, part.commands) == ("", 6, 6)
+    names = "begin ready frame plan reply advance step takeover operator stop arm"
+    assert {event.name for event in events} == {*names.split()}
 
 
 def test_a_live_run_is_recomputed_to_the_bit(rig, joint_spec):

@@ -11,8 +11,6 @@ import yaml
 from robocache_ros.sim.so101 import JOINTS
 from test.nodes.rig import ROOT, repeating, until
 
-pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
-
 ACTION = [f"action.{name}" for name in JOINTS]
 POLICY = """
 import numpy as np
@@ -32,20 +30,15 @@ def spec_of(action: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def simulator(rig):
-    with rig.simulator("--rate=0.25") as node:  # all nodes are in this process, which a busy machine slows down
-        yield node
-
-
-@pytest.fixture
-def runner(rig, simulator, tmp_path):
+def runner(rig, tmp_path):
     (tmp_path / "mine.py").write_text(POLICY)
     run = {"coast_ticks": 1000, "invalid_ticks": 1000, "outputs": {"action": {"takeover": "/operator"}}}
     spec = spec_of({}, run=run)
-    rig.fusion(spec, use_sim_time=True).autostart()
-    node = rig.runner(spec, policy=f"{tmp_path / 'mine.py'}:still", use_sim_time=True)
-    assert node.autostart()
-    return node
+    with rig.simulator("--rate=0.25"):  # all nodes are in this process, which a busy machine slows down
+        rig.fusion(spec, use_sim_time=True).autostart()
+        node = rig.runner(spec, policy=f"{tmp_path / 'mine.py'}:still", use_sim_time=True)
+        assert node.autostart()
+        yield
 
 
 @pytest.mark.slow
@@ -71,12 +64,14 @@ def test_a_takeover_on_the_simulated_robot_is_exported_as_corrections(rig, runne
     recorder.start()
     until(lambda: recorder._receiver.episode.received["/policy_runner/action"] > 20, "actions of the policy")
 
-    operate = lambda: operator.publish(JointState(name=list(JOINTS), position=[0.5] * 6))  # noqa: E731
-    rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True))
+    def operate():
+        operator.publish(JointState(name=list(JOINTS), position=[0.5] * 6))
+
+    rig.call(SetBool, "/policy_runner/takeover", data=True)
     until(repeating(operate, lambda: list(commands.newest.position) == [0.5] * 6, 0.02), "commands of the operator")
     count = len(commands)
     until(repeating(operate, lambda: len(commands) > count + 30, 0.02), "more of them")
-    rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
+    rig.call(SetBool, "/policy_runner/takeover", data=False)
     until(lambda: list(commands.newest.position) == [0.25] * 6, "commands of the policy again")
     count = len(commands)
     until(lambda: len(commands) > count + 20, "more of them")

@@ -1,4 +1,4 @@
-"""The node that runs a policy: what it sends over DDS, its services, and what is sent when it is killed."""
+"""The node that runs a policy: what it sends over DDS, its services, and what is sent when something is killed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ import os
 import signal
 import time
 from array import array
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
-
-from test.nodes.rig import ACTION, Rig, repeating, stamped, until
-
-pytest.importorskip("std_srvs", reason="needs std_srvs (the ros extra, or a sourced ROS 2)")
 from diagnostic_msgs.msg import DiagnosticStatus
+from geometry_msgs.msg import TwistStamped
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Bool, Float32MultiArray, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
+from robocache_ros.bags.reader import Bag
 from robocache_ros.engine import tick_grid
 from robocache_ros.nodes import process
-from robocache_ros.nodes.frame_messages import fused_cdr, read_fused
+from robocache_ros.nodes.episode_recorder import EpisodeRecorder
+from robocache_ros.nodes.frame_messages import fused_cdr, read_fused, stamp_ns
+from robocache_ros.nodes.fusion_node import FusionNode
 from robocache_ros.nodes.managed_node import FAILURE
+from robocache_ros.nodes.policy_runner import PolicyRunner
+from test.nodes.rig import ACTION, Rig, publishing, repeating, stamped, until
 
 pytestmark = pytest.mark.usefixtures("forked_policies")
 
@@ -113,17 +118,17 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
     until(lambda: robot.executed.newest.layout.dim[0].label.startswith("tick_ns="))
     robot.wait_for(lambda: robot.state() == (1, 1), "a row of the policy")
 
-    assert rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=True)).success
+    assert rig.call(SetBool, "/policy_runner/takeover", data=True).success
     robot.wait_for(lambda: robot.newest == [3, 4], "commands of the operator", operates=True)
     robot.wait_for(lambda: robot.state()[1] == 3, "rows of the operator", operates=True)
     until(lambda: list(robot.actions.newest.position) == [3, 4, 1], "an action of the operator")
     assert list(robot.actions.newest.name) == ["action.0", "action.1", "intervention"]
     assert interventions.newest.data
-    rig.call(SetBool, "/policy_runner/takeover", SetBool.Request(data=False))
+    rig.call(SetBool, "/policy_runner/takeover", data=False)
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands of the policy again")
     until(lambda: not interventions.newest.data and robot.actions.newest.position[2] == 0, "the end of the takeover")
 
-    assert rig.call(Trigger, "/policy_runner/stop", Trigger.Request()).success
+    assert rig.call(Trigger, "/policy_runner/stop").success
     robot.wait_for(lambda: robot.newest == [0, 0], "zero velocity after a stop")
 
     def stopped() -> Any:
@@ -133,11 +138,14 @@ def test_a_policy_commands_until_it_is_stopped_and_an_operator_takes_over(rig, r
 
     robot.wait_for(stopped, "the reason in the diagnostics")
 
-    assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
+    assert rig.call(Trigger, "/policy_runner/arm").success
     robot.wait_for(lambda: robot.newest[0] >= 7, "commands after arming")
 
     bad = rig.publisher(Float32MultiArray, "/policy_runner/chunk")
-    counted = lambda: float(rig.counts("run").get("chunks_malformed", 0))  # noqa: E731
+
+    def counted():
+        return float(rig.counts("run").get("chunks_malformed", 0))
+
     until(repeating(lambda: bad.publish(Float32MultiArray(data=array("f", [1.0]))), counted), "a refused chunk")
     [process] = multiprocessing.active_children()
     os.kill(process.pid, signal.SIGKILL)
@@ -162,11 +170,9 @@ def test_commands_that_no_controller_receives_are_warned_of_once(rig, spec, capf
         until(lambda: len(rig.diagnostics) > reports + 5, "more reports")
 
     see = "ros2 topic info -v /command"
-    none = (
-        f"nothing subscribes to /command (std_msgs/msg/Float64MultiArray); set the topic of the controller, see {see}"
-    )
-    types = "std_msgs/msg/Float32MultiArray, not std_msgs/msg/Float64MultiArray"
-    other = f"/command is subscribed to as {types}; set the type that {see} shows"
+    wrong, right = (f"std_msgs/msg/{kind}MultiArray" for kind in ("Float32", "Float64"))
+    none = f"nothing subscribes to /command ({right}); set the topic of the controller, see {see}"
+    other = f"/command is subscribed to as {wrong}, not {right}; set the type that {see} shows"
     report(f"warmup; run.outputs.action: {none}")
     mistaken = other_node.create_subscription(Float32MultiArray, "/command", lambda _: None, 1)
     report(f"warmup; run.outputs.action: {other}")
@@ -180,12 +186,7 @@ def test_commands_that_no_controller_receives_are_warned_of_once(rig, spec, capf
     assert [logged.count(words) for words in (none, other)] == [1, 1], logged
 
 
-def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkeypatch):
-    pytest.importorskip("evdev", reason="needs the pedals extra")
-    from test.nodes.pedal import Plug
-
-    plug = Plug()
-    monkeypatch.setattr("evdev.InputDevice", plug)
+def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, plug):
     node = rig.runner(spec, takeover_button=1, pedal="/dev/pedal")
     assert node.autostart()
     joy = rig.publisher(Joy, "/joy")
@@ -198,11 +199,9 @@ def test_a_button_and_a_pedal_take_over_while_they_are_pressed(rig, spec, monkey
     until(lambda: taken() == [False], "the state at the start")
 
     def press(pressed: int) -> None:  # a game pad repeats its state
-        repeated = repeating(
-            lambda: joy.publish(Joy(buttons=[0, pressed])), lambda: node.parts._pressed == pressed, 0.02
-        )
-        until(repeated, "the button")
-        joy.publish(Joy(buttons=[0, pressed]))
+        publish = partial(joy.publish, Joy(buttons=[0, pressed]))
+        until(repeating(publish, lambda: node.parts._pressed == pressed, 0.02), "the button")
+        publish()
 
     press(1)
     press(0)
@@ -234,20 +233,16 @@ def test_the_limits_of_robot_description_hold(rig, spec):
     latched.publish(String(data=f"<robot>{joints}</robot>"))
     spec["run"]["outputs"]["action"] |= {"urdf": "/robot_description", "names": ["a", "b"]}
     node = rig.runner(spec, spins=False)
-
     node.trigger_configure()
-
     assert node.parts.runner.outputs.limits.upper.tolist() == [2, 2]  # the outputs are velocities
 
 
 def test_a_parameter_of_a_configured_runner_is_refused_and_a_run_that_cannot_be_leaves_nothing(rig, spec, policy):
     node = rig.runner(spec, spins=False, policy=policy, fusion="not a name")
     publishers = len(list(node.publishers))
-
     assert node.trigger_configure() != FAILURE  # rclpy refuses the name of the topic
     assert len(list(node.publishers)) == publishers
     assert not multiprocessing.active_children()
-
     node.set_parameters([Parameter("fusion", value="fusion_node"), Parameter("replan_every", value=7)])
     node.trigger_configure()
     assert node.configured
@@ -289,7 +284,7 @@ def test_a_runner_that_cannot_send_stops_and_starts_again_when_it_is_armed(rig, 
         assert robot.newest == [0, 0]
     else:
         assert counts[1] == counts[0]
-    assert rig.call(Trigger, "/policy_runner/arm", Trigger.Request()).success
+    assert rig.call(Trigger, "/policy_runner/arm").success
     robot.wait_for(lambda: len(robot.commands) > counts[1] and robot.newest[0] >= 7, "commands after arming")
 
 
@@ -338,10 +333,129 @@ def test_a_runner_that_is_killed_or_interrupted_or_quit_leaves_zero_velocity(rig
     else:
         joy = rig.publisher(Joy, "/joy")
         intervention = rig.listen(Bool, "/policy_runner/intervention", latched=True)
-        press = lambda: joy.publish(Joy(buttons=[0, 1]))  # noqa: E731
-        until(repeating(press, lambda: len(intervention) and intervention.newest.data, 0.02), "the takeover")
+
+        def taken_over():
+            return len(intervention) and intervention.newest.data
+
+        until(repeating(lambda: joy.publish(Joy(buttons=[0, 1])), taken_over, 0.02), "the takeover")
         for line in ("jump", "s", "q"):
             program.say(line)
     assert program.wait() == (-signal.SIGKILL if number == signal.SIGKILL else 0), program.log.read_text()
     until(lambda: robot.newest == [0, 0], "zero velocity")
     assert number or "'jump' is no action" in program.log.read_text()
+
+
+CODE = """
+import os
+from pathlib import Path
+import numpy as np
+
+Path(__file__).with_suffix(".pid").write_text(str(os.getpid()))
+
+def ones(frame):
+    return np.ones((50, WIDTH))
+"""
+ARRAY, JOINTS, TWIST = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState", "geometry_msgs/msg/TwistStamped"
+JOG = "control_msgs/msg/JointJog"
+VELOCITY_SPEC: dict[str, Any] = {
+    "robocache": 1,
+    "delay_ms": 10,
+    "streams": {
+        "joints": {"topic": "/joints", "type": JOINTS, "names": ["a"], "on_invalid": "hold"},
+        "wheels": {"topic": "/wheels", "type": ARRAY, "dim": 2, "unit": "rad/s", **ACTION},
+        "fingers": {"topic": "/fingers", "type": JOINTS, "names": ["l", "r"], "field": "velocity", "role": "action"},
+        "base": {"topic": "/base", "type": TWIST, "field": ["twist.linear", "twist.angular"], **ACTION},
+    },
+    "run": {
+        "coast_ticks": 100,  # on a busy machine
+        "outputs": {"wheels": {"accept_no_timeout": True}, "fingers": {"accept_no_timeout": True}},
+    },
+}
+# The type of the commands of each output, and how their velocities are read.
+VELOCITIES: dict[str, tuple[type[Any], Callable[[Any], list[float]]]] = {
+    "wheels": (Float64MultiArray, lambda message: list(message.data)),
+    "fingers": (JointState, lambda message: list(message.velocity)),
+    "base": (TwistStamped, lambda message: [message.twist.linear.x]),
+}
+if find_spec("control_msgs"):  # a package of ROS that is not on PyPI: of a sourced ROS, or of a workspace
+    from control_msgs.msg import JointJog
+
+    VELOCITIES["jog"] = (JointJog, lambda message: list(message.velocities))
+    VELOCITY_SPEC["streams"]["jog"] = {"topic": "/jog", "type": JOG, "field": "velocities", "dim": 2, **ACTION}
+    VELOCITY_SPEC["run"]["outputs"]["jog"] = {"names": ["l", "r"]}
+
+
+@pytest.mark.parametrize(
+    "killed", ["fusion", pytest.param("policy", marks=pytest.mark.slow), pytest.param("runner", marks=pytest.mark.slow)]
+)
+def test_the_last_velocity_is_zero_on_every_output_whatever_is_killed(rig, tmp_path, killed):
+    (tmp_path / "mine.py").write_text(CODE.replace("WIDTH", "12" if "jog" in VELOCITIES else "10"))
+    fusion = rig.process(VELOCITY_SPEC)
+    words = ("run", f"{tmp_path / 'mine.py'}:ones", "--spec", rig.write(VELOCITY_SPEC), "--fusion", "fusion_node")
+    runner = rig.program(*words)
+    joints = rig.publisher(JointState, "/joints")
+    inboxes = {name: rig.listen(kind, f"/{name}") for name, (kind, _) in VELOCITIES.items()}
+
+    def move() -> None:
+        joints.publish(stamped(JointState(name=["a"], position=[0.0])))
+
+    def wait_for(velocity: float, what: str) -> None:
+        def found() -> bool:
+            reads = [(inboxes[name], read) for name, (_, read) in VELOCITIES.items()]
+            return all(len(inbox) and set(read(inbox.newest)) == {velocity} for inbox, read in reads)
+
+        until(repeating(move, found, 0.01), what)
+
+    wait_for(1.0, "commands of the policy")
+    pids = {"fusion": fusion.popen.pid, "runner": runner.popen.pid, "policy": int((tmp_path / "mine.pid").read_text())}
+    os.kill(pids[killed], signal.SIGKILL)
+    wait_for(0.0, "zero velocity")
+    assert runner.wait() == -signal.SIGKILL if killed == "runner" else runner.runs()
+    for name in VELOCITIES.keys() & {"base", "fingers", "jog"}:
+        stamps_ns = [stamp_ns(message.header) for message in inboxes[name].messages]
+        assert np.diff(stamps_ns).min() >= 0  # a receiver ignores a command that is old
+
+
+def test_each_robot_is_commanded_and_recorded_by_its_own_nodes(rig, tmp_path):
+    """Two robots in one graph: fusion node, policy runner and recorder of each in a namespace, with one spec."""
+    robots = {"left": 1.0, "right": 2.0}  # the position of the joints
+    arm = {"topic": "arm/commands", "type": ARRAY, "dim": 2, "on_invalid": "mask", **ACTION}
+    joints = {"topic": "joint_states", "type": JOINTS, "names": ["a", "b"], "on_invalid": "hold"}
+    spec = rig.write({"robocache": 1, "delay_ms": 20, "streams": {"joints": joints, "arm": arm}})
+    (tmp_path / "mine.py").write_text("def follow(frame):\n    return [list(frame['joints'][-1])] * 40\n")
+
+    def start(kind: Any, robot: str, **values: Any) -> None:
+        remap = ["--ros-args", "-r", "joint_states:=joints"]  # as a driver of another maker names it
+        rig.make(kind, {"spec": str(spec), **values}, namespace=robot, cli_args=remap).autostart()
+
+    publishers, commands = {}, {}
+    for robot in robots:
+        start(FusionNode, robot)
+        start(PolicyRunner, robot, policy=f"{tmp_path / 'mine.py'}:follow")
+        start(EpisodeRecorder, robot, out=str(tmp_path / robot), task="follow")
+        publishers[robot] = rig.publisher(JointState, f"/{robot}/joints")
+        commands[robot] = rig.listen(Float64MultiArray, f"/{robot}/arm/commands")
+
+    def move() -> None:
+        for robot, value in robots.items():
+            publishers[robot].publish(stamped(JointState(name=["a", "b"], position=[value, value])))
+
+    with publishing(move):
+        until(lambda: all(len(each) > 5 for each in commands.values()), "commands of both")
+        for robot in robots:
+            started = rig.call(Trigger, f"/{robot}/episode_recorder/start")
+            assert started.success, started.message
+        count = {robot: len(each) for robot, each in commands.items()}
+        until(lambda: all(len(commands[each]) > count[each] + 20 for each in robots), "an episode")
+        for robot in robots:
+            ended = rig.call(SetBool, f"/{robot}/episode_recorder/end", data=True)
+            assert ended.success, ended.message
+
+    for robot, value in robots.items():
+        assert {tuple(message.data) for message in commands[robot].messages} == {(value, value)}
+        (file,) = (tmp_path / robot).glob("*.mcap")
+        with Bag(file) as bag:
+            recorded = {name for name, topic in bag.topics.items() if topic.count}
+        assert f"/{robot}/joint_states" in recorded
+        assert f"/{robot}/policy_runner/executed" in recorded
+        assert not any(name.startswith(f"/{other}/") for name in recorded for other in robots if other != robot)

@@ -1,6 +1,7 @@
 """What only a GPU can show: launches, streams, graphs, sizes, and the memory they touch."""
 
-import threading
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import blend, enable_jit_cache, fuse, resample_trajectories, self_test, set_device
 from robocache_ros.ops.cuda import kernels
+from robocache_ros.ops.resample import cuda
 from robocache_ros.ops.resample.inputs import Fused, Stream
 
 pytestmark = pytest.mark.gpu
@@ -97,20 +99,15 @@ def test_many_threads_launch_at_once(sample):
     data, times, targets = (tensor.cuda() for tensor in sample)
     scaled = [data * factor for factor in range(1, 9)]
     expected = [resample_trajectories(each, times, targets) for each in scaled]
-    wrong = []
 
-    def run(number):
+    def all_right(number):
         with torch.cuda.stream(torch.cuda.Stream()):
             results = [resample_trajectories(scaled[number], times, targets) for _ in range(200)]
-            wrong.extend(number for result in results if not torch.equal(result, expected[number]))
+            return all(torch.equal(result, expected[number]) for result in results)
 
     torch.cuda.synchronize()
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(all_right, range(8)))
 
 
 def test_more_than_2_to_the_31_elements():
@@ -124,9 +121,8 @@ def test_more_than_2_to_the_31_elements():
     del data, got
     many = torch.full((2**25 + 3, 2, 32), 3, dtype=torch.uint8, device="cuda")
     many[-1, 1] = 7
-    got = resample_trajectories(
-        many, torch.tensor([0, 1], device="cuda"), torch.arange(2, device="cuda"), method="hold"
-    )
+    times = torch.arange(2, device="cuda")
+    got = resample_trajectories(many, times, times, method="hold")
     assert got[-1].tolist() == [[3] * 32, [7] * 32]
     assert int(got.view(-1, 32)[:, 0].sum(dtype=torch.int64)) == 3 * (2 * (2**25 + 3) - 1) + 7
 
@@ -158,28 +154,23 @@ def test_blend_keeps_rows_past_the_end_in_bounds():
 
 
 def test_a_corrupt_module_on_disk_is_rebuilt(sample, tmp_path, monkeypatch):
-    from robocache_ros.ops.resample import cuda
+    def forget():
+        for module, name in ((kernels, "_kernels"), (kernels, "_modules"), (cuda, "_ready")):
+            monkeypatch.setattr(module, name, {})
 
-    for module, name in ((kernels, "_kernels"), (kernels, "_modules"), (cuda, "_ready")):
-        monkeypatch.setattr(module, name, {})
+    forget()
     monkeypatch.setattr(kernels, "_cache_directory", None)
     enable_jit_cache(tmp_path)
     data, times, targets = (tensor.cuda() for tensor in sample)
     expected = resample_trajectories(data, times, targets)
     (entry,) = tmp_path.glob("*.cubin")
     complete = entry.read_bytes()
-    for damaged in (complete[:100], b"", cache_entry(b"not a cubin, though complete")):
+    other = b"not a cubin, though complete"
+    for damaged in (complete[:100], b"", hashlib.sha256(other).digest() + other):
         entry.write_bytes(damaged)
-        for module, name in ((kernels, "_kernels"), (kernels, "_modules"), (cuda, "_ready")):
-            monkeypatch.setattr(module, name, {})
+        forget()
         assert same(resample_trajectories(data, times, targets), expected)
         assert entry.read_bytes() == complete
-
-
-def cache_entry(module):
-    import hashlib
-
-    return hashlib.sha256(module).digest() + module
 
 
 def test_fuse_of_many_streams_is_one_launch(monkeypatch):

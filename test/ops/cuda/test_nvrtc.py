@@ -44,28 +44,21 @@ VARIANTS = [
     planned(torch.float32, STREAMS[2], out=F16),
     ("resample/blend.cu", ("TRAITS=Method::slerp,f16,f16,4,4,4,4,16,0", *BLEND)),
     ("resample/blend.cu", ("TRAITS=Method::angle,bf16,bf16,2,2,8,8,16,0", *BLEND)),
+    *(("tick/row.cu", (f"WINDOWS={windows}",)) for windows in (0, 1)),
+    ("voxel/locate.cu", ("THREADS=256",)),
 ]
 
 
-def test_it_compiles_without_a_warning(nvrtc, architecture):
+def test_it_compiles_without_a_warning(compile_log, architecture):
     for file, defines in VARIANTS:
-        cubin, log = compile_cubin(nvrtc, load_source(file), compile_options(architecture, defines))
-        assert cubin.startswith(b"\x7fELF")
-        assert log == "", (file, defines)
-
-
-@pytest.mark.parametrize("windows", [0, 1])
-def test_the_row_of_a_tick_compiles_without_a_warning(nvrtc, architecture, windows):
-    options = compile_options(architecture, (f"WINDOWS={windows}",))
-    assert compile_cubin(nvrtc, load_source("tick/row.cu"), options)[1] == ""
+        assert compile_log(file, architecture, defines) == "", (file, defines)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", range(6))
-def test_the_images_of_a_tick_compile_without_a_warning(nvrtc, family):
+def test_the_images_of_a_tick_compile_without_a_warning(compile_log, family):
     for resize in range(3):
-        options = compile_options("sm_90", tick.image_defines(family, resize))
-        assert compile_cubin(nvrtc, load_source("tick/image.cu"), options)[1] == ""
+        assert compile_log("tick/image.cu", "sm_90", tick.image_defines(family, resize)) == ""
 
 
 def test_a_compile_error_is_reported_with_the_log_of_the_compiler(nvrtc):
@@ -85,29 +78,16 @@ def test_a_header_that_no_define_names_is_an_error_that_names_the_define():
         load_source("voxel/place.cu")
 
 
-def test_subnormals_and_single_roundings_are_kept():
-    options = compile_options("sm_90")
-    assert "--ftz=false" in options
-    assert "--fmad=false" in options
-    assert not any("fast" in option for option in options)
-
-
-def test_no_multiplication_is_fused_with_an_addition(nvrtc):
+def test_subnormals_are_kept_and_no_multiplication_is_fused_with_an_addition(nvrtc):
     """In PTX, where operations still have their names; division and square root are single instructions."""
-    program = nvrtc.createProgram(
-        load_source("resample/blend.cu").text,
-        "resample/blend.cu",
-        [text.encode() for _, text in load_source("resample/blend.cu").headers],
-        [name.encode() for name, _ in load_source("resample/blend.cu").headers],
-    )
+    source = load_source("resample/blend.cu")
+    names, texts = ([part.encode() for part in parts] for parts in zip(*source.headers, strict=True))
+    program = nvrtc.createProgram(source.text, "resample/blend.cu", texts, names)
     nvrtc.compileProgram(program, compile_options("sm_90", ("TRAITS=Method::slerp,f16,f16,4,4,4,4,16,0", *BLEND)))
     ptx = nvrtc.getPTX(program).decode()
     nvrtc.destroyProgram(program)
-    assert "mul.rn.f32" in ptx
-    assert "div.rn.f32" in ptx
-    assert "sqrt.rn.f32" in ptx
-    assert "fma" not in ptx
-    assert ".ftz" not in ptx
+    assert all(f"{operation}.rn.f32" in ptx for operation in ("mul", "div", "sqrt"))
+    assert not any(word in ptx for word in ("fma", ".ftz", ".approx"))
 
 
 IMAGE = (image.ConvertArguments, image.AreaImageArguments, image.AreaArguments, image.NormalizeArguments)
@@ -128,9 +108,8 @@ STRUCTURES = [
 @pytest.fixture(scope="module")
 def measure(host_library):
     """Measures structures in C++: the size, and the place and size of each field."""
-    text = "#include <cstddef>\n" + "".join(
-        f'#include "{header}"\n' for header in dict.fromkeys(s[0] for s in STRUCTURES)
-    )
+    headers = ["<cstddef>", *dict.fromkeys(f'"{header}"' for header, *_ in STRUCTURES)]
+    text = "".join(f"#include {header}\n" for header in headers)
     for number, (_, name, structure) in enumerate(STRUCTURES):
         text += f'extern "C" void measure{number}(long long* out) {{\n  typedef robocache::{name} Checked;\n'
         text += "  *out++ = sizeof(Checked);\n"
@@ -154,6 +133,6 @@ def test_sizes_and_offsets_are_those_of_the_header(measure, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_87", "sm_89", "sm_100"])
-def test_each_gpu_that_is_supported_can_be_compiled_for(nvrtc, architecture):
+def test_each_gpu_that_is_supported_can_be_compiled_for(compile_log, architecture):
     file, defines = VARIANTS[0]
-    assert compile_cubin(nvrtc, load_source(file), compile_options(architecture, defines))[1] == ""
+    assert compile_log(file, architecture, defines) == ""

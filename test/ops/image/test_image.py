@@ -94,6 +94,8 @@ def test_resizing_a_row_by_hand(resize, source, width, expected):
         ("area", [0, 0, 0, 8.0, 0, 0, 0, 0], 2, [2, 0]),
         ("area", [1.0, 2.0, np.nan, 4.0], 2, [1.5, np.nan]),
         ("nearest", [1.0, 2.0, np.nan, 4.0], 2, [2, 4]),
+        ("bilinear", [1.0, np.nan, 3.0], 3, [1, np.nan, 3]),  # NaN spreads only where it has weight
+        ("bilinear", [1.0, 1.0, np.nan], 6, [1, 1, 1, *[np.nan] * 3]),
     ],
 )
 def test_resizing_a_row_of_depth_by_hand(resize, source, width, expected):
@@ -101,29 +103,11 @@ def test_resizing_a_row_of_depth_by_hand(resize, source, width, expected):
     np.testing.assert_array_equal(depth[0, 0].numpy(), expected)
 
 
-def test_a_crop_is_cut_before_resizing():
-    image = np.arange(24).reshape(4, 6)
-    assert convert(image, "mono8", 6, 4, 6, crop=(1, 2, 2, 3)).tolist() == [[[8, 9, 10], [14, 15, 16]]]
-
-
-def test_row_padding_is_never_part_of_the_image():
-    image = np.full((3, 8), 200)
-    image[:, 5:] = 0
-    assert convert(image, "mono8", 5, 3, 8, size=(7, 9)).unique().tolist() == [200]
-
-
 @pytest.mark.parametrize(("dtype", "big_endian"), [("<u2", False), (">u2", True)])
 def test_depth_keeps_the_units_of_its_message_in_both_byte_orders(dtype, big_endian):
     depth = convert([0, 513, 65535], "16UC1", 3, 1, 6, dtype, big_endian=big_endian)
     assert depth.dtype == torch.float32
     assert depth.tolist() == [[[0, 513, 65535]]]
-
-
-def test_nan_in_depth_spreads_only_where_it_has_weight():
-    depth = convert([1.0, np.nan, 3.0], "32FC1", 3, 1, 12, np.float32)
-    assert depth[0, 0, [0, 2]].tolist() == [1, 3]
-    wide = convert([1.0, 1.0, np.nan], "32FC1", 3, 1, 12, np.float32, size=(1, 6))
-    assert torch.isnan(wide[0, 0]).tolist() == [False, False, False, True, True, True]
 
 
 def test_uint8_pixels_normalised_later_are_the_pixels_normalised_at_once():

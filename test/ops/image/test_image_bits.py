@@ -1,13 +1,14 @@
 """The device code of images gives the CPU backend's bits: as host code built by g++, and on a GPU."""
 
 import ctypes
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from robocache_ros.ops import convert_image, normalize_image
-from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source, packer
+from robocache_ros.ops.cuda.kernels import packer
 from robocache_ros.ops.image.conversion import FLOAT_DTYPES, ImageOptions, checked_conversion
 from robocache_ros.ops.image.cuda import (
     AreaArguments,
@@ -18,6 +19,7 @@ from robocache_ros.ops.image.cuda import (
     convert_defines,
 )
 from robocache_ros.ops.image.formats import FORMATS, PACKED, RESIZE, ImageLayout
+from test.ops.conftest import same_bits
 
 
 def image_bytes(encoding, width, height, padding, seed=0):
@@ -26,12 +28,6 @@ def image_bytes(encoding, width, height, padding, seed=0):
     rows = fmt.rows(height)
     data = torch.randint(0, 256, (step * rows,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     return data, {"encoding": encoding, "width": width, "height": height, "step": step}
-
-
-def same_bits(one, other):
-    assert one.dtype == other.dtype
-    assert one.shape == other.shape
-    assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
 METHODS = ("nearest", "bilinear", "area")
@@ -43,18 +39,10 @@ template <int family, int resize> void run(const ConvertArguments& job) {
     for (int x = 0; x < job.width; ++x)
       convert_pixel<family, resize>(job.image, job.affine, x, y, job.width, job.height, job.out, job.element);
 }
-template <int family> void convert_by(const ConvertArguments& job, int resize) {
-  if (resize == NEAREST) run<family, NEAREST>(job);
-  else if (resize == BILINEAR) run<family, BILINEAR>(job);
-  else run<family, AREA>(job);
-}
+#define CASE(FAMILY, RESIZE) if (family == FAMILY && resize == RESIZE) run<FAMILY, RESIZE>(*job);
+#define CASES(FAMILY) CASE(FAMILY, NEAREST) CASE(FAMILY, BILINEAR) CASE(FAMILY, AREA)
 extern "C" void convert(const ConvertArguments* job, int family, int resize) {
-  if (family == PACKED) convert_by<PACKED>(*job, resize);
-  else if (family == YUV422) convert_by<YUV422>(*job, resize);
-  else if (family == NV12) convert_by<NV12>(*job, resize);
-  else if (family == BAYER) convert_by<BAYER>(*job, resize);
-  else if (family == U16) convert_by<U16>(*job, resize);
-  else convert_by<F32>(*job, resize);
+  CASES(PACKED) CASES(YUV422) CASES(NV12) CASES(BAYER) CASES(U16) CASES(F32)
 }
 """
 
@@ -142,26 +130,17 @@ def test_bytes_at_any_alignment_have_the_same_bits(convert, offset, resize):
 @pytest.mark.parametrize("encoding", ["rgb8", "bgra8", "mono8", "nv12", "yuv422", "bayer_rggb8", "16UC1"])
 def test_a_camera_frame_has_the_same_bits_on_the_gpu(encoding, resize):
     data, layout = image_bytes(encoding, 1920, 1080, padding=0)
-    arguments = {**layout, "size": (224, 224), "resize": resize, "normalize": {"mean": [0.5] * 3, "std": [0.2] * 3}}
-    if FORMATS[encoding].channels == 1:
-        arguments["normalize"] = {"mean": [0.5], "std": [0.2]}
-    check(on_gpu, data, dtype=torch.bfloat16, **arguments)
+    channels = FORMATS[encoding].channels
+    normalize = {"mean": [0.5] * channels, "std": [0.2] * channels}
+    check(on_gpu, data, dtype=torch.bfloat16, **layout, size=(224, 224), resize=resize, normalize=normalize)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("resize", METHODS)
-def test_it_reads_what_torch_wrote_just_before(wrong_after, resize):
+def test_it_reads_what_torch_wrote_just_before(wrong_after_writes, resize):
     frames = torch.randint(0, 256, (8, 480 * 640 * 3), dtype=torch.uint8, device="cuda")
     arguments = {"encoding": "rgb8", "width": 640, "height": 480, "step": 1920, "size": (120, 160), "resize": resize}
-    wanted = torch.stack([convert_image(frame, **arguments) for frame in frames])
-    data, found = torch.empty_like(frames[0]), torch.empty_like(wanted)
-
-    def rounds():
-        for i in range(8):
-            data.copy_(frames[i])
-            convert_image(data, **arguments, out=found[i])
-
-    assert wrong_after(rounds, found, wanted) == 0
+    assert wrong_after_writes(partial(convert_image, **arguments), frames) == 0
 
 
 @pytest.mark.gpu
@@ -175,17 +154,10 @@ def test_normalize_image_has_the_same_bits_on_the_gpu(normalize, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("family", range(6))
-def test_every_family_compiles_without_a_warning(nvrtc, architecture, family):
-    for number, resize in enumerate(RESIZE):
-        options = compile_options(architecture, convert_defines(family, resize, 1 + number))  # uint8: the next test
-        assert compile_cubin(nvrtc, load_source("image/convert.cu"), options)[1] == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("element", range(4))
-def test_every_element_kind_compiles_without_a_warning(nvrtc, element):
-    options = compile_options("sm_90", convert_defines(PACKED, "bilinear", element))
-    assert compile_cubin(nvrtc, load_source("image/convert.cu"), options)[1] == ""
+def test_every_family_and_element_kind_compile_without_a_warning(compile_log, architecture, family):
+    kinds = [*enumerate(RESIZE, 1), *((element, "bilinear") for element in range(4) if family == PACKED)]
+    for element, resize in kinds:
+        assert compile_log("image/convert.cu", architecture, convert_defines(family, resize, element)) == ""
 
 
 def test_every_level_divided_by_255_is_rounded_as_a_division_is(host_library):
@@ -195,9 +167,7 @@ def test_every_level_divided_by_255_is_rounded_as_a_division_is(host_library):
     """
     found = np.empty(256, np.float32)
     host_library(text).units(found.ctypes.data_as(ctypes.c_void_p))
-    np.testing.assert_array_equal(
-        found.view(np.uint32), (np.arange(256, dtype=np.float32) / np.float32(255)).view(np.uint32)
-    )
+    same_bits(found, np.arange(256, dtype=np.float32) / np.float32(255))
 
 
 AREA_HOST = """
@@ -260,9 +230,8 @@ def test_area_means_of_sixteen_bytes_at_a_time_have_the_same_bits(host_library, 
     packed = packer(AreaArguments).pack(*numbers, *tiles.across, *tiles.down, tiles.per_block)
     sums = np.empty(2 * layout["step"] + 64, np.uint8)
     sums = sums[-sums.ctypes.data % 16 :]
-    host_library(AREA_HOST).area(
-        ctypes.c_char_p(packed), ctypes.c_void_p(out.data_ptr()), ctypes.c_void_p(sums.ctypes.data)
-    )
+    addresses = (ctypes.c_void_p(address) for address in (out.data_ptr(), sums.ctypes.data))
+    host_library(AREA_HOST).area(ctypes.c_char_p(packed), *addresses)
     same_bits(out.transpose(0, 1), convert_image(data, **layout, crop=crop, size=size, resize="area"))
 
 
@@ -272,20 +241,17 @@ def test_area_means_of_sixteen_bytes_at_a_time_have_the_same_bits(host_library, 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
 def test_area_means_of_aligned_rows_have_the_same_bits_on_the_gpu(encoding, dtype, source, crop, size):
     data, layout = image_bytes(encoding, *source, padding=-source[0] * FORMATS[encoding].pixel_bytes % 16)
-    arguments = {**layout, "crop": crop, "size": size, "resize": "area", "dtype": dtype}
-    check(on_gpu, data, **arguments)
+    check(on_gpu, data, **layout, crop=crop, size=size, resize="area", dtype=dtype)
 
 
 @pytest.mark.gpu
 def test_an_area_too_wide_for_shared_memory_has_the_same_bits_on_the_gpu():
     data, layout = image_bytes("rgb8", 16384, 3, padding=0)
-    arguments = {**layout, "size": (2, 1), "resize": "area"}
-    check(on_gpu, data, **arguments)
+    check(on_gpu, data, **layout, size=(2, 1), resize="area")
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("pixel_bytes", [1, 3, 4])
 @pytest.mark.parametrize("element", [0, 3])
-def test_areas_compile_without_a_warning(nvrtc, architecture, pixel_bytes, element):
-    options = compile_options(architecture, area_defines(pixel_bytes, element))
-    assert compile_cubin(nvrtc, load_source("image/area.cu"), options)[1] == ""
+def test_areas_compile_without_a_warning(compile_log, architecture, pixel_bytes, element):
+    assert compile_log("image/area.cu", architecture, area_defines(pixel_bytes, element)) == ""

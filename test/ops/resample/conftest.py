@@ -9,17 +9,16 @@ import torch
 from robocache_ros.ops.resample.cuda import launch_arguments, make_plan, plan_keys
 from robocache_ros.ops.resample.inputs import check_streams, limit_ns
 from robocache_ros.ops.resample.resample import fuse
+from test.ops.conftest import same_bits
 
 U8 = torch.uint8
 
 
-@pytest.fixture(scope="session")
-def host_text():
-    """C++ that runs the blocks of resample.cu and blend.cu one thread after the other."""
-    return (Path(__file__).parent / "host_resample.cpp").read_text()
+# C++ that runs the blocks of resample.cu and blend.cu one thread after the other.
+HOST_TEXT = Path(__file__).with_name("host_resample.cpp").read_text()
 
 
-def emulate(host_library, text, streams, targets, dtype=None, out=None, marked=True):
+def emulate(host_library, streams, targets, dtype=None, out=None, marked=True):
     """`fuse` on the CPU by the kernel's plan and headers; the output is filled with other values first."""
     shape = check_streams(streams, targets, dtype, out)
     marks = (shape.batches, shape.targets, len(streams))
@@ -39,15 +38,15 @@ def emulate(host_library, text, streams, targets, dtype=None, out=None, marked=T
         plan = make_plan(key)
         assert plan.shared <= 48 * 1024
         packed = plan.layout.pack(*launch_arguments(plan, addresses[part], targets, out, valid, age))
-        failed = host_library(text, plan.defines).run(packed, plan.grid, plan.shared)
+        failed = host_library(HOST_TEXT, plan.defines).run(packed, plan.grid, plan.shared)
         assert not failed, "wrote beyond the shared memory that was planned for"
     return out, valid, age
 
 
 @pytest.fixture
-def emulated(host_library, host_text):
+def emulated(host_library):
     """`fuse` by the kernels, run on the CPU."""
-    return partial(emulate, host_library, host_text)
+    return partial(emulate, host_library)
 
 
 def on_gpu(tensor):
@@ -72,47 +71,30 @@ def backend(request):
     return cuda if request.param == "cuda" else request.getfixturevalue("emulated")
 
 
-@pytest.fixture
-def values():
-    """Makes random data of a dtype and shape."""
-
-    def make(dtype, *shape, seed=0):
-        random = torch.Generator().manual_seed(seed)
-        if dtype == U8:
-            return torch.randint(0, 256, shape, generator=random, dtype=U8)
-        return torch.randn(shape, generator=random).to(dtype)
-
-    return make
+def values(dtype, *shape, seed=0):
+    """Random data of a dtype and shape."""
+    random = torch.Generator().manual_seed(seed)
+    if dtype == U8:
+        return torch.randint(0, 256, shape, generator=random, dtype=U8)
+    return torch.randn(shape, generator=random).to(dtype)
 
 
-@pytest.fixture
-def rising():
-    """Makes (batches, size) int64 times that rise by a random step."""
+def rising(batches, size, seed=1, step=10_000_000):
+    """(batches, size) int64 times that rise by a random step."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(1, 2 * step, (batches, size), generator=random).cumsum(1)
 
-    def make(batches, size, seed=1, step=10_000_000):
-        random = torch.Generator().manual_seed(seed)
-        return torch.randint(1, 2 * step, (batches, size), generator=random).cumsum(1)
 
-    return make
+def all_same_bits(got, expected):
+    for one, other in zip(got, expected, strict=True):
+        same_bits(one, other)
 
 
 @pytest.fixture
-def assert_same_bits():
-    """Asserts that tensors agree in dtype and in every bit."""
-
-    def compare(got, expected):
-        for a, b in zip(got, expected, strict=True):
-            assert a.dtype == b.dtype
-            assert torch.equal(a.view(U8), b.view(U8))
-
-    return compare
-
-
-@pytest.fixture
-def check(backend, assert_same_bits):
+def check(backend):
     """Asserts that the kernels give the bits of the CPU backend."""
 
     def compare(streams, targets, dtype=None):
-        assert_same_bits(backend(streams, targets, dtype), fuse(streams, targets, dtype=dtype))
+        all_same_bits(backend(streams, targets, dtype), fuse(streams, targets, dtype=dtype))
 
     return compare

@@ -62,10 +62,8 @@ def _at(
     if selects == "nearest":
         if lower is None and upper is None:
             return nothing
-        if upper is None or (lower is not None and target - int(times[lower]) <= int(times[upper]) - target):
-            assert lower is not None
-            return copied(lower, 1)
-        return copied(upper, 1)
+        first = upper is None or (lower is not None and target - int(times[lower]) <= int(times[upper]) - target)
+        return copied(lower if first else upper, 1)
     if selects == "next":
         first = lower if lower is not None and int(times[lower]) == target else upper
         return nothing if first is None else copied(first, 1)
@@ -79,11 +77,5 @@ def _at(
     if upper is None or (max_gap is not None and int(times[upper]) - start > max_gap):
         return copied(lower, 2)
     share = (target - start) / (int(times[upper]) - start)
-    return between(source[lower], source[upper], share, method), 1, target - start
-
-
-def between(before: Array, after: Array, share: float, method: str) -> Array:
-    """The blend of two (D,) samples in float64; `share` is the weight of the second."""
-    oracle = alignment(method).oracle
-    assert oracle is not None, f"{method} copies one sample"
-    return oracle(before.astype(np.float64), after.astype(np.float64), share)
+    before, after = (source[i].astype(np.float64) for i in (lower, upper))
+    return alignment(method).oracle(before, after, share), 1, target - start

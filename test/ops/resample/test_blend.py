@@ -1,7 +1,5 @@
 """Blends of chosen rows: the CPU backend by hand, and blend.cu and the row of a tick with its bits."""
 
-import ctypes
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,8 @@ from robocache_ros.ops.cuda.kernels import packer
 from robocache_ros.ops.resample.cuda import BlendArguments, blend_defines
 from robocache_ros.ops.resample.resample import blend
 from robocache_ros.ops.tick import RowTask
+from test.ops.conftest import same_bits
+from test.ops.resample.conftest import HOST_TEXT, values
 
 
 def rows(lower, upper, weight):
@@ -67,11 +67,11 @@ def test_a_wrong_source_and_a_row_past_the_end_are_refused(source, method, upper
         blend(source, *rows([0], [upper], [0.5]), method=method)
 
 
-def emulated_blend(host_library, text, source, lower, upper, weight, method):
+def emulated_blend(host_library, source, lower, upper, weight, method):
     count, width, rows = len(lower), source.shape[1], 16
     out = torch.empty(count, width, dtype=source.dtype)
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
-    library = host_library(text, blend_defines(method, source.dtype, width, skews, rows))
+    library = host_library(HOST_TEXT, blend_defines(method, source.dtype, width, skews, rows))
     pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
     fields = (*pointers, count, len(source), width, rows)
     library.run_blend(packer(BlendArguments).pack(*fields), -(-count // rows))
@@ -82,7 +82,7 @@ def emulated_blend(host_library, text, source, lower, upper, weight, method):
 @pytest.mark.parametrize(
     ("method", "width"), [*((name, 7) for name in NAMES), ("linear", 4), ("slerp", 4), ("hold", 4)]
 )
-def test_blend_of_chosen_rows(values, assert_same_bits, host_library, host_text, method, width, where):
+def test_blend_of_chosen_rows(host_library, method, width, where):
     source = values(torch.bfloat16, 11, width * alignment(method).group)
     random = torch.Generator().manual_seed(5)
     lower, upper = (torch.randint(-1, 11, (70,), generator=random) for _ in range(2))
@@ -91,28 +91,11 @@ def test_blend_of_chosen_rows(values, assert_same_bits, host_library, host_text,
     if where == "cuda":
         got = blend(*(tensor.cuda() for tensor in (source, lower, upper, weight)), method=method).cpu()
     else:
-        got = emulated_blend(host_library, host_text, source, lower, upper, weight, method)
-    assert_same_bits([got], [blend(source, lower, upper, weight, method=method)])
+        got = emulated_blend(host_library, source, lower, upper, weight, method)
+    same_bits(got, blend(source, lower, upper, weight, method=method))
 
 
-@pytest.fixture(scope="module")
-def row(host_library):
-    """The row of a tick by its header."""
-    library = host_library(
-        """
-        #include "tick/row.cuh"
-        using namespace robocache;
-        extern "C" void fuse(const RowTask* tasks, int streams, float* row) {
-          for (int s = 0; s < streams; ++s)
-            for (int i = 0; i < tasks[s].width; ++i) row[tasks[s].column + i] = value_at(tasks[s], i);
-        }
-        """
-    )
-    library.fuse.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-    return library.fuse
-
-
-def test_a_row_of_a_tick_has_the_bits_of_blend(row):
+def test_a_row_of_a_tick_has_the_bits_of_blend(tick_row):
     rng = np.random.default_rng(5)
     widths = {name: alignment(name).group * (2 + number) for number, name in enumerate(NAMES)}
     sources = {m: torch.from_numpy(rng.normal(size=(9, w)).astype(np.float32)) for m, w in widths.items()}
@@ -127,7 +110,7 @@ def test_a_row_of_a_tick_has_the_bits_of_blend(row):
             packer(RowTask).pack(source.data_ptr(), lower, max(upper, 0), weight, widths[m], start, NAMES.index(m))
             for (m, source), start in zip(sources.items(), starts, strict=False)
         )
-        row(tasks, len(sources), out.ctypes.data)
+        tick_row.fuse(tasks, len(sources), out.ctypes.data)
         selection = rows([lower], [max(upper, 0)], [weight])
         expected = torch.cat([blend(source, *selection, method=m)[0] for m, source in sources.items()])
         assert out.tobytes() == expected.numpy().tobytes()

@@ -20,20 +20,12 @@ def test_each_stream_fills_its_columns_as_if_resampled_separately():
     assert values.shape == (2, 20, 12)
     column = 0
     for index, (data, times, method, _, _, max_age) in enumerate(streams):
-        separate, alone_valid = resample_trajectories(
-            data, times, TARGETS, method=method, max_age=max_age, return_valid=True
-        )
+        options = {"method": method, "max_age": max_age, "return_valid": True}
+        separate, alone_valid = resample_trajectories(data, times, TARGETS, **options)
         assert torch.equal(values[:, :, column : column + data.shape[2]], separate)
         assert torch.equal(valid[:, :, index], alone_valid)
         column += data.shape[2]
     assert age.dtype == torch.int64
-
-
-def test_age_is_counted_from_the_sample_blended_from():
-    stream = Stream(torch.zeros(1, 2, 1), torch.tensor([0, 100]))
-    fused = fuse([stream], torch.tensor([-5, 0, 30, 130]))
-    assert fused.age.flatten().tolist() == [0, 0, 30, 30]
-    assert fused.valid.flatten().tolist() == [0, 1, 1, 2]
 
 
 def test_one_dtype_is_kept_and_several_become_float32():
@@ -91,10 +83,16 @@ def test_a_result_can_be_filled_again():
     assert all(torch.equal(a, b) for a, b in zip(filled, expected, strict=True))
 
 
-def test_a_result_that_does_not_fit_is_refused():
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda out: out._replace(age=out.age.int()), r"out.age: expected .*int64.*got .*int32"),
+        (lambda out: out._replace(valid=out.valid[:, :5]), r"out.valid: expected contiguous \(2, 6, 1\)"),
+        (lambda out: out._replace(valid=None), r"out.valid: expected a tensor, got NoneType"),
+        (lambda out: out.values.numpy(), r"out: expected a tensor, got ndarray"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_refused(change, message):
     streams = [Stream(torch.randn(2, 5, 3), torch.arange(5))]
-    given = fuse(streams, torch.arange(6))
-    with pytest.raises(RoboCacheError, match=r"out.age: expected .*int64.*got .*int32"):
-        fuse(streams, torch.arange(6), out=given._replace(age=given.age.int()))
-    with pytest.raises(RoboCacheError, match=r"out.valid: expected contiguous \(2, 6, 1\)"):
-        fuse(streams, torch.arange(6), out=given._replace(valid=given.valid[:, :5]))
+    with pytest.raises(RoboCacheError, match=message):
+        fuse(streams, torch.arange(6), out=change(fuse(streams, torch.arange(6))))

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops import resample_from_host, resample_trajectories
+from robocache_ros.ops import Stream, fuse, resample_from_host, resample_trajectories
 from robocache_ros.ops.resample.inputs import ABSENT_NS, NO_LIMIT_NS, nanoseconds
 from robocache_ros.ops.resample.selection import Rule, select, select_batch
+from test.ops.conftest import same_bits
 from test.ops.resample import oracle
 
 DATA = torch.tensor([[[0.0], [10.0], [30.0]]])
@@ -132,17 +133,10 @@ def test_the_cpu_backend_follows_the_reference(trajectory, method, dtype):
     if group > 1:  # such as unit quaternions
         values /= np.linalg.norm(values.reshape(-1, group), axis=1).reshape(len(times), -1).repeat(group, 1)
     data = torch.from_numpy(np.clip(values, -4, 4)).to(dtype)
-    expected, valid, _ = oracle.resample(data.double().numpy(), times, targets, method, gap, age)
-    got, got_valid = resample_trajectories(
-        data[None],
-        torch.from_numpy(times),
-        torch.from_numpy(targets),
-        method=method,
-        max_gap=gap,
-        max_age=age,
-        return_valid=True,
-    )
-    assert got_valid[0].tolist() == valid.tolist()
+    expected, *marks = oracle.resample(data.double().numpy(), times, targets, method, gap, age)
+    stream = Stream(data[None], torch.from_numpy(times), method, None, gap, age)
+    got, *found = fuse([stream], torch.from_numpy(targets))
+    assert [mark.flatten().tolist() for mark in found] == [mark.tolist() for mark in marks]
     apart = got[0].double().numpy() - expected
     if method == "angle_deg":  # -4 to 4 deg do not wrap, except from or to 360
         apart = (apart + 180) % 360 - 180
@@ -171,22 +165,15 @@ def test_a_batch_selects_the_rows_that_an_engines_tick_does(trajectory, method):
 @given(trajectories(), st.sampled_from(NAMES), st.randoms(use_true_random=False))
 def test_shuffling_samples_with_distinct_times_changes_no_bit(trajectory, method, random):
     times, targets, (gap, age), seed = trajectory
-    times = np.unique(times)
+    times = torch.from_numpy(np.unique(times))
     data = torch.randn(1, len(times), 4, generator=torch.Generator().manual_seed(seed % 1000))
-    order = list(range(len(times)))
-    random.shuffle(order)
-    results = [
-        resample_trajectories(
-            data[:, rows].contiguous(),
-            torch.from_numpy(times)[rows],
-            torch.from_numpy(targets),
-            method=method,
-            max_gap=gap,
-            max_age=age,
-        )
-        for rows in (list(range(len(times))), order)
-    ]
-    assert torch.equal(results[0].view(torch.int32), results[1].view(torch.int32))
+    order = random.sample(range(len(times)), len(times))
+    options = {"method": method, "max_gap": gap, "max_age": age}
+    one, other = (
+        resample_trajectories(data[:, rows].contiguous(), times[rows], torch.from_numpy(targets), **options)
+        for rows in (sorted(order), order)
+    )
+    same_bits(one, other)
 
 
 @settings(max_examples=50)
@@ -227,14 +214,6 @@ def test_gradcheck(method, lengths):
     )
 
 
-def test_the_gradient_of_a_blend_is_shared_by_its_weight():
-    source = torch.zeros(1, 2, 1, requires_grad=True)
-    resample_trajectories(source, torch.tensor([0, 100]), torch.tensor([25, 200])).backward(
-        torch.tensor([[[1.0], [10.0]]])
-    )
-    assert source.grad.flatten().tolist() == [0.75, 10.25]
-
-
 def test_sixteen_bit_gradients_are_summed_in_float32():
     source = torch.zeros(1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
     targets = torch.arange(1000)
@@ -250,15 +229,12 @@ def test_valid_comes_with_the_gradient():
 
 
 @pytest.mark.parametrize("method", [name for name in NAMES if not alignment(name).has_gradient])
-def test_methods_without_a_gradient_are_refused(method):
+def test_methods_without_a_gradient_are_refused_where_one_is_needed(method):
+    given = torch.zeros(1, 2, 4, requires_grad=True), torch.arange(2), torch.arange(2)
     with pytest.raises(RoboCacheError, match=f"{method} has no gradient"):
-        resample_trajectories(torch.zeros(1, 2, 4, requires_grad=True), torch.arange(2), torch.arange(2), method=method)
-
-
-def test_without_grad_mode_every_method_runs():
+        resample_trajectories(*given, method=method)
     with torch.no_grad():
-        source = torch.zeros(1, 2, 4, requires_grad=True)
-        assert resample_trajectories(source, torch.arange(2), torch.arange(2), method="angle").shape == (1, 2, 4)
+        assert resample_trajectories(*given, method=method).shape == (1, 2, 4)
 
 
 SECOND = 1_000_000_000

@@ -67,6 +67,5 @@ def test_one_tick_is_selected_as_one_of_many(sent, tick, rule, deadline):
     many = select(stamps, np.array([BIG + tick]), rule, arrivals, deadlines)
     one = select_one(stamps.tolist(), BIG + tick, rule, arrivals.tolist(), None if deadline is None else BIG + deadline)
     lower, upper, weight, *rest = one
-    assert (lower, upper, float(np.float32(weight)), *rest) == tuple(
-        getattr(many, name)[0] for name in ("lower", "upper", "weight", "valid", "age_ns")
-    )
+    expected = [getattr(many, name)[0] for name in ("lower", "upper", "weight", "valid", "age_ns")]
+    assert [lower, upper, float(np.float32(weight)), *rest] == expected

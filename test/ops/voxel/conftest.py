@@ -1,6 +1,13 @@
-"""The device code of clouds as host code."""
+"""The device code of clouds as host code, and comparisons."""
 
+import ctypes
+
+import numpy as np
 import pytest
+
+from robocache_ros.ops.cuda.kernels import packer
+from robocache_ros.ops.voxel.cuda import Clouds
+from test.ops.conftest import same_bits
 
 HOST = """
 #include "voxel/cloud.cuh"
@@ -34,3 +41,24 @@ extern "C" void means(const long long* sum, const long long* count, int n, doubl
 @pytest.fixture(scope="session")
 def host(host_library):
     return host_library(HOST)
+
+
+def pointer(array):
+    return array.ctypes.data_as(ctypes.c_void_p)
+
+
+def located(host, clouds, features):
+    """The cell of each point and its coordinates and features, by the device code."""
+    total = clouds.batch * clouds.count
+    cell, rows = np.full(total, -9, np.int32), np.full((total, 3 + features), -9, np.float32)
+    packed = packer(Clouds).pack(*clouds.numbers)
+    host.locate(ctypes.c_char_p(packed), ctypes.c_longlong(clouds.batch), pointer(cell), pointer(rows))
+    return cell, rows
+
+
+def same_voxels(one, other):
+    for name in ("dense", "tally", "coordinates", "num_points", "features"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            same_bits(mine, theirs)

@@ -20,9 +20,9 @@ def occupied(grid):
     return torch.nonzero(grid).tolist()
 
 
-def test_a_point_is_in_the_voxel_that_its_coordinates_floor_to():
-    points = cloud((0.5, 1.5, 0), (1.999, 0, 1))
-    assert occupied(voxelize_pointcloud(points, *UNIT).grid) == [[0, 1, 0], [1, 0, 1]]
+def kept(mode):
+    """The argument of a reduction that keeps points."""
+    return {"max_points": 2} if REDUCTIONS[mode].needs_max_points else {}
 
 
 def test_a_face_belongs_to_the_voxel_above_it_and_the_end_of_the_grid_to_none():
@@ -38,12 +38,10 @@ def test_a_point_a_subnormal_below_the_grid_is_outside():
 
 def test_the_index_is_a_division_rounded_to_float32_not_a_product_with_the_reciprocal():
     size = np.float32(0.7)
-    edge = next(
-        k for k in range(1, 1000) if np.floor((k * size) / size) != np.floor((k * size) * (np.float32(1) / size))
-    )
-    points = cloud((float(edge * size), 0, 0))
-    voxels = voxelize_pointcloud(points, (0, 0, 0), float(size), (1000, 1, 1))
-    assert occupied(voxels.grid) == [[int(np.floor((edge * size) / size)), 0, 0]]
+    edges = np.arange(1, 1000, dtype=np.float32) * size
+    edge = edges[np.floor(edges / size) != np.floor(edges * (1 / size))][0]
+    voxels = voxelize_pointcloud(cloud((float(edge), 0, 0)), (0, 0, 0), float(size), (1000, 1, 1))
+    assert occupied(voxels.grid) == [[int(np.floor(edge / size)), 0, 0]]
 
 
 @pytest.mark.parametrize("size", [2, 2.0, np.float32(2), (2, 2, 2), np.full(3, 2.0), torch.tensor([2.0, 2, 2])])
@@ -87,25 +85,19 @@ def test_negative_zero_is_less_than_zero(mode, negative):
     assert torch.signbit(grid[0, :, 0, 0]).tolist() == negative
 
 
-@pytest.mark.parametrize("mode", [name for name in REDUCTIONS if REDUCTIONS[name].reads_features])
-def test_a_feature_that_is_not_finite_refuses_its_point(mode):
+@pytest.mark.parametrize("mode", REDUCTIONS)
+def test_a_feature_that_is_not_finite_refuses_its_point_where_it_is_read(mode):
     points = cloud((0, 0, 0, 1), (0, 0, 0, NAN), (0, 0, 0, INF))
-    voxels = voxelize_pointcloud(points, *UNIT, mode, max_points=3 if REDUCTIONS[mode].needs_max_points else None)
-    assert voxels.nonfinite == 2
-
-
-def test_a_nan_in_a_feature_that_is_not_read_does_not_refuse_the_point():
-    assert voxelize_pointcloud(cloud((0, 0, 0, NAN)), *UNIT, "count").grid.sum() == 1
+    assert voxelize_pointcloud(points, *UNIT, mode, **kept(mode)).nonfinite == 2 * REDUCTIONS[mode].reads_features
 
 
 @pytest.mark.parametrize("mode", REDUCTIONS)
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (0, 5, 4)])
 def test_no_points_give_an_empty_grid(mode, shape):
-    extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
-    voxels = voxelize_pointcloud(torch.zeros(shape), *UNIT, mode, **extra)
+    voxels = voxelize_pointcloud(torch.zeros(shape), *UNIT, mode, **kept(mode))
     assert not voxels.grid.any()
     assert voxels.grid.shape[: len(shape) - 2] == shape[:-2]
-    assert len(voxelize_pointcloud(torch.zeros(shape), *UNIT, mode, sparse=True, **extra).coordinates) == 0
+    assert len(voxelize_pointcloud(torch.zeros(shape), *UNIT, mode, sparse=True, **kept(mode)).coordinates) == 0
 
 
 def test_rows_may_be_strided_and_start_anywhere():
@@ -118,10 +110,9 @@ def test_rows_may_be_strided_and_start_anywhere():
 @pytest.mark.parametrize("mode", REDUCTIONS)
 def test_out_is_cleared_written_and_returned(mode):
     points = torch.rand(9, 4) * 3
-    extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
-    wanted = voxelize_pointcloud(points, *UNIT, mode, **extra).grid
+    wanted = voxelize_pointcloud(points, *UNIT, mode, **kept(mode)).grid
     out = torch.full_like(wanted, 7)
-    assert voxelize_pointcloud(points, *UNIT, mode, out=out, **extra).grid is out
+    assert voxelize_pointcloud(points, *UNIT, mode, out=out, **kept(mode)).grid is out
     assert torch.equal(out, wanted)
 
 
@@ -152,15 +143,9 @@ def test_out_is_cleared_written_and_returned(mode):
     ],
 )
 def test_a_wrong_argument_is_refused_by_its_name(change, words):
-    arguments = {
-        "points": torch.zeros(4, 3),
-        "grid_min": (0, 0, 0),
-        "voxel_size": 1.0,
-        "grid_size": (2, 2, 2),
-        **change,
-    }
+    arguments = {"points": torch.zeros(4, 3), "grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (2, 2, 2)}
     with pytest.raises(RoboCacheError) as caught:
-        voxelize_pointcloud(**arguments)
+        voxelize_pointcloud(**{**arguments, **change})
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -193,10 +178,9 @@ def test_sparse_voxels_are_the_dense_grid_s_sorted(mode):
 def test_a_ragged_batch_is_its_clouds_one_by_one(mode):
     points = torch.rand(3, 50, 4) * 3 - 0.5
     lengths = torch.tensor([50, 0, 20])
-    extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
-    batch = voxelize_pointcloud(points, *UNIT, mode, lengths=lengths, **extra)
+    batch = voxelize_pointcloud(points, *UNIT, mode, lengths=lengths, **kept(mode))
     for i, length in enumerate(lengths):
-        one = voxelize_pointcloud(points[i, :length], *UNIT, mode, **extra)
+        one = voxelize_pointcloud(points[i, :length], *UNIT, mode, **kept(mode))
         assert torch.equal(batch.grid[i], one.grid)
         assert torch.equal(batch.tally[i], one.tally)
 
@@ -249,15 +233,6 @@ def test_grids_of_several_ticks_are_independent(device):
     for grid, rows, number in zip(grids, points.cpu(), numbers.tolist(), strict=True):
         expected, chosen = by_hand(grid, 16)
         assert (rows.numpy().tobytes(), number) == (expected.tobytes(), chosen)
-
-
-def test_the_means_of_the_coordinates_are_the_points_of_a_cloud():
-    cloud = torch.tensor([[0.1, 0.1, 0.1], [0.3, 0.1, 0.1], [1.5, 0.5, 0.5]])
-    features = torch.cat([cloud, cloud], dim=1)
-    grid = voxelize_pointcloud(features, (0, 0, 0), 1.0, (2, 2, 2), "mean").grid
-    points, number = fixed_size_cloud(grid, 4)
-    assert int(number) == 2
-    np.testing.assert_allclose(points.numpy(), [[0.2, 0.1, 0.1], [1.5, 0.5, 0.5], [0, 0, 0], [0, 0, 0]], atol=1e-6)
 
 
 @pytest.mark.parametrize(

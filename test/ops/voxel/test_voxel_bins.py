@@ -1,6 +1,5 @@
 """Means and maxima by bins of voxels: sizes and cells, and on a GPU the CPU backend's bits for any crowd of points."""
 
-import ctypes
 import math
 
 import numpy as np
@@ -8,11 +7,11 @@ import pytest
 import torch
 
 from robocache_ros.ops import voxelize_pointcloud
-from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source
 from robocache_ros.ops.voxel import cuda as voxel_bins
 from robocache_ros.ops.voxel.cuda import PIECE, bin_defines, bin_sizes
 from robocache_ros.ops.voxel.grid import checked_reduction
 from robocache_ros.reductions import REDUCTIONS
+from test.ops.voxel.conftest import pointer, same_voxels
 
 OF_FEATURES = [name for name, kind in REDUCTIONS.items() if kind.needs_features]
 H200 = (132, 226 << 10)
@@ -32,9 +31,7 @@ extern "C" void deal(int cells, int bits, unsigned* bin, unsigned* place, unsign
 def dealt(host_library, cells, bits):
     """The bin of each cell, its place there, and the cell found there."""
     arrays = [np.empty(cells, np.uint32) for _ in range(3)]
-    host_library(HOST, (f"PIECE={PIECE}u",)).deal(
-        cells, bits, *(array.ctypes.data_as(ctypes.c_void_p) for array in arrays)
-    )
+    host_library(HOST, (f"PIECE={PIECE}u",)).deal(cells, bits, *map(pointer, arrays))
     return arrays
 
 
@@ -90,12 +87,12 @@ def test_bins_support_most_clouds_and_leave_the_others_to_claims():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["voxel/bin_sort.cu", "voxel/bin_reduce.cu"])
-def test_it_compiles_without_a_warning(nvrtc, file, architecture):
+def test_it_compiles_without_a_warning(compile_log, file, architecture):
     tensor = ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0")
     variants = [("mean", 4, "POINTS=4"), ("max", 3, "POINTS=4", *tensor), ("mean", 16, "POINTS=1", *tensor)]
     for mode, features, *others in variants if architecture == "sm_90" else variants[:1]:
         defines = (*bin_defines(checked_reduction(mode, features, None, 20)), *others)
-        assert compile_cubin(nvrtc, load_source(file, defines), compile_options(architecture, defines))[1] == ""
+        assert compile_log(file, architecture, defines) == ""
 
 
 SHAPE = (64, 65, 67)  # no multiple of four cells
@@ -131,11 +128,6 @@ def crowds(host_library):
     }
 
 
-def same_bits(there, here):
-    assert torch.equal(there.grid.cpu().view(torch.int32), here.grid.view(torch.int32))
-    assert torch.equal(there.tally.cpu(), here.tally)
-
-
 def has_bins(batch, count, features, shape=SHAPE):
     return voxel_bins.plan_bins(batch, count, math.prod(shape), features, torch.device("cuda")) is not None
 
@@ -155,7 +147,7 @@ def test_any_crowd_has_the_same_bits_on_the_gpu_run_after_run(host_library, mode
         for _ in range(3):
             out = torch.full((features, *SHAPE), torch.nan, device="cuda")
             try:
-                same_bits(voxelize_pointcloud(there, *GRID, mode, out=out), wanted)
+                same_voxels(voxelize_pointcloud(there, *GRID, mode, out=out), wanted)
             except AssertionError as error:
                 raise AssertionError(name) from error
 
@@ -173,7 +165,7 @@ def test_sums_of_whole_tiles_have_the_same_bits_on_the_gpu(mode, fraction_bits):
     assert has_bins(1, COUNT, 2)
     wanted = voxelize_pointcloud(points, *GRID, mode, fraction_bits=fraction_bits)
     assert (wanted.saturated > 0) == REDUCTIONS[mode].saturates
-    same_bits(voxelize_pointcloud(points.cuda(), *GRID, mode, fraction_bits=fraction_bits), wanted)
+    same_voxels(voxelize_pointcloud(points.cuda(), *GRID, mode, fraction_bits=fraction_bits), wanted)
 
 
 @pytest.mark.gpu
@@ -193,7 +185,7 @@ def test_ragged_clouds_and_unaligned_grids_have_the_same_bits_on_the_gpu(mode, s
     wanted = voxelize_pointcloud(points, *grid, mode, lengths=lengths)
     storage = torch.full((wanted.grid.numel() + offset,), torch.nan, device="cuda")
     out = storage[offset:].view(wanted.grid.shape)
-    same_bits(voxelize_pointcloud(points.cuda(), *grid, mode, lengths=lengths.cuda(), out=out), wanted)
+    same_voxels(voxelize_pointcloud(points.cuda(), *grid, mode, lengths=lengths.cuda(), out=out), wanted)
 
 
 @pytest.mark.gpu
@@ -205,20 +197,14 @@ def test_large_clouds_and_grids_have_the_same_bits_on_the_gpu(mode, shape):
     points[:100_000, :3] = torch.randn(100_000, 3, generator=random) + 8
     assert has_bins(1, 300_000, 2, shape)
     grid = (GRID[0], 1.0, shape)
-    same_bits(voxelize_pointcloud(points.cuda(), *grid, mode), voxelize_pointcloud(points, *grid, mode))
+    same_voxels(voxelize_pointcloud(points.cuda(), *grid, mode), voxelize_pointcloud(points, *grid, mode))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", OF_FEATURES)
-def test_it_reads_what_torch_wrote_just_before(wrong_after, mode):
-    clouds = torch.rand(8, 50_000, 5, device="cuda") * 64
-    wanted = torch.stack([voxelize_pointcloud(cloud, *GRID, mode).grid for cloud in clouds])
-    points, found = torch.empty_like(clouds[0]), torch.empty_like(wanted)
+def test_it_reads_what_torch_wrote_just_before(wrong_after_writes, mode):
+    def grid(points, out=None):
+        return voxelize_pointcloud(points, *GRID, mode, out=out).grid
+
     assert has_bins(1, 50_000, 2)
-
-    def rounds():
-        for i in range(8):
-            points.copy_(clouds[i])
-            voxelize_pointcloud(points, *GRID, mode, out=found[i])
-
-    assert wrong_after(rounds, found, wanted, 10) == 0
+    assert wrong_after_writes(grid, torch.rand(8, 50_000, 5, device="cuda") * 64, 10) == 0

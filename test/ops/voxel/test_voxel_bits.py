@@ -1,22 +1,22 @@
 """The device code of voxels gives the CPU backend's bits: as host code built by g++, and on a GPU."""
 
 import ctypes
-from collections import namedtuple
 
 import numpy as np
 import pytest
 import torch
 
+from robocache_ros.decode import PointField
 from robocache_ros.ops import voxelize_cloud_bytes, voxelize_pointcloud
-from robocache_ros.ops.cuda.kernels import packer
-from robocache_ros.ops.voxel.cuda import Clouds, cloud_of_bytes, cloud_of_tensor
+from robocache_ros.ops.voxel.cuda import cloud_of_bytes, cloud_of_tensor
 from robocache_ros.ops.voxel.grid import Voxelization, checked_grid, checked_reduction
 from robocache_ros.ops.voxel.layouts import CloudLayout, check_cloud, column_sources
 from robocache_ros.ops.voxel.voxelize import cloud_columns, place_columns
 from robocache_ros.reductions import REDUCTIONS
 from robocache_ros.reductions.kind import fixed_point, key_of_float
+from test.ops.conftest import same_bits
+from test.ops.voxel.conftest import located, pointer, same_voxels
 
-Field = namedtuple("Field", "name offset datatype count")
 GRID = ((-1.0, -1.0, -0.5), (0.1, 0.125, 0.0625), (20, 16, 37))
 TURN = torch.tensor([[0.8, -0.6, 0.0, 0.1], [0.6, 0.8, 0.0, -0.2], [0.0, 0.0, 1.0, 0.3], [0, 0, 0, 1]])
 
@@ -33,17 +33,12 @@ def awkward_points(count, columns, seed=0):
     return points
 
 
-def same_bits(one, other):
-    assert one.dtype == other.dtype
-    assert one.shape == other.shape
-    assert np.array_equal(np.ascontiguousarray(one).view(np.uint8), np.ascontiguousarray(other).view(np.uint8))
-
-
 def cloud_bytes(kind, big_endian, height, padding, count=210, seed=0):
     """A cloud whose x, y and z are of a NumPy kind, with an intensity of each of the eight datatypes, unaligned."""
     order = ">" if big_endian else "<"
     names = ["x", "y", "z", *(f"i{n}" for n in range(8))]
-    kinds = [kind] * 3 + ["i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8"]
+    datatypes = ["i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8"]
+    kinds = [kind] * 3 + datatypes
     offsets = np.cumsum([3, *(np.dtype(k).itemsize for k in kinds)])
     step = int(offsets[-1]) + 2
     width = count // height
@@ -52,28 +47,17 @@ def cloud_bytes(kind, big_endian, height, padding, count=210, seed=0):
     data = random.integers(0, 256, row_step * height, dtype=np.uint8)
     for name, k, offset in zip(names, kinds, offsets[:-1], strict=True):
         view = np.ndarray((height, width), order + k, data, int(offset), (row_step, step))
-        if name in "xyz":
-            view[...] = (
-                random.uniform(-1.3, 1.6, (height, width)).astype(kind) if kind[0] == "f" else random.integers(0, 3)
-            )
-        elif k[0] == "f":
-            view[...] = random.uniform(-1e3, 1e3, (height, width))
-    datatypes = ["i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8"]
-    fields = [Field(n, int(o), datatypes.index(k) + 1, 1) for n, o, k in zip(names, offsets, kinds, strict=False)]
+        if k[0] == "f":
+            view[...] = random.uniform(*((-1.3, 1.6) if name in "xyz" else (-1e3, 1e3)), (height, width))
+        elif name in "xyz":
+            view[...] = random.integers(0, 3)
+    fields = [PointField(n, int(o), datatypes.index(k) + 1, 1) for n, o, k in zip(names, offsets, kinds, strict=False)]
     layout = {"width": width, "height": height, "point_step": step, "row_step": row_step, "fields": fields}
     return torch.from_numpy(data), {**layout, "big_endian": big_endian}
 
 
 DENSE = [name for name, kind in REDUCTIONS.items() if not kind.needs_max_points]
 REDUCED = [(name, ("i2", "i7", "z") if REDUCTIONS[name].needs_features else ()) for name in DENSE]
-
-
-def same_voxels(one, other):
-    for name in ("dense", "tally", "coordinates", "num_points", "features"):
-        mine, theirs = getattr(one, name), getattr(other, name)
-        assert (mine is None) == (theirs is None)
-        if mine is not None:
-            same_bits(mine.cpu().numpy(), theirs.numpy())
 
 
 def crowd(size):
@@ -151,7 +135,7 @@ def test_every_layout_has_the_same_bits_on_the_gpu(kind, big_endian, height, pad
 def test_sixteen_byte_points_have_the_same_bits_on_the_gpu(mode):
     points = awkward_points(5000, 4)
     data = torch.from_numpy(points.view(np.uint8).reshape(-1))
-    fields = [Field(name, 4 * i, 7, 1) for i, name in enumerate(("x", "y", "z", "intensity"))]
+    fields = [PointField(name, 4 * i, 7, 1) for i, name in enumerate(("x", "y", "z", "intensity"))]
     layout = {"width": 5000, "height": 1, "point_step": 16, "row_step": 80000, "fields": fields, "transform": TURN}
     features = ("intensity",) if REDUCTIONS[mode].needs_features else ()
     grid = {"grid_min": GRID[0], "voxel_size": GRID[1], "grid_size": GRID[2], "mode": mode, "features": features}
@@ -172,17 +156,11 @@ def test_a_grid_given_dirty_and_unaligned_is_cleared_on_the_gpu(mode):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", DENSE)
-def test_it_reads_what_torch_wrote_just_before(wrong_after, mode):
-    clouds = torch.rand(8, 50_000, 5, device="cuda") * 2 - 1
-    wanted = torch.stack([voxelize_pointcloud(cloud, *GRID, mode).grid for cloud in clouds])
-    points, found = torch.empty_like(clouds[0]), torch.empty_like(wanted)
+def test_it_reads_what_torch_wrote_just_before(wrong_after_writes, mode):
+    def grid(points, out=None):
+        return voxelize_pointcloud(points, *GRID, mode, out=out).grid
 
-    def rounds():
-        for i in range(8):
-            points.copy_(clouds[i])
-            voxelize_pointcloud(points, *GRID, mode, out=found[i])
-
-    assert wrong_after(rounds, found, wanted) == 0
+    assert wrong_after_writes(grid, torch.rand(8, 50_000, 5, device="cuda") * 2 - 1) == 0
 
 
 @pytest.mark.gpu
@@ -196,38 +174,18 @@ def test_more_than_2_31_values_are_numbered_correctly_on_the_gpu():
     assert voxels.outside == count - 1
 
 
-def pointer(array):
-    return array.ctypes.data_as(ctypes.c_void_p)
-
-
-def located(host, clouds, features):
-    total = clouds.batch * clouds.count
-    cell, rows = np.full(total, -9, np.int32), np.full((total, 3 + features), -9, np.float32)
-    packed = packer(Clouds).pack(*clouds.numbers)
-    host.locate(ctypes.c_char_p(packed), ctypes.c_longlong(clouds.batch), pointer(cell), pointer(rows))
-    return cell, rows
-
-
-def test_cells_of_awkward_points_are_the_same_as_host_code(host):
-    points = awkward_points(3000, 3)
-    grid, reduction = checked_grid(*GRID), checked_reduction("count", 0, None, 20)
-    cell, rows = located(
-        host, cloud_of_tensor(torch.from_numpy(points)[None], None, Voxelization(grid, reduction, ())), 0
-    )
+@pytest.mark.parametrize(("mode", "features"), [("count", 0), ("mean", 2)])
+def test_awkward_points_have_the_cells_that_host_code_gives_them(host, mode, features):
+    points = awkward_points(3000, 3 + features)
+    if features:
+        points[5:80:3, 4] = np.nan  # refuses its point
+    grid, reduction = checked_grid(*GRID), checked_reduction(mode, features, None, 20)
+    cloud = cloud_of_tensor(torch.from_numpy(points)[None], None, Voxelization(grid, reduction, ()))
+    cell, rows = located(host, cloud, features)
     wanted, tally = place_columns(list(points.T), grid, reduction, 1, None)
     assert np.array_equal(np.where(cell < 0, -1, cell), wanted)
     assert (np.count_nonzero(cell == -1), np.count_nonzero(cell == -2)) == tuple(tally[0, :2])
     same_bits(rows, points)
-
-
-def test_a_feature_that_is_not_finite_refuses_its_point_in_host_code(host):
-    points = awkward_points(900, 5)
-    points[5:80:3, 4] = np.nan
-    grid, reduction = checked_grid(*GRID), checked_reduction("mean", 2, None, 20)
-    cell, _ = located(host, cloud_of_tensor(torch.from_numpy(points)[None], None, Voxelization(grid, reduction, ())), 2)
-    wanted, tally = place_columns(list(points.T), grid, reduction, 1, None)
-    assert np.array_equal(np.where(cell < 0, -1, cell), wanted)
-    assert np.count_nonzero(cell == -1) == tally[0, 0]
 
 
 @pytest.mark.parametrize("big_endian", [False, True])
@@ -244,11 +202,9 @@ def test_every_layout_reads_the_same_as_host_code(host, kind, big_endian, transf
 
 
 def test_fixed_point_and_order_keys_are_the_same_as_host_code(host):
-    bits = np.random.default_rng(3).integers(0, 2**32, 20000, dtype=np.uint32)
-    values = bits.view(np.float32)
-    values = np.concatenate(
-        [values[np.isfinite(values)], np.float32([0.0, -0.0, 1e-45, -1e-45, 2**20, -(2**20), 3e38, 0.5])]
-    )
+    values = np.random.default_rng(3).integers(0, 2**32, 20000, dtype=np.uint32).view(np.float32)
+    odd = np.float32([0.0, -0.0, 1e-45, -1e-45, 2**20, -(2**20), 3e38, 0.5])
+    values = np.concatenate([values[np.isfinite(values)], odd])
     fixed, key = np.empty(len(values), np.int64), np.empty(len(values), np.int32)
     back = np.empty_like(values)
     scale, limit = ctypes.c_float(2**20), ctypes.c_float(2**20)

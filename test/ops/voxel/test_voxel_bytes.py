@@ -1,7 +1,5 @@
 """Voxels from a PointCloud2's bytes: its layouts, its transform, and that no read leaves the bytes."""
 
-from collections import namedtuple
-
 import numpy as np
 import pytest
 import torch
@@ -9,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robocache_ros import RoboCacheError
+from robocache_ros.decode import PointField
 from robocache_ros.ops import voxelize_cloud_bytes, voxelize_pointcloud
 
-Field = namedtuple("Field", "name offset datatype count")
-XYZ = tuple(Field(name, 4 * i, 7, 1) for i, name in enumerate("xyz"))
+XYZ = tuple(PointField(name, 4 * i, 7, 1) for i, name in enumerate("xyz"))
 GRID = {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (4, 4, 4)}
 DATATYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8"]
 
@@ -42,7 +40,7 @@ def test_every_datatype_is_read_at_any_offset_in_both_byte_orders(kind, big_endi
     size = np.dtype(kind).itemsize
     data = np.zeros(3 * size + 3, np.uint8)
     np.ndarray((3,), (">" if big_endian else "<") + kind, data, 1)[:] = [3, 0, 2]
-    fields = [Field(name, 1 + i * size, DATATYPES.index(kind) + 1, 1) for i, name in enumerate("xyz")]
+    fields = [PointField(name, 1 + i * size, DATATYPES.index(kind) + 1, 1) for i, name in enumerate("xyz")]
     shape = {"width": 1, "height": 1, "point_step": len(data), "row_step": len(data), "fields": fields}
     voxels = voxelize_cloud_bytes(torch.from_numpy(data), **shape, **GRID, big_endian=big_endian)
     assert torch.nonzero(voxels.grid).tolist() == [[3, 0, 2]]
@@ -58,7 +56,7 @@ def test_points_are_transformed_to_the_grid_s_frame_first():
 
 def test_features_are_fields_by_name_and_x_y_z_the_transformed_ones():
     points = np.array([(0.5, 0.5, 0.5, 7), (0.75, 0.5, 0.5, 9)], np.float32)
-    fields = [*XYZ, Field("intensity", 12, 7, 1)]
+    fields = [*XYZ, PointField("intensity", 12, 7, 1)]
     shape = {"width": 2, "height": 1, "point_step": 16, "row_step": 32, "fields": fields}
     shift = torch.tensor([[1.0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]])
     data = torch.from_numpy(points.view(np.uint8).reshape(-1))
@@ -68,7 +66,7 @@ def test_features_are_fields_by_name_and_x_y_z_the_transformed_ones():
 
 def test_a_double_beyond_float32_is_not_finite():
     data = torch.from_numpy(np.array([1e300, 0, 0]).view(np.uint8))
-    fields = [Field(name, 8 * i, 8, 1) for i, name in enumerate("xyz")]
+    fields = [PointField(name, 8 * i, 8, 1) for i, name in enumerate("xyz")]
     voxels = voxelize_cloud_bytes(data, width=1, height=1, point_step=24, row_step=24, fields=fields, **GRID)
     assert voxels.nonfinite == 1
 
@@ -90,10 +88,10 @@ def test_the_last_row_needs_no_padding_and_an_empty_cloud_no_bytes():
         ({"point_step": 0}, ["point_step 0"]),
         ({"width": -1}, ["width -1"]),
         ({"fields": XYZ[:2]}, ["coordinates", "'z'", "x, y"]),
-        ({"fields": [*XYZ[:2], Field("z", 8, 9, 1)]}, ["'z'"]),
-        ({"fields": [*XYZ[:2], Field("z", 0, 7, 3)]}, ["'z'"]),
-        ({"fields": [*XYZ[:2], Field("z", -4, 7, 1)]}, ["fields.z", "-4"]),
-        ({"fields": [*XYZ, Field("t", 8, 8, 1)]}, ["fields.t", "8..16"]),
+        ({"fields": [*XYZ[:2], PointField("z", 8, 9, 1)]}, ["'z'"]),
+        ({"fields": [*XYZ[:2], PointField("z", 0, 7, 3)]}, ["'z'"]),
+        ({"fields": [*XYZ[:2], PointField("z", -4, 7, 1)]}, ["fields.z", "-4"]),
+        ({"fields": [*XYZ, PointField("t", 8, 8, 1)]}, ["fields.t", "8..16"]),
         ({"mode": "mean"}, ["mean", "features"]),
         ({"mode": "mean", "features": ("ring",)}, ["features", "'ring'"]),
         ({"mode": "mean", "features": ("x",) * 17}, ["features", "17", "16"]),
@@ -117,7 +115,7 @@ def test_any_layout_is_read_inside_its_bytes_or_refused(data):
     numbers = st.integers(-2, 40)
     nbytes = data.draw(st.integers(0, 200))
     kinds = st.integers(0, 9)
-    fields = [Field(name, data.draw(numbers), data.draw(kinds), data.draw(st.integers(0, 2))) for name in "xyz"]
+    fields = [PointField(name, data.draw(numbers), data.draw(kinds), data.draw(st.integers(0, 2))) for name in "xyz"]
     shape = {name: data.draw(numbers) for name in ("width", "height", "point_step", "row_step")}
     raw = torch.from_numpy(np.random.default_rng(1).integers(0, 256, nbytes, dtype=np.uint8))
     try:

@@ -1,22 +1,22 @@
 """Depth images as voxels: projections worked by hand, a float64 reference, and what is refused."""
 
-import ctypes
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robocache_ros.decode import PointField
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_cloud_bytes, voxelize_depth
-from robocache_ros.ops.cuda.kernels import packer
 from robocache_ros.ops.image.formats import ImageLayout
-from robocache_ros.ops.voxel.cuda import Clouds, cloud_of_depth
+from robocache_ros.ops.voxel.cuda import cloud_of_depth
 from robocache_ros.ops.voxel.grid import Voxelization, checked_grid, checked_reduction
 from robocache_ros.ops.voxel.layouts import MAX_BYTES, ColorLayout, DepthImageLayout, check_depth
 from robocache_ros.ops.voxel.voxelize import depth_columns, place_columns
 from robocache_ros.reductions import REDUCTIONS, SPEC_REDUCTIONS
+from test.ops.conftest import same_bits
+from test.ops.voxel.conftest import located, same_voxels
 
 GRID = {"grid_min": (-1, -1, 0), "voxel_size": 0.25, "grid_size": (8, 8, 16)}
 TURN = torch.tensor([[0.0, 0, 1, 0.5], [-1, 0, 0, 0.25], [0, -1, 0, 1]])  # optical frame -> ahead, left, up
@@ -34,10 +34,6 @@ def image(depths, big_endian=False, padding=0):
         "step": rows.shape[1],
         "big_endian": big_endian,
     }
-
-
-def colors(height, width, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def scene(seed=0, height=24, width=32, dtype=np.uint16):
@@ -118,13 +114,13 @@ def test_byte_order_and_padding_do_not_change_the_grid(dtype, big_endian, paddin
 
 @pytest.mark.parametrize("reduce", SPEC_REDUCTIONS)
 def test_a_grid_is_that_of_the_cloud_that_the_image_projects_to(reduce):
-    depths, rgb = scene(3), colors(24, 32)
-    data, layout = image(depths)
+    data, layout = image(scene(3))
+    rgb = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     features = ("r", "z", "b") if SPEC_REDUCTIONS[reduce].needs_features else ()
     over = ColorLayout("rgb8", 96, 0)
     kind = check(data, layout, color=over, features=("r", "g", "b"))
     cloud = np.stack(depth_columns(data.numpy(), rgb.reshape(-1), kind, None), axis=1)
-    fields = [Field(name, 4 * i) for i, name in enumerate("xyzrgb")]
+    fields = [PointField(name, 4 * i, 7, 1) for i, name in enumerate("xyzrgb")]
     common = {**GRID, "mode": reduce, "features": features, "transform": TURN}
     expected = voxelize_cloud_bytes(
         torch.from_numpy(cloud).view(torch.uint8).reshape(-1),
@@ -134,13 +130,6 @@ def test_a_grid_is_that_of_the_cloud_that_the_image_projects_to(reduce):
     got = voxelize_depth(data, **layout, camera=(30, 31, 15.5, 11.25), **paint, **common)
     assert torch.equal(got.grid, expected.grid)
     assert got.grid.any()
-
-
-class Field:
-    datatype, count = 7, 1
-
-    def __init__(self, name, offset):
-        self.name, self.offset = name, offset
 
 
 @pytest.mark.parametrize(
@@ -182,16 +171,11 @@ def compare_on_host(host, data, rgb, layout, matrix, mode="mean"):
     grid, reduction = checked_grid(*GRID.values()), checked_reduction(mode, features, None, 20)
     # Both images in a block of their own size: a read past it would meet the other's bytes, or a sanitizer.
     source = cloud_of_depth(data, layout, rgb.data_ptr() - data.data_ptr(), matrix, Voxelization(grid, reduction, ()))
-    packed = packer(Clouds).pack(*source.numbers)
-    cell, rows = np.full(source.count, -9, np.int32), np.full((source.count, 3 + features), -9, np.float32)
-    host.locate(
-        ctypes.c_char_p(packed), ctypes.c_longlong(1), *(a.ctypes.data_as(ctypes.c_void_p) for a in (cell, rows))
-    )
+    cell, rows = located(host, source, features)
     columns = depth_columns(data.numpy(), rgb.numpy(), layout, matrix)
     expected, _ = place_columns(columns, grid, reduction, 1, None)
     assert np.array_equal(np.maximum(cell, -1), expected)
-    got, wanted = rows[expected >= 0], np.stack(columns, axis=1)[expected >= 0]
-    assert np.array_equal(got.view(np.uint32), wanted.view(np.uint32))
+    same_bits(rows[expected >= 0], np.stack(columns, axis=1)[expected >= 0])
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
@@ -244,9 +228,4 @@ def test_a_gpu_gives_the_cpus_bits(dtype, reduce):
         for sparse in (False, True):
             on_cpu = voxelize_depth(data, **layout, color=rgb, **options, sparse=sparse)
             on_gpu = voxelize_depth(data.cuda(), **layout, color=rgb.cuda(), **options, sparse=sparse)
-            assert torch.equal(on_cpu.tally, on_gpu.tally.cpu())
-            for name in ("dense", "coordinates", "num_points", "features"):
-                one, other = getattr(on_cpu, name), getattr(on_gpu, name)
-                assert (one is None) == (other is None)
-                if one is not None:
-                    assert torch.equal(one.view(torch.uint8), other.cpu().view(torch.uint8))
+            same_voxels(on_gpu, on_cpu)

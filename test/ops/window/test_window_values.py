@@ -1,9 +1,6 @@
 """The values of windows: the CPU against the oracle, and the kernel, run on the CPU, against the CPU bit for bit."""
 
-import ctypes
-
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,27 +9,11 @@ from robocache_ros.ops.cuda.kernels import packer
 from robocache_ros.ops.tick import WindowTask
 from robocache_ros.ops.window import select_window, window_values
 from robocache_ros.spec.stream import REDUCTIONS
-from test.ops.window import oracle
 
 ROUNDING = 1e-7  # of the largest value: one rounding to float32, and smaller ones of sums in float64
 
 
-@pytest.fixture(scope="module")
-def host(host_library):
-    library = host_library(
-        """
-        #include "tick/row.cuh"
-        using namespace robocache;
-        extern "C" void values(const WindowTask* task, float* row) {
-          for (int i = 0; i < task->width; ++i) row[task->column + i] = window_value(*task, i);
-        }
-        """
-    )
-    library.values.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    return library
-
-
-def by_kernel(host, source, rows, count, reduce):
+def by_kernel(tick_row, source, rows, count, reduce):
     """The values of one window by the kernel's header."""
     slots = rows[:count].astype(np.int32)
     width = source.shape[1] if reduce else len(rows) * source.shape[1]
@@ -40,7 +21,7 @@ def by_kernel(host, source, rows, count, reduce):
     reduction = 1 + REDUCTIONS.index(reduce) if reduce else 0
     numbers = (len(slots), source.shape[1], width, 0, reduction, 0)
     task = packer(WindowTask).pack(source.ctypes.data, slots.ctypes.data, *numbers)
-    host.values(task, out.ctypes.data)
+    tick_row.window(task, out.ctypes.data)
     return out
 
 
@@ -56,6 +37,13 @@ def windows(draw):
     return (rng.normal(size=(size, dim)) * scale).astype(np.float32), rows, np.array(counts)
 
 
+def reduced(samples, reduce):
+    """The reference: (D,) mean, rms, max or min of (m, D) float64 samples; zeros where there is none."""
+    if not len(samples):
+        return np.zeros(samples.shape[1])
+    return np.sqrt((samples**2).mean(axis=0)) if reduce == "rms" else getattr(samples, reduce)(axis=0)
+
+
 @settings(max_examples=80)
 @given(windows(), st.sampled_from(["", *REDUCTIONS]))
 def test_the_cpu_follows_the_oracle(window, reduce):
@@ -69,18 +57,18 @@ def test_the_cpu_follows_the_oracle(window, reduce):
         else:
             largest = np.abs(samples).max(initial=0)
             atol = ROUNDING * largest + 1e-45  # or half a step of the smallest float32
-            np.testing.assert_allclose(got[tick], oracle.reduced(samples, reduce), rtol=0, atol=atol)
+            np.testing.assert_allclose(got[tick], reduced(samples, reduce), rtol=0, atol=atol)
 
 
 @settings(max_examples=100)
 @given(windows(), st.sampled_from(["", *REDUCTIONS]), st.booleans())
-def test_the_kernel_has_the_bits_of_the_cpu(host, window, reduce, special):
+def test_the_kernel_has_the_bits_of_the_cpu(tick_row, window, reduce, special):
     source, rows, counts = window
     if special:
         source[0, 0], source[-1] = np.nan, np.inf
     expected = window_values(torch.from_numpy(source), rows, counts, reduce).flatten(1).numpy()
     for tick, count in enumerate(counts):
-        assert by_kernel(host, source, rows[tick], count, reduce).tobytes() == expected[tick].tobytes()
+        assert by_kernel(tick_row, source, rows[tick], count, reduce).tobytes() == expected[tick].tobytes()
 
 
 def test_a_sample_that_had_not_arrived_is_not_in_the_window():
@@ -95,17 +83,17 @@ def test_a_sample_that_had_not_arrived_is_not_in_the_window():
     st.lists(st.integers(-5, 70), min_size=1, max_size=6, unique=True),
     st.integers(1, 8),
 )
-def test_every_selection_is_that_of_the_oracle(stamps, ticks, samples):
+def test_every_selection_is_that_of_a_search_through_all_samples(stamps, ticks, samples):
     stamps, ticks = np.array(sorted(stamps), np.int64), np.array(sorted(ticks), np.int64)
     starts = np.array([ticks[0] - 20, *ticks[:-1]])
     got = select_window(stamps, starts, ticks, samples)
     dropped = 0
     for number, (start, tick) in enumerate(zip(starts, ticks, strict=True)):
-        values, ages, more = oracle.window(stamps[:, None], stamps, start, tick, samples)
-        count = got.counts[number]
-        assert stamps[got.rows[number, :count]].tolist() == values[:, 0].tolist()
-        assert got.age_ns[number, :count].tolist() == ages.tolist()
+        inside = [stamp for stamp in stamps.tolist() if start < stamp <= tick]
+        used, count = inside[-samples:], got.counts[number]  # the newest
+        assert stamps[got.rows[number, :count]].tolist() == used
+        assert got.age_ns[number, :count].tolist() == [tick - stamp for stamp in used]
         assert (got.rows[number, count:] == -1).all()
         assert (got.age_ns[number, count:] == -1).all()
-        dropped += more
+        dropped += len(inside) - len(used)
     assert got.dropped == dropped

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,9 +56,8 @@ def checkpoint(tmp_path_factory):
         opened = open_for_training(dataset, window=Window(2, 25), vision=True)
         info = data_info(opened)
         torch.manual_seed(0)
-        shape = PolicyConfig(
-            "transformer", info.proprio, info.actions, 2, 25, info.cameras, layers=1, heads=2, width=16
-        )
+        sizes = {"layers": 1, "heads": 2, "width": 16}
+        shape = PolicyConfig("transformer", info.proprio, info.actions, 2, 25, info.cameras, **sizes)
         trainer = Trainer(make_policy(shape), training_loader(opened, info, 2), TrainingOptions(), torch.device("cpu"))
         save_checkpoint(folder / "checkpoint.pt", trainer, info)
         return folder / "checkpoint.pt"
@@ -67,13 +67,16 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def spec_file(tmp_path):
-    """Write the spec of the robot, after a change."""
+    """Write the spec of the robot with changes, such as `{"streams.joints.unit": "deg"}`; None removes a key."""
 
-    def write(change: Callable[[dict[str, Any]], object] = lambda spec: None) -> Path:
+    def write(changes: dict[str, Any] | None = None) -> Path:
         spec = deepcopy(SPEC)
-        change(spec)
-        path = tmp_path / "robot.yaml"
-        path.write_text(yaml.safe_dump(spec, sort_keys=False))
-        return path
+        for path, value in (changes or {}).items():
+            *parents, key = path.split(".")
+            reduce(getitem, parents, spec)[key] = value
+            if value is None:
+                del reduce(getitem, parents, spec)[key]
+        (tmp_path / "robot.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+        return tmp_path / "robot.yaml"
 
     return write

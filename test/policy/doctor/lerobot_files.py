@@ -34,21 +34,14 @@ def safetensors(tensors: dict[str, list[float]]) -> bytes:
 def save(folder: Path, config: dict[str, Any] | None = None, statistics: dict[str, list[float]] | None = None) -> Path:
     """Write the files of an ACT policy, without its weights."""
     folder.mkdir()
-    made = {
-        "type": "act",
-        "n_obs_steps": 1,
-        "input_features": {
-            "observation.state": {"type": "STATE", "shape": [11]},
-            "observation.images.camera1": {"type": "VISUAL", "shape": [3, 12, 16]},
-        },
-        "output_features": {"action": {"type": "ACTION", "shape": [4]}},
-        "device": "cpu",
-        "normalization_mapping": dict.fromkeys(("VISUAL", "STATE", "ACTION"), "MEAN_STD"),
-        "chunk_size": 30,
-        "n_action_steps": 20,
-        **(config or {}),
+    made: dict[str, Any] = {"type": "act", "n_obs_steps": 1, "device": "cpu", "chunk_size": 30, "n_action_steps": 20}
+    made["input_features"] = {
+        "observation.state": {"type": "STATE", "shape": [11]},
+        "observation.images.camera1": {"type": "VISUAL", "shape": [3, 12, 16]},
     }
-    (folder / "config.json").write_text(json.dumps(made))
+    made["output_features"] = {"action": {"type": "ACTION", "shape": [4]}}
+    made["normalization_mapping"] = dict.fromkeys(("VISUAL", "STATE", "ACTION"), "MEAN_STD")
+    (folder / "config.json").write_text(json.dumps(made | (config or {})))
     rename = {"observation.images.front": "observation.images.camera1"}
     for name, kind in (("pre", "normalizer"), ("post", "unnormalizer")):
         steps = [
@@ -56,9 +49,7 @@ def save(folder: Path, config: dict[str, Any] | None = None, statistics: dict[st
             {"registry_name": f"{kind}_processor", "config": {}, "state_file": f"{name}_{kind}.safetensors"},
         ]
         (folder / f"policy_{name}processor.json").write_text(json.dumps({"name": name, "steps": steps}))
-        named = {
-            key.replace("images.front", "images.camera1"): values
-            for key, values in {**STATISTICS, **(statistics or {})}.items()
-        }
+        found = {**STATISTICS, **(statistics or {})}
+        named = {key.replace("images.front", "images.camera1"): values for key, values in found.items()}
         (folder / f"{name}_{kind}.safetensors").write_bytes(safetensors(named))
     return folder

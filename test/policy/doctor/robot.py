@@ -66,6 +66,9 @@ class Mistakes:
     without: str = ""
 
 
+SWAPPED = Mistakes(image=lambda pixels: pixels[..., ::-1].copy())  # red and blue
+
+
 def joints_at(seconds: float) -> Values:
     """All within their limits, and each in another range; the gripper closes half-way."""
     waves = [0.5 + 0.3 * np.sin(2 * seconds), -1.2 + 0.2 * np.cos(3 * seconds), 2.0 + 0.4 * np.sin(4 * seconds)]

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.spec import FusionSpec, load_spec
-from test.fuzz.messages import header, serialize
+from test.fuzz.messages import header, numbers, serialize
 
 LINKS_M = np.array([0.4, 0.3, 0.2])
 START_RAD = np.array([0.6, 0.7, 0.5])
@@ -31,30 +30,15 @@ horizon: 2
 delay_ms: 20
 streams:
   joints:
-    topic: /arm/joint_states
-    type: sensor_msgs/msg/JointState
-    field: position
-    names: [shoulder, elbow, wrist]
-    align: linear
-    max_gap_ms: 40
+    {topic: /arm/joint_states, type: sensor_msgs/msg/JointState, field: position, names: [shoulder, elbow, wrist],
+     align: linear, max_gap_ms: 40}
   goal: {topic: /arm/goal, type: geometry_msgs/msg/PointStamped, field: point, align: hold, max_age_ms: 200}
   command:
-    topic: /arm/command
-    type: std_msgs/msg/Float64MultiArray
-    dim: 3
-    align: next
-    stamp: receive
-    max_age_ms: 100
-    role: action
+    {topic: /arm/command, type: std_msgs/msg/Float64MultiArray, dim: 3, align: next, stamp: receive, max_age_ms: 100,
+     role: action}
 """
 Message = tuple[str, int, bytes]  # topic, arrival in ns, CDR
 Float64 = NDArray[np.float64]
-
-
-def reach_spec(folder) -> FusionSpec:
-    path = folder / "reach.yaml"
-    path.write_text(SPEC)
-    return load_spec(path)
 
 
 def tip(joints: Float64) -> Float64:
@@ -97,12 +81,18 @@ class Arm:
             if self._joints_ns <= self._goal_ns:
                 self._move(self._joints_ns)
                 self._joints_ns += int(10e6 + self.random.uniform(-2e6, 2e6))
-                yield "/arm/joint_states", self.now_ns + 2_000_000, joint_state(self.now_ns, self.joints)
+                values: dict[str, object] = {"name": ("shoulder", "elbow", "wrist"), "position": self.joints.tolist()}
+                yield self._message("/arm/joint_states", 2_000_000, values)
             else:
                 self._move(self._goal_ns)
                 self._goal_ns += 50_000_000
-                yield "/arm/goal", self.now_ns + 1_000_000, point(self.now_ns, self.goal)
+                x, y = self.goal
+                yield self._message("/arm/goal", 1_000_000, {"point": {"x": x, "y": y}})
         self._move(until_ns)
+
+    def _message(self, topic: str, delay_ns: int, values: dict[str, object]) -> Message:
+        data = serialize(TYPES[topic], {"header": header(self.now_ns), **values})
+        return topic, self.now_ns + delay_ns, data
 
     def distance(self) -> float:
         """Metres from the tip to the goal."""
@@ -127,22 +117,7 @@ def demonstration(seed: int, reaches: int, commands: int = 60) -> list[Message]:
             arm.goal = random_goal(random)
         messages += arm.move(arm.now_ns + 25_000_000)
         arm.velocity = expert(arm.joints, arm.goal)
-        messages.append(("/arm/command", arm.now_ns, numbers(arm.velocity)))
+        messages.append(("/arm/command", arm.now_ns, numbers(*arm.velocity)))
         # The arm moves with some noise that is not recorded, so that the expert shows how to correct it.
         arm.velocity = arm.velocity + random.normal(0, 0.15, 3)
     return sorted(messages, key=lambda message: message[1])
-
-
-def joint_state(stamp_ns: int, joints: Float64) -> bytes:
-    names = ("shoulder", "elbow", "wrist")
-    values = {"header": header(stamp_ns), "name": names, "position": joints.tolist()}
-    return serialize("sensor_msgs/msg/JointState", values)
-
-
-def point(stamp_ns: int, goal: Float64) -> bytes:
-    values = {"header": header(stamp_ns), "point": {"x": goal[0], "y": goal[1]}}
-    return serialize("geometry_msgs/msg/PointStamped", values)
-
-
-def numbers(values: Float64) -> bytes:
-    return serialize("std_msgs/msg/Float64MultiArray", {"data": values.tolist()})

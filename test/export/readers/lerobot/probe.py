@@ -29,17 +29,14 @@ def reported(value):
     return about | ({"mean": float(value.double().mean())} if value.numel() > 1000 else {"value": value.tolist()})
 
 
-print(  # noqa: T201
-    json.dumps(
-        {
-            "frames": plain.num_frames,
-            "episodes": plain.num_episodes,
-            "fps": plain.fps,
-            "cameras": plain.meta.camera_keys,
-            "robot_type": plain.meta.robot_type,
-            "items": {i: {k: reported(v) for k, v in plain[int(i)].items()} for i in indices},
-            "windows": {i: {k: reported(v) for k, v in windowed[int(i)].items()} for i in indices},
-            "stats": {k: {n: np.asarray(v).tolist() for n, v in s.items()} for k, s in plain.meta.stats.items()},
-        }
-    )
-)
+answer = {
+    "frames": plain.num_frames,
+    "episodes": plain.num_episodes,
+    "fps": plain.fps,
+    "cameras": plain.meta.camera_keys,
+    "robot_type": plain.meta.robot_type,
+    "items": {i: {k: reported(v) for k, v in plain[int(i)].items()} for i in indices},
+    "windows": {i: {k: reported(v) for k, v in windowed[int(i)].items()} for i in indices},
+    "stats": {k: {n: np.asarray(v).tolist() for n, v in s.items()} for k, s in plain.meta.stats.items()},
+}
+print(json.dumps(answer))  # noqa: T201

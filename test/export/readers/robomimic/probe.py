@@ -64,18 +64,15 @@ if plain[0]["actions"].size:
 for name, demos in masks.items():
     assert read(filter_by_attribute=name).demos == demos
 shapes = file_utils.get_shape_metadata_from_dataset(path, all_obs_keys=keys)
-print(  # noqa: T201
-    json.dumps(
-        {
-            "demos": plain.demos,
-            "lengths": [int(plain._demo_id_to_demo_length[demo]) for demo in plain.demos],
-            "masks": masks,
-            "shapes": {key: list(shape) for key, shape in shapes["all_shapes"].items()},
-            "ac_dim": shapes["ac_dim"],
-            "scaling": scaling,
-            "languages": languages,
-            "recordings": recordings,
-            "env": file_utils.get_env_metadata_from_dataset(path),
-        }
-    )
-)
+answer = {
+    "demos": plain.demos,
+    "lengths": [int(plain._demo_id_to_demo_length[demo]) for demo in plain.demos],
+    "masks": masks,
+    "shapes": {key: list(shape) for key, shape in shapes["all_shapes"].items()},
+    "ac_dim": shapes["ac_dim"],
+    "scaling": scaling,
+    "languages": languages,
+    "recordings": recordings,
+    "env": file_utils.get_env_metadata_from_dataset(path),
+}
+print(json.dumps(answer))  # noqa: T201

@@ -41,14 +41,11 @@ for path in split.filepaths:
         metadata["file_path"] = metadata["file_path"].decode()
         episodes.append({"file": file, "tasks": sorted({text.decode() for text in instructions}), **metadata})
 
-print(  # noqa: T201
-    json.dumps(
-        {
-            "name": builder.info.full_name,
-            "lengths": list(split.shard_lengths),
-            "bytes": split.num_bytes,
-            "episodes": episodes,
-            "tensorflow": "tensorflow" in sys.modules,
-        }
-    )
-)
+answer = {
+    "name": builder.info.full_name,
+    "lengths": list(split.shard_lengths),
+    "bytes": split.num_bytes,
+    "episodes": episodes,
+    "tensorflow": "tensorflow" in sys.modules,
+}
+print(json.dumps(answer))  # noqa: T201

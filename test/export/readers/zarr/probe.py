@@ -36,17 +36,14 @@ if checkout:
                 assert values.tobytes() == data[name][rows].tobytes(), name
     read_by = "ReplayBuffer"
 
-print(  # noqa: T201
-    json.dumps(
-        {
-            "read_by": read_by,
-            "episode_ends": ends.tolist(),
-            "task_index": root["meta"]["task_index"][:].tolist(),
-            "success": root["meta"]["success"][:].tolist(),
-            "tasks": root["meta"].attrs["tasks"],
-            "columns": root["data"].attrs["columns"],
-            "chunks": {name: array.chunks for name, array in data.items()},
-            "recordings": len(root.attrs["robocache"]["recordings"]),
-        }
-    )
-)
+answer = {
+    "read_by": read_by,
+    "episode_ends": ends.tolist(),
+    "task_index": root["meta"]["task_index"][:].tolist(),
+    "success": root["meta"]["success"][:].tolist(),
+    "tasks": root["meta"].attrs["tasks"],
+    "columns": root["data"].attrs["columns"],
+    "chunks": {name: array.chunks for name, array in data.items()},
+    "recordings": len(root.attrs["robocache"]["recordings"]),
+}
+print(json.dumps(answer))  # noqa: T201

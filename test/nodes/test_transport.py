@@ -55,7 +55,6 @@ CROP = {"crop": [0, 0, 1080, 1920]}
 )
 def test_messages_above_the_limit_are_warned_of(stream, profile_bytes, sizes, line, tmp_path):
     found = warnings(spec(**stream), written(tmp_path / "p.xml", profile_bytes) if profile_bytes else {}, sizes)
-
     assert [each[: len(line)] for each in found] == ([line] if line else [])
     assert all("MiB)" in each and "config/fastdds.xml" in each for each in found)
 
@@ -64,7 +63,6 @@ def test_the_shipped_profile_asks_for_acknowledgements_of_the_simulated_robot_te
     text = resource("config", "fastdds.xml").read_text(encoding="utf-8")
     period = r'<data_writer profile_name="([^"]+)"[^>]*>\s*<times>\s*<heartbeat_period>\s*<sec>0</sec>\s*<nanosec>(\d+)'
     periods = dict(re.findall(period, text))
-
     assert periods.pop("robocache_writer") == "100000000"
     assert periods == dict.fromkeys(TYPES.keys() - {SUCCESS, EPISODE}, "10000000")  # those two are sent once an episode
 
@@ -73,7 +71,6 @@ def test_shipped_profile_carries_a_large_camera_and_says_nothing_about_the_drive
     environ = {"FASTDDS_DEFAULT_PROFILES_FILE": str(resource("config", "fastdds.xml"))}
     assert warnings(spec(), environ, {"front": 1920 * 1080 * 3}) == []
     assert transport.fast_dds_bytes(environ) == 64 * 2**20
-
     chosen = {"ROS_DISTRO": "kilted"}
     transport.use_profile(chosen)
     assert transport.fast_dds_bytes(chosen) == 64 * 2**20
@@ -92,9 +89,7 @@ def test_limit_states_what_is_lost_and_the_way_out():
 def test_profile_of_the_user_is_kept(tmp_path):
     environ = written(tmp_path / "p.xml", 2**20)
     before = dict(environ)
-
     transport.use_profile(environ)
-
     assert environ == before
 
 
@@ -113,7 +108,6 @@ def test_bytes_of_a_profile(profile, expected, tmp_path, monkeypatch):
     (tmp_path / "rmem_max").write_text("212992\n")
     monkeypatch.setattr(transport, "SOCKET_LIMIT", tmp_path / "rmem_max")
     environ = {"FASTDDS_DEFAULT_PROFILES_FILE": str(tmp_path / "none.xml")}
-
     assert transport.fast_dds_bytes(written(tmp_path / "p.xml", **profile) if profile else environ) == expected
     assert transport.fast_dds_bytes({"FASTDDS_BUILTIN_TRANSPORTS": "UDPv4"}) == 212992
     cyclone = transport.limit(CYCLONE, {})

@@ -1,4 +1,4 @@
-"""Which colour image a depth image takes, whatever the order of arrival; message_filters as a second opinion."""
+"""Depth images: which colour image they take, with message_filters as a second opinion, and their voxels by Ingest."""
 
 import io
 import threading
@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from robocache_ros.decode import CameraPayload, DecodeError, ImagePayload, Sample, decode_compressed
-from robocache_ros.engine import ingest
+from robocache_ros.engine import FusionEngine, Ingest, Outcome, ingest
 from robocache_ros.engine.backends import media
 from robocache_ros.engine.ingest import WAITING, DepthSynchronizer
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
+from test.engine.conftest import MS, T0
+from test.fuzz.messages import header, serialize
 
-US, MS = 1_000, 1_000_000
-T0 = 1_760_000_000 * 10**9
+US = 1_000
 VOXELS = {"origin_m": [-1, -1, 0], "size_m": 0.5, "shape": [4, 4, 4]}
 KEYS = {"topic": "/depth", "type": "sensor_msgs/msg/Image", "camera_info": "/info", "voxels": VOXELS}
 PAIRED = {**KEYS, "color": "/color"}
@@ -75,8 +77,7 @@ def test_a_pair_is_stamped_as_its_depth_image():
 
 
 @pytest.mark.parametrize(
-    ("colors", "expected"),
-    [([0], [0]), ([5, 12], [12]), ([8, 12], [8]), ([31], []), ([30], [30]), ([10, 9], [10])],
+    ("colors", "expected"), [([0], [0]), ([5, 12], [12]), ([8, 12], [8]), ([31], []), ([30], [30]), ([10, 9], [10])]
 )
 def test_the_nearest_colour_within_pair_ms_is_taken_the_earlier_of_two(colors, expected):
     messages = [("color", at * MS) for at in colors] + [("depth", 10 * MS), ("color", 40 * MS)]
@@ -162,11 +163,15 @@ def streams(draw):
     return times, draw(st.randoms(use_true_random=False)), draw(st.integers(0, 40)) * MS
 
 
+def in_order(messages):
+    """(kind, time) of (arrival, kind, time)."""
+    return [(kind, at) for _, kind, at in sorted(messages)]
+
+
 def interleaved(times, random):
     """The messages in an order of arrival that is that of the stamps, each topic shifted by its own delay."""
     delays = {kind: random.randrange(0, 60 * MS) for kind in times}
-    messages = [(at + delays[kind], kind, at) for kind, stamps in times.items() for at in stamps]
-    return [(kind, at) for _, kind, at in sorted(messages)]
+    return in_order((at + delays[kind], kind, at) for kind, stamps in times.items() for at in stamps)
 
 
 @given(streams())
@@ -202,9 +207,7 @@ def test_images_of_one_stamp_are_paired_as_by_message_filters(seed):
     random = np.random.default_rng(seed)
     times = {kind: [k * 33 * MS for k in range(40) if random.random() < 0.85] for kind in ("depth", "color")}
     late = {"depth": 0, "color": int(random.integers(-50, 50)) * MS}
-    messages = [
-        (kind, at) for _, kind, at in sorted((at + late[kind], kind, at) for kind in times for at in times[kind])
-    ]
+    messages = in_order((at + late[kind], kind, at) for kind in times for at in times[kind])
     assert pairs(synchronizer(), messages) == synchronized("TimeSynchronizer", messages, queue_size=WAITING)
 
 
@@ -218,8 +221,99 @@ def test_cameras_that_run_apart_are_paired_as_by_message_filters(seed):
             if random.random() < 0.85:
                 at = k * 33 * MS + offset + int(random.integers(-1000, 1000)) * US
                 messages.append((at + int(random.integers(0, 3 * MS)), kind, at))
-    messages = [(kind, at) for _, kind, at in sorted(messages)]
+    messages = in_order(messages)
     end = [("color", 4000 * MS)]
     ours = pairs(synchronizer(pair_ms=15), messages + end)
     assert ours == synchronized("ApproximateTimeSynchronizer", messages, queue_size=WAITING, slop=0.015)
     assert len(ours) > 20
+
+
+def image_message(stamp_ns, pixels, encoding):
+    height, width = pixels.shape[:2]
+    shape = {"height": height, "width": width, "encoding": encoding, "step": pixels.nbytes // height}
+    return serialize("sensor_msgs/msg/Image", {"header": header(stamp_ns), **shape, "data": pixels.tobytes()})
+
+
+def depth_message(stamp_ns):
+    return image_message(stamp_ns, np.full((1, 1), 1250, np.uint16), "16UC1")
+
+
+def color_message(stamp_ns, shape=(1, 1)):
+    return image_message(stamp_ns, np.full((*shape, 3), (10, 20, 30), np.uint8), "rgb8")
+
+
+def info_message(stamp_ns):
+    camera = {"height": 1, "width": 1, "k": [100.0, 0, 0, 0, 100.0, 0, 0, 0, 1]}
+    return serialize("sensor_msgs/msg/CameraInfo", {"header": header(stamp_ns), **camera})
+
+
+def started(stamp_ns=None, **keys):
+    """An Ingest, with intrinsics of that stamp."""
+    fusion = load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 40, "streams": {"rgbd": {**KEYS, **keys}}})
+    into = Ingest(fusion, FusionEngine(fusion))
+    into.engine.advance(T0 - 1)
+    if stamp_ns is not None:
+        into.serialized("rgbd/camera_info", info_message(stamp_ns), T0)
+    return into
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_depth_image_becomes_voxels_by_the_intrinsics_for_which_it_waits(waits):
+    into = started()
+    first, second = ("rgbd/camera_info", info_message(T0)), ("rgbd", depth_message(T0))
+    if waits:
+        first, second = second, first
+    assert into.serialized(*first, T0) is Outcome.WAITING
+    assert into.serialized(*second, T0 + MS) is Outcome.ACCEPTED
+    frames = into.engine.advance(T0 + 40 * MS)
+    assert frames.media["rgbd"][0].nonzero().tolist() == [[2, 2, 2]]  # (0, 0, 1.25) m
+    assert frames.valid.tolist() == [[1]]
+
+
+def test_a_pair_arrives_when_its_later_half_does():
+    into = started(T0, color="/color")
+    into.serialized("rgbd", depth_message(T0), T0)
+    into.serialized("rgbd/color", color_message(T0), T0 + 41 * MS)
+    assert into.engine.advance(T0 + 41 * MS).valid.tolist() == [[0]]  # after the deadline of its tick
+    assert into.engine.advance(T0 + 60 * MS).valid.tolist() == [[1]]
+
+
+def test_depth_without_camera_info_is_dropped_and_counted_and_said_once(caplog):
+    into = started(color="/color")
+    for i in range(WAITING + 3):
+        assert into.serialized("rgbd", depth_message(T0 + i), T0 + i) is Outcome.WAITING
+    assert into.counters["rgbd"]["unpaired"] == into.counters["rgbd"]["unpaired:camera_info"] == 3
+    assert caplog.messages == ["rgbd: a depth image is dropped: no message on /info matches it"]
+
+
+def test_colour_of_another_size_is_refused_with_the_way_out(caplog):
+    into = started(T0, color="/color")
+    into.serialized("rgbd", depth_message(T0), T0)
+    assert into.serialized("rgbd/color", color_message(T0, (2, 2)), T0) is Outcome.DROPPED
+    assert into.counters["rgbd"]["dropped:color_size"] == 1
+    assert "color: has 2x2 pixels, but depth has 1x1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"camera_info": ""}, "camera_info"),
+        ({"voxels": None}, "voxels: missing"),
+        ({"type": "sensor_msgs/msg/PointCloud2"}, "is for depth images"),
+        ({"voxels": {**VOXELS, "reduce": "mean", "features": ["r"]}}, "'r' is not one of x, y, z"),
+        ({"camera_info": None, "voxels": None, "color": "/color"}, "color: needs a depth image"),
+    ],
+)
+def test_an_incomplete_depth_stream_is_refused(keys, expected):
+    with pytest.raises(RoboCacheError, match=expected):
+        load_spec({"robocache": 1, "streams": {"rgbd": {k: v for k, v in {**KEYS, **keys}.items() if v is not None}}})
+
+
+@pytest.mark.parametrize("half", ["rgbd", "rgbd/color"])
+def test_an_image_with_an_unset_stamp_is_counted_and_leaves_those_that_wait(half):
+    into = started(0, color="/color")  # intrinsics need no stamp
+    into.serialized("rgbd", depth_message(T0), T0)
+    unset = depth_message(0) if half == "rgbd" else color_message(0)
+    assert into.serialized(half, unset, T0) is Outcome.UNSTAMPED
+    assert into.counters[half]["unstamped"] == 1
+    assert into.serialized("rgbd/color", color_message(T0), T0) is Outcome.ACCEPTED

@@ -1,4 +1,4 @@
-"""The package's log records, passed to a ROS logger by a thread."""
+"""What processes of nodes share: log records that a thread passes to a ROS logger, and the end of an executor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
 
-from robocache_ros.nodes.process import WAITING, RosHandler, attach, detach
+from robocache_ros.nodes.process import WAITING, RosHandler, attach, detach, until_shutdown
 from test.nodes.rig import until
 
 
@@ -58,9 +60,7 @@ def test_records_keep_their_order_and_level(handler, logger):
     levels = ("debug", "info", "warning", "error")
     for level in levels:
         emit(handler, f"of {level}", level=getattr(logging, level.upper()))
-
     handler.close()
-
     assert logger.lines == [(level, f"of {level}") for level in levels]
 
 
@@ -72,7 +72,6 @@ def test_dropped_lines_of_each_burst_are_reported_in_one_line_when_there_is_room
         assert handler.dropped == 7 * burst
         logger.may_go_on.set()
         until(lambda n=burst: len(logger.lines) == n * (1 + WAITING + 1), "every line")
-
     reports = [(level, text) for level, text in logger.lines if "dropped" in text]
     line = "log: 7 lines were dropped; they came faster than they can be published on /rosout"
     assert reports == [("warning", line)] * 2
@@ -81,9 +80,7 @@ def test_dropped_lines_of_each_burst_are_reported_in_one_line_when_there_is_room
 def test_lines_dropped_before_the_end_are_reported_at_the_end(handler, logger):
     fill(handler, logger, dropped=1)
     logger.may_go_on.set()
-
     handler.close()
-
     assert sum("log: 1 line was dropped" in text for _, text in logger.lines) == 1
 
 
@@ -100,6 +97,33 @@ def test_a_line_is_logged_once_by_the_node_that_names_its_module_or_else_by_the_
         detach(first)
         logging.getLogger("robocache_ros.engine").warning("the first has ended")
         detach(second)
-
     assert logger.lines == [("warning", "of engine")]
     assert other.lines == [("warning", "of nodes.pedals"), ("warning", "the first has ended")]
+
+
+@pytest.fixture
+def context():
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    yield context
+    rclpy.try_shutdown(context=context)
+
+
+def test_executor_that_is_interrupted_by_a_shutdown_ends(context):
+    executor = SingleThreadedExecutor(context=context)
+    node = rclpy.create_node("interrupted", context=context)
+    executor.add_node(node)
+
+    def shut_down_within_a_step() -> None:
+        rclpy.shutdown(context=context)
+        raise RuntimeError("the given context is not valid")
+
+    node.create_timer(0.001, shut_down_within_a_step)
+    with until_shutdown(context):
+        executor.spin()
+    assert not context.ok()
+
+
+def test_error_without_a_shutdown_is_raised(context):
+    with pytest.raises(RuntimeError, match="a defect"), until_shutdown(context):
+        raise RuntimeError("a defect")
