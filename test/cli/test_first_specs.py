@@ -89,7 +89,8 @@ def moving(k):
 def test_counters_and_what_is_too_large_are_named_and_not_proposed(first, exported):
     recording = Recording()
     recording.flat(
-        *("/fmu/out/vehicle", "px4_msgs/msg/Vehicle"),
+        "/fmu/out/vehicle",
+        "px4_msgs/msg/Vehicle",
         timestamp=("Q", lambda k: 5_000_000_000_000_000 + 20_000 * k),
         sample_us=("Q", lambda k: 4_000_000_000_000_000_000 + 20_000 * k),
         pulse=("Q", lambda k: 7 + k),

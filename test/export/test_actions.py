@@ -158,8 +158,12 @@ def test_images_that_wait_for_their_actions_are_limited(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "rate_hz", "ticks"),
     [
-        *(({}, 50, 0), ({"action": "next-observation"}, 50, 1), ({"action_offset": 3}, 50, 3)),
-        *(({"action_offset": "3"}, 50, 3), ({"action_offset": "40ms"}, 50, 2), ({"action_offset": "33 ms"}, 30, 1)),
+        ({}, 50, 0),
+        ({"action": "next-observation"}, 50, 1),
+        ({"action_offset": 3}, 50, 3),
+        ({"action_offset": "3"}, 50, 3),
+        ({"action_offset": "40ms"}, 50, 2),
+        ({"action_offset": "33 ms"}, 30, 1),
         ({"action_offset": "66.7ms"}, 30, 2),
     ],
 )

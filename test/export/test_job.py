@@ -142,10 +142,13 @@ def test_progress_ends_at_the_whole_of_each_recording(bags, spec, tmp_path):
         ("visibility", "all", "visibility: 'all' is not one of ideal, deployed"),
         ("task", " ", "task: is empty"),
         ("task", "lift\nthe cube", r"task: 'lift\\\\nthe cube' is not a line of text"),
-        *(("task", text, "is not a line of text") for text in ("\x1b[31m" * 100, "\udcff")),
+        ("task", "\x1b[31m" * 100, "is not a line of text"),
+        ("task", "\udcff", "is not a line of text"),
         ("task", "x" * 1001, "task: 1,001 characters; use 1,000 at most"),
         ("robot_type", "a\0b", "robot_type: .* is not a line of text"),
-        *((*wrong, f"^{wrong[0]}: ") for wrong in (("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "skip"))),
+        ("min_frames", 0, "^min_frames: "),
+        ("min_valid", 1.5, "^min_valid: "),
+        ("on_invalid", "skip", "^on_invalid: "),
     ],
 )
 def test_options_are_checked(option, value, expected):

@@ -533,7 +533,7 @@ def test_formats_have_the_task_the_rewards_and_the_success_of_each_episode(recor
 
 @pytest.fixture(scope="module")
 def sensors(tmp_path_factory) -> list[Path]:
-    """Two recordings, of which the second one succeeds; the last value of the success stream says so."""
+    """Two recordings: the success stream is 0 in the first and 1 in the second."""
     folder = tmp_path_factory.mktemp("outcomes")
     return [sensor_recording(folder / f"seed_{seed}", seed) for seed in (1, 2)]
 

@@ -240,7 +240,10 @@ def test_a_manifest_has_limits(folder, monkeypatch, name, text, limit, message):
 @pytest.mark.parametrize(
     ("raw", "ns", "relative"),
     [
-        *((0, 0, True), (2.5, 2_500_000_000, True), ("2.5", 2_500_000_000, True), ("1e2", 100_000_000_000, True)),
+        (0, 0, True),
+        (2.5, 2_500_000_000, True),
+        ("2.5", 2_500_000_000, True),
+        ("1e2", 100_000_000_000, True),
         *((raw, 1757509436123456789, False) for raw in (1757509436123456789, "1757509436123456789")),
         ("1970-01-01T00:00:01Z", 1_000_000_000, False),
         ("1970-01-01 02:00:01.5+02:00", 1_500_000_000, False),

@@ -48,7 +48,8 @@ def cloud_bytes(kind, big_endian, height, padding, count=210, seed=0):
     for name, k, offset in zip(names, kinds, offsets[:-1], strict=True):
         view = np.ndarray((height, width), order + k, data, int(offset), (row_step, step))
         if k[0] == "f":
-            view[...] = random.uniform(*((-1.3, 1.6) if name in "xyz" else (-1e3, 1e3)), (height, width))
+            low, high = (-1.3, 1.6) if name in "xyz" else (-1e3, 1e3)
+            view[...] = random.uniform(low, high, (height, width))
         elif name in "xyz":
             view[...] = random.integers(0, 3)
     fields = [PointField(n, int(o), datatypes.index(k) + 1, 1) for n, o, k in zip(names, offsets, kinds, strict=False)]
