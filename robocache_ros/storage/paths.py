@@ -290,9 +290,7 @@ def any_path(
     cache = FileCache(Path(cache_dir) if cache_dir else None, int(limit), kind)
     remote = RemotePath(path, storage_options or {}, cache)
     remote.check()
-    if len(path) >= MAX_PATH:
-        raise RoboCacheError(f"{printable(path, 40)}: {len(path):,} characters, not a path; give a file or a folder")
-    return remote
+    return as_path(remote)
 
 
 def as_path(path: str | AnyPath) -> AnyPath:

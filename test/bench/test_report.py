@@ -40,6 +40,8 @@ def test_percentiles_say_median_tail_and_worst_and_growth_is_that_of_a_minute():
     assert percentiles([]) is None
     assert percentiles(np.arange(101)) == {"p50": 50.0, "p99": 99.0, "max": 100.0, "count": 101.0}
     assert slope_per_minute([10.0, 20.0, 30.0], [1.0, 2.0, 3.0]) == pytest.approx(6.0)
+    assert slope_per_minute([10.0, 20.0], [1.0, 2.0]) == pytest.approx(6.0)
+    assert slope_per_minute([10.0], [1.0]) == 0
 
 
 START_NS = 1_760_000_000_000_000_000

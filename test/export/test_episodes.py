@@ -135,6 +135,7 @@ def test_an_episode_with_a_gap_in_a_dropped_stream_is_left_out(record, tmp_path)
     ("quality", "message"),
     [
         ({"max_invalid": 0.01}, r"bag: state has no value at 2\.99% of the ticks, above quality\.max_invalid, 1\.00%;"),
+        ({"max_invalid": 0.01, "max_held": 0.005}, r"above quality\.max_invalid, 1\.00% \(and 1 more\); leave"),
         ({"max_held": 0.005}, r"state has a held value at 1\.00% of the ticks, above quality\.max_held, 0\.50%"),
         ({"max_gap_ms": 200}, r"state has no message for 420 ms, above quality\.max_gap_ms, 200 ms"),
         ({"min_rate_hz": 49}, r"state has 48 messages/s, below quality\.min_rate_hz, 49 Hz"),

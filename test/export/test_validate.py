@@ -31,7 +31,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.small import picture
 from test.export import sensor_recording as sensor_recording_module
 from test.export.conftest import ROOT, found, without_checksums, written
-from test.export.planted_faults import FAULTS, ROWS, cut_off, hdf5
+from test.export.planted_faults import FAULTS, ROWS, cut_off, hdf5, meta, pop_at
 from test.export.sensor_recording import sensor_recording, sensor_spec
 from test.exporting import export
 from test.fuzz.datasets import write_rlds, write_robomimic
@@ -302,6 +302,14 @@ def test_large_robomimic_arrays_are_read_in_parts(exported, tmp_path, monkeypatc
         assert [text for text in found(dataset) if text.startswith(name)] == lines
     monkeypatch.setattr(check, "ARRAY_BYTES", 9)
     assert "data/demo_1/obs/state: a row has more than 0 MiB" in validate(dataset)[0].unchecked
+
+
+@pytest.mark.parametrize("samples", ["000001_000003", "000001_.*"], ids=["one sample", "an episode"])
+def test_samples_without_a_stream_are_reported_as_that_alone(samples, exported, tmp_path):
+    dataset = without_checksums(exported("webdataset"), tmp_path / "set")
+    meta(pop_at("valid", "state"), samples)(dataset)
+    lines = [line for line in found(dataset) if not line.startswith("stats.json")]  # they are not in its numbers
+    assert {line.partition(": ")[2] for line in lines} == {"valid: 7 names; the spec has 8"}
 
 
 def test_a_compression_that_is_not_known_is_not_checked(exported, tmp_path):

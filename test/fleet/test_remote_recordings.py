@@ -313,6 +313,11 @@ def test_export_keeps_as_many_recordings_as_its_cache_holds(size, kept, raw, tmp
     assert len(list(cache_folder("recordings").glob("*.mcap"))) == kept
 
 
+def test_a_url_that_is_too_long_is_refused():
+    with pytest.raises(RoboCacheError, match=r"^memory://x{10}…x{19}: 5,009 characters, not a path"):
+        Bag(f"memory://{'x' * 5000}")
+
+
 def test_a_spec_that_is_not_there_is_one_line(raw, robocache):
     done = robocache("check", f"{raw}/specs/none.yaml")
     (line,) = done.err.splitlines()

@@ -119,10 +119,15 @@ def test_the_first_row_belongs_to_the_offset_of_the_training_labels():
 
 def test_late_rows_are_lost_and_counted_and_no_others():
     robot = Robot(delay=10, replan_every=100)
+    assert robot.runner.metrics()["rows_late_share"] == 0  # before the first chunk
     robot.steps(30)
     metrics = robot.runner.metrics()
     assert metrics["rows_late_share"] == pytest.approx(10 / 40)
     assert (metrics["inference_ms_p50"], metrics["inference_ms_p99"]) == (12.5, 12.5)
+
+    robot = Robot(delay=1, rows=1, replan_every=100)
+    robot.steps(5)
+    assert robot.runner.metrics()["rows_late_share"] == 1
 
 
 def test_without_rows_it_coasts_and_then_stops_and_holds_the_last_row():

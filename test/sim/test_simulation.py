@@ -16,7 +16,7 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import ActionPlan, Chunk
 from robocache_ros.sim import simulation as sim
-from robocache_ros.sim.command import SimArguments, parser, write_demonstrations
+from robocache_ros.sim.command import SimArguments, parse, parser, write_demonstrations
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.run import RunOptions
 
@@ -142,6 +142,11 @@ def test_wrong_arguments_are_refused_and_the_command_line_has_their_defaults():
             SimArguments(**{name: value})
     given = parser().parse_args([])
     assert (given.seed, given.episodes, given.rate) == (0, 0, 1.0)
+
+
+def test_images_are_rendered_unless_the_command_line_has_no_camera():
+    assert parse([]).options == sim.SimOptions()
+    assert parse(["--no-camera"]).options == STATE
 
 
 def test_while_the_expert_advises_its_commands_are_those_of_an_operator():

@@ -86,6 +86,11 @@ def test_a_length_beyond_its_bound_or_the_message_is_refused(definition, payload
     assert error.value.cause == cause
 
 
+def test_a_header_that_ends_within_its_stamp_is_refused_with_both_positions():
+    with pytest.raises(DecodeError, match="content up to byte 12, but it ends at 11"):
+        make_decoder(make_stream("sensor_msgs/msg/JointState", names=["a"])).decode_cdr(b"\0\1\0\0" + bytes(7))
+
+
 def test_a_joint_name_that_is_not_utf8_is_refused():
     kind = "sensor_msgs/msg/JointState"
     data = serialize(kind, {"name": ["abc"], "position": [1.0]}).replace(b"abc", b"\xff\xfe\xfd")

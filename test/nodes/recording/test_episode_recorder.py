@@ -225,13 +225,18 @@ def test_buttons_and_a_pedal_act_once_for_each_press(rig, robot, joint_spec, plu
 
 
 @pytest.mark.parametrize(
-    "parameters",
-    [{"pedal": "/dev/none"}, {"pedal": "/dev/none", "pedal_keys": "jump=KEY_A"}, {"joy_buttons": "jump=1"}],
+    ("parameters", "reason"),
+    [
+        ({"pedal": "/dev/none"}, "parameter pedal: /dev/none: cannot be opened (No such file or directory)"),
+        ({"pedal": "/dev/none", "pedal_keys": "jump=KEY_A"}, "pedal_keys: 'jump=KEY_A' is not <action>=<key>"),
+        ({"joy_buttons": "jump=1"}, "parameter joy_buttons: 'jump=1' is not <action>=<button>"),
+    ],
 )
-def test_a_wrong_pedal_or_button_is_refused_and_the_node_lives(rig, joint_spec, parameters):
+def test_a_wrong_pedal_or_button_is_refused_and_the_node_lives(rig, joint_spec, capfd, parameters, reason):
     pytest.importorskip("evdev", reason="needs the pedals extra")
     with pytest.raises(AssertionError):
         rig.recorder(joint_spec, **parameters)
+    assert reason in capfd.readouterr().err
     assert not rig._nodes[-1].active
 
 
