@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from robocache_ros.spec import StreamSpec, load_spec
 
 GRID = {"origin_m": [-1, -1, -1], "size_m": 0.5, "shape": [4, 4, 4]}
 JOINTS = ("a", "b", "c")
-_common_type = cache(message_type)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def serialize(
 ) -> bytes:
     """CDR bytes of a message; what `values` leaves out is 0, empty or, in sequences, absent."""
     out = bytearray(b"\0\1\0\0" if order == "<" else b"\0\0\0\0")
-    _write(message_type(name, definitions) if definitions else _common_type(name), values or {}, out, order)
+    _write(message_type(name, definitions or {}), values or {}, out, order)
     return bytes(out)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.programs import run
-from test import forked
 
 ROOT = Path(__file__).parents[2]
 BAG = str(ROOT / "test" / "data" / "panda_lift")
@@ -28,15 +27,15 @@ sys.exit(getattr(programs, sys.argv.pop(1))())
 """
 
 
-def python(*arguments, run=subprocess.run, **env):
+def python(*arguments, **env):
     """Run Python to its end in a changed environment."""
     command = [sys.executable, *arguments]
-    return run(command, env=os.environ | env, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=os.environ | env, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def start(program, *arguments, blocked="", **given):
+def start(program, *arguments, blocked=""):
     """Run a program to its end."""
-    return python("-c", START, program, *arguments, BLOCKED=blocked, **given)
+    return python("-c", START, program, *arguments, BLOCKED=blocked)
 
 
 def one_line(done):
@@ -79,7 +78,7 @@ def test_mistake_of_the_user_is_one_line_and_exit_code_2(capsys):
 
 def test_help_of_a_command_that_needs_ros_needs_none():
     pytest.importorskip("typer")
-    done = start("robocache", "demo", "--help", blocked="rclpy rosgraph_msgs", run=forked.run)
+    done = start("robocache", "demo", "--help", blocked="rclpy rosgraph_msgs")
     assert (done.returncode, done.stderr) == (0, "")
     assert "--rate" in done.stdout
 
