@@ -319,19 +319,21 @@ def named(text: str) -> tuple[str, str]:
     return (name if found else Path(policy).resolve().parent.name), policy
 
 
-def record_demonstrations(out: Path, episodes: int, jobs: int, *, camera: bool, spec: Path) -> None:
+def record_demonstrations(
+    out: Path, seeds: range, jobs: int, *, camera: bool, spec: Path, recoveries: float = 0.0
+) -> None:
     """Record episodes of the expert in `jobs` processes, each with a simulation and a recorder of its own."""
-    share = -(-episodes // jobs)
+    share = -(-len(seeds) // jobs)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         parts = [
-            pool.submit(_record, out / f"part_{job:02d}", spec, first, min(share, episodes - first), job, camera)
-            for job, first in enumerate(range(0, episodes, share))
+            pool.submit(_record, out / f"part_{job:02d}", spec, seeds[first : first + share], job, camera, recoveries)
+            for job, first in enumerate(range(0, len(seeds), share))
         ]
         found = [success for part in parts for success in part.result()]
     print(f"{out}: {len(found)} episodes, of which {len(found) - sum(found)} are failures")
 
 
-def _record(out: Path, spec: Path, first: int, episodes: int, job: int, camera: bool) -> list[bool]:
+def _record(out: Path, spec: Path, seeds: range, job: int, camera: bool, recoveries: float) -> list[bool]:
     os.environ |= {"ROS_DOMAIN_ID": str(1 + job), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     loop = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "close_the_loop.py")))
     out.mkdir(parents=True)
@@ -341,8 +343,8 @@ def _record(out: Path, spec: Path, first: int, episodes: int, job: int, camera: 
     observer = loop.Observer(scenes=False)
     try:
         disturbance = DISTURBANCES_RAD[job % len(DISTURBANCES_RAD)]
-        simulation = ("--rate", 0, "--disturbance", disturbance, *(() if camera else ("--no-camera",)))
-        seeds = range(FIRST_DEMONSTRATION + first, FIRST_DEMONSTRATION + first + episodes)
+        simulation = ["--rate", 0, "--disturbance", disturbance, "--recoveries", recoveries]
+        simulation += [] if camera else ["--no-camera"]
         successes: list[bool] = loop.record(out, spec, seeds, observer, simulation)
     finally:
         observer.close()
@@ -365,17 +367,27 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="Device of the policies.")
     parser.add_argument("--note", action="append", default=[], metavar="NAME=TEXT", help="A line for the table.")
     parser.add_argument("--starts", type=int, default=50, help="Episodes of each cell of the table.")
-    parser.add_argument("--first", type=int, default=FIRST_START, help="Seed of the first start.")
+    parser.add_argument("--first", type=int, help="Seed of the first start, or demonstration.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
     parser.add_argument("--way", action="append", default=[], help="Only the ways whose name has this text.")
     parser.add_argument("--demonstrations", type=Path, metavar="DIR", help="Record demonstrations, and end.")
     parser.add_argument("--episodes", type=int, default=560, help="Number of demonstrations.")
+    parser.add_argument("--recoveries", type=float, default=0.0, help="Share of them that begin after a failure.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="Folder of the results.")
     given = parser.parse_args()
     if given.demonstrations is not None:
         out, spec = given.demonstrations.absolute(), given.spec.absolute()
-        record_demonstrations(out, given.episodes, given.jobs, camera=given.camera, spec=spec)
+        first = FIRST_DEMONSTRATION if given.first is None else given.first
+        record_demonstrations(
+            out,
+            range(first, first + given.episodes),
+            given.jobs,
+            camera=given.camera,
+            spec=spec,
+            recoveries=given.recoveries,
+        )
         return
+    first = FIRST_START if given.first is None else given.first
     if not given.policy:
         parser.error("give a policy, or --demonstrations DIR")
     end_on_sigterm()
@@ -383,7 +395,7 @@ def main() -> None:
     notes = dict(text.partition("=")[::2] for text in given.note)
     chosen = [way for way in ways() if not given.way or any(text in way.name for text in given.way)]
     cells = [
-        Cell(name, policy, given.device, given.spec, given.camera, way, latency_ms, given.starts, given.first)
+        Cell(name, policy, given.device, given.spec, given.camera, way, latency_ms, given.starts, first)
         for name, policy in policies.items()
         for way in chosen
         for latency_ms in LATENCIES_MS

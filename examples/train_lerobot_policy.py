@@ -138,7 +138,8 @@ def main(given: list[str] | None = None) -> None:
         seed=args.seed,
     )
     print(f"{dataset!r}, {sum(each.numel() for each in policy.parameters()) / 1e6:.1f} million parameters")
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1.0, weight_decay=training.weight_decay)
+    fused = torch.device(args.device).type == "cuda"
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1.0, weight_decay=training.weight_decay, fused=fused)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, training.rate_at)
     batches = rows(loader, info.images)
     normalize_frozen_layers(policy, before(next(batches)))
@@ -146,7 +147,7 @@ def main(given: list[str] | None = None) -> None:
     averaged = [torch.zeros_like(each) for each in weights]
     update_average = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]
     if args.compile:
-        policy.model.compile()
+        policy.model.compile(mode="reduce-overhead")  # CUDA graphs: launching the many small kernels takes longest
     began = time.monotonic()
     for step, batch in zip(range(1, args.steps + 1), batches, strict=False):
         with torch.autocast(args.device.partition(":")[0], torch.bfloat16):

@@ -86,6 +86,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="RAD",
         help="Noise on the executed commands of the expert; the published ones have none.",
     )
+    made.add_argument(
+        "--recoveries",
+        type=float,
+        default=default.options.recoveries,
+        metavar="SHARE",
+        help="Share of the episodes that begin after a failed grasp or placement.",
+    )
     made.add_argument("--out", type=Path, metavar="DIR", help="Write the expert's episodes as recordings, without ROS.")
     return made
 
@@ -95,7 +102,7 @@ def parse(arguments: Sequence[str]) -> SimArguments:
     given = parser().parse_args(arguments)
     try:
         return SimArguments(
-            SimOptions(camera=not given.no_camera, disturbance=given.disturbance),
+            SimOptions(camera=not given.no_camera, disturbance=given.disturbance, recoveries=given.recoveries),
             given.seed,
             given.episodes,
             given.rate,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robocache_ros.sim.so101 import Float64, So101, model_modules
+from robocache_ros.sim.so101 import APART_M, PLACED_M, REACH_M, Float64, So101, model_modules
 
 PERIOD_S = 0.02  # of the commands
 SPEED_M_S, CAREFUL_M_S = 0.25, 0.10  # through the air; with the jaws at the block
@@ -21,6 +21,8 @@ NEAR_M = 0.006  # of a target that is reached
 GAIN = 0.2  # of the error, per tick
 LAG_M = 0.06  # the target leads the gripper by this much at most
 TIMEOUT_TICKS = 150  # of a phase, so that a lost block does not stall it
+FAILED_M = np.array([[-0.02, -0.02, 0.025], [0.02, 0.02, 0.08]])  # of the gripper from the block, after a failure
+SOLUTIONS = 3  # of the joints, each from the one before, as the posture is far from that at home
 DOWN = np.array([0.0, 1.0, 0.0])  # direction of the jaws
 
 
@@ -73,6 +75,16 @@ class Expert:
         self._number = self._ticks = 0
         self._target = self._grasp()
         self._targets = self._robot.targets
+
+    def begin_after_failure(self, random: np.random.Generator) -> None:
+        """Put the robot where a failed grasp, or a failed placement, has left it: open and above the block."""
+        robot, block = self._robot, self._robot.block[:2]
+        if random.random() < 0.5:
+            block = _beside(robot.goal[:2], random)
+        above = np.array([*block, robot.goal[2]]) + random.uniform(*FAILED_M)
+        for _ in range(SOLUTIONS):
+            robot.put(np.array([*self._joints(above), OPEN_RAD]), block)
+        self.reset()
 
     @property
     def is_done(self) -> bool:
@@ -154,6 +166,15 @@ class Expert:
             approach_axis=0,
         )
         return solved
+
+
+def _beside(goal: Float64, random: np.random.Generator) -> Float64:
+    """A place for the block within reach that is too far from the goal, (2,) m, but nearer than a start is."""
+    while True:
+        angle, distance = random.uniform(0, 2 * np.pi), random.uniform(PLACED_M, APART_M)
+        place: Float64 = goal + distance * np.array([np.cos(angle), np.sin(angle)])
+        if (REACH_M[0] <= place).all() and (place <= REACH_M[1]).all():
+            return place
 
 
 def _at_most(vector: Float64, length: float) -> Float64:

@@ -50,13 +50,18 @@ class SimOptions:
         disturbance: standard deviation of the noise on the commands of the expert, as they are executed, in rad; the
             recorded ones have none, so that demonstrations show how to correct errors
             (DART, https://arxiv.org/abs/1703.09327).
+        recoveries: share of the episodes that begin after a failed grasp or placement: the gripper is open and above
+            the block, which in half of them lies beside the goal.
     """
 
     camera: bool = True
     image_size: tuple[int, int] = IMAGE_SIZE
     disturbance: float = 0.0
+    recoveries: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.recoveries <= 1:
+            raise RoboCacheError(f"recoveries: {self.recoveries} is not in 0..1; give the share of the episodes")
         if not 0 <= self.disturbance <= 1:
             raise RoboCacheError(f"disturbance: {self.disturbance} is not in 0..1 rad; give a small number")
         if not all(8 <= size <= 4096 for size in self.image_size):
@@ -98,6 +103,9 @@ class Simulation:
         """Begin an episode: put the robot and the scene where the seed says. The time goes on."""
         self.robot.reset(seed)
         self.expert.reset()
+        random = np.random.default_rng((seed, 2))
+        if random.random() < self.options.recoveries:
+            self.expert.begin_after_failure(random)
         self.expert_on = expert
         self._random = np.random.default_rng((seed, 1))
         self._noise: Float64 = np.zeros(len(JOINTS))

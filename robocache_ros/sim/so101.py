@@ -89,6 +89,12 @@ class So101:
         self._was_carried = False
         self._mujoco.mj_forward(self.model, self.data)
 
+    def put(self, positions: Float64, block: Float64) -> None:
+        """Put the joints at (6,) rad, where they stay, and the block at (2,) m on the table."""
+        self.data.qpos[: len(JOINTS)] = self.data.ctrl[:] = positions
+        self.data.joint("block").qpos[:2] = block
+        self._mujoco.mj_forward(self.model, self.data)
+
     def command(self, targets: Float64) -> None:
         """Set the targets of the joints, (6,) rad in the order of `JOINTS`; they are clipped to the limits.
 

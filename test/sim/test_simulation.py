@@ -17,6 +17,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.policy.plan import ActionPlan, Chunk
 from robocache_ros.sim import simulation as sim
 from robocache_ros.sim.command import SimArguments, parse, parser, write_demonstrations
+from robocache_ros.sim.so101 import APART_M, PLACED_M
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.run import RunOptions
 
@@ -96,6 +97,32 @@ def test_a_disturbance_is_executed_and_not_published():
     assert published[5] == simulation.robot.targets[5]
 
 
+@pytest.mark.parametrize(("seed", "placed"), [(0, True), (2, False)])
+def test_an_episode_after_a_failure_begins_above_the_block_and_the_expert_recovers(seed, placed):
+    simulation = sim.Simulation(sim.SimOptions(camera=False, recoveries=1.0))
+    simulation.begin(seed, expert=True)
+    robot = simulation.robot
+    *beside, height = robot.data.site("gripperframe").xpos - robot.block[:3]
+    assert np.linalg.norm(beside) < 0.06
+    assert 0 < height < 0.1
+    assert robot.positions[5] == robot.targets[5] > robot.limits[5].mean()  # open
+    distance = np.linalg.norm(robot.block[:2] - robot.goal[:2])
+    assert (PLACED_M < distance < APART_M) == placed
+    for _ in sim.episode(simulation, seed):
+        pass
+    assert robot.is_success
+
+
+def test_the_share_of_episodes_after_a_failure_is_that_of_the_options():
+    for share in (0.0, 0.5, 1.0):
+        simulation = sim.Simulation(sim.SimOptions(camera=False, recoveries=share))
+        failed = 0
+        for seed in range(40):
+            simulation.begin(seed, expert=False)
+            failed += bool(simulation.robot.positions.any())  # home is 0
+        assert (failed > 0, failed < 40) == (share > 0, share < 1)
+
+
 def test_messages_are_those_of_the_ros_types(simulation):
     from rosbags.typesys import Stores, get_typestore
 
@@ -140,6 +167,9 @@ def test_wrong_arguments_are_refused_and_the_command_line_has_their_defaults():
     for name, value in (("seed", -1), ("rate", float("nan")), ("episodes", -1), ("out", Path("x"))):
         with pytest.raises(RoboCacheError, match=name):
             SimArguments(**{name: value})
+    for name, value in (("disturbance", -0.1), ("recoveries", 1.1)):
+        with pytest.raises(RoboCacheError, match=name):
+            sim.SimOptions(**{name: value})
     given = parser().parse_args([])
     assert (given.seed, given.episodes, given.rate) == (0, 0, 1.0)
 
@@ -147,6 +177,7 @@ def test_wrong_arguments_are_refused_and_the_command_line_has_their_defaults():
 def test_images_are_rendered_unless_the_command_line_has_no_camera():
     assert parse([]).options == sim.SimOptions()
     assert parse(["--no-camera"]).options == STATE
+    assert parse(["--recoveries", "0.3"]).options == sim.SimOptions(recoveries=0.3)
 
 
 def test_while_the_expert_advises_its_commands_are_those_of_an_operator():
