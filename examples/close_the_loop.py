@@ -47,6 +47,7 @@ FIRST_START = 0  # seeds of the starts of the policy; demonstrations have those 
 FIRST_DEMONSTRATION = 1000
 LONGEST_NS = 12_000_000_000  # of an episode
 HELD_NS = 200_000_000  # a command is held for less
+STAY_NS = 2_000_000_000  # that a demonstration goes on after its success: the arm goes up, and stays for the horizon
 WAIT_S = 120.0  # for processes to start, on a busy machine
 VIDEO_HZ = 25
 VIDEO_SIZE = (240, 320)
@@ -91,6 +92,7 @@ class Observer:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         self._node = rclpy.create_node("close_the_loop")
         self.success = False
+        self.success_ns = 0  # since when
         self.attempt = Attempt()
         self._joints: NDArray[np.float64] | None = None
         self._goal = np.zeros(3)
@@ -111,7 +113,7 @@ class Observer:
             self._goal = np.array([at.x, at.y, at.z])
 
         def on_success(message: Any) -> None:
-            self.success = message.data
+            self.success, self.success_ns = message.data, self.now_ns
 
         def on_executed(message: Any) -> None:
             tick_ns, row = frame_messages.read_fused(message)
@@ -149,10 +151,15 @@ class Observer:
         until(lambda: not self.success, "the episode to begin")
         self.attempt = Attempt(begin_ns=self.now_ns)
 
-    def finish(self) -> Attempt:
-        """Wait until the block rests at the goal, or the time is over."""
+    def finish(self, stay_ns: int = 0) -> Attempt:
+        """Wait until the block has rested at the goal for some time, or the time is over."""
         attempt = self.attempt
-        until(lambda: self.success or self.now_ns - attempt.begin_ns > LONGEST_NS, "the end of the episode")
+
+        def is_over() -> bool:
+            stays = self.success and self.now_ns - self.success_ns >= stay_ns
+            return stays or self.now_ns - attempt.begin_ns > LONGEST_NS + stay_ns
+
+        until(is_over, "the end of the episode")
         attempt.success, attempt.end_ns = self.success, self.now_ns
         return attempt
 
@@ -240,7 +247,8 @@ def record(
             until(started, "the recorder to start")
             observer.begin()
             observer.call("/simulator/expert", True)
-            found.append(observer.finish().success)
+            observer.attempt.begin_ns = observer.now_ns  # not the time that a busy computer took for the call
+            found.append(observer.finish(STAY_NS).success)
             observer.call("/episode_recorder/end", found[-1])
             observer.call("/simulator/expert", False)
             word = "success" if found[-1] else "failure"

@@ -56,7 +56,7 @@ class Expert:
     """Hover, descend, close, lift, traverse, lower, open, retreat.
 
     A phase ends by what can be observed, never by time, so that a policy can learn when: the jaws of a demonstration
-    do not pause. A block that was not grasped, lost or placed elsewhere is fetched again.
+    do not pause. A block that was not grasped, lost or placed elsewhere is fetched again. In the end the arm stays.
 
     Args:
         robot: what it looks at; `command` is called by the user.

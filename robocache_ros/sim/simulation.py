@@ -22,6 +22,7 @@ IMAGE_HZ = 30
 IMAGE_DELAY_NS, IMAGE_JITTER_NS = 38_000_000, 3_000_000  # from the exposure to the publication; standard deviation
 FRAME = "base"
 AFTER_NS, LONGEST_NS = 500_000_000, 15 * NS_PER_S  # of an episode: after its success, and in all
+STAY_NS = 3 * NS_PER_S // 2  # that the expert stays when it is done, so that a policy learns to
 
 JOINT_STATES, COMMANDS = "/so101/joint_states", "/so101/commands"
 BLOCK, GOAL = "/so101/block_pose", "/so101/goal_pose"
@@ -131,8 +132,9 @@ class Simulation:
 
     @property
     def episode_has_ended(self) -> bool:
-        """Whether the expert or a success was `AFTER_NS` ago, or the episode has lasted for `LONGEST_NS`."""
-        return self.now_ns - self._open_ns >= AFTER_NS or self.now_ns - self._begun_ns >= LONGEST_NS
+        """Whether a success was `AFTER_NS` ago, the expert done `STAY_NS` ago, or the start `LONGEST_NS` ago."""
+        after_ns = STAY_NS if self.expert_on else AFTER_NS
+        return self.now_ns - self._open_ns >= after_ns or self.now_ns - self._begun_ns >= LONGEST_NS
 
     def command(self, targets: Sequence[float] | Float64) -> None:
         """Set the targets of the joints, in rad; RoboCacheError: they are not six finite numbers."""
@@ -162,7 +164,7 @@ class Simulation:
             due_ns = -(-(now_ns + delay_ns) // STEP_NS) * STEP_NS
             image = _message(IMAGES, due_ns, image_cdr(now_ns, FRAME, robot.image()))
             heapq.heappush(self._waiting, (due_ns, next(self._numbers), image))
-        if self.at_tick and (self.expert_on or self.advises) and not self.expert.is_done:
+        if self.at_tick and (self.expert_on or self.advises):
             targets = self.expert.act()
             commands = joint_state_cdr(now_ns, JOINTS, targets, NO_VALUES)
             yield _message(COMMANDS if self.expert_on else OPERATOR, now_ns, commands)

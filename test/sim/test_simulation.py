@@ -46,6 +46,13 @@ def test_the_expert_carries_the_block_to_the_goal(simulation, seed):
     assert last < simulation.now_ns
 
 
+def test_the_expert_stays_for_longer_than_a_horizon_when_it_is_done(simulation):
+    commands = [bytes(message.data[-56:]) for message in sim.episode(simulation, 0) if message.topic == sim.COMMANDS]
+    assert len(set(commands[-75:])) == 1  # 1.5 s
+    assert len(set(commands[-100:])) > 1
+    assert simulation.robot.is_success
+
+
 def test_a_block_that_stays_where_it_was_is_no_success(simulation):
     simulation.begin(0, expert=False)
     messages(simulation, 50)
