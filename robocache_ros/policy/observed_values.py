@@ -53,6 +53,7 @@ MAX_CHANGES = 300  # of columns that are tried
 # Errors of the predictions: in parts of that of the mean command, and in parts of that without a change.
 GOOD, BAD = 0.15, 0.5
 LESS, NEARLY = 0.6, 0.85  # a change, or another tick, explains the error
+LESS_IF_FIT = 0.5  # so does a change that is fitted to the range, as any value within it makes the error less
 SHIFTS = range(-10, 11)
 
 
@@ -559,7 +560,7 @@ class Prediction:
             least, change = min(tried, key=lambda each: each[0])
             if least < good:
                 break
-        return (least, change) if least < LESS * error else None
+        return (least, change) if least < (LESS_IF_FIT if change.is_fit else LESS) * error else None
 
     def _predict(self, values: Float64) -> Float32:
         """Return (N, horizon, A) actions from changed columns of the state."""
