@@ -319,9 +319,7 @@ def named(text: str) -> tuple[str, str]:
     return (name if found else Path(policy).resolve().parent.name), policy
 
 
-def record_demonstrations(
-    out: Path, seeds: range, jobs: int, *, camera: bool, spec: Path, recoveries: float = 0.0
-) -> None:
+def record_demonstrations(out: Path, seeds: range, jobs: int, *, camera: bool, spec: Path, recoveries: float) -> None:
     """Record episodes of the expert in `jobs` processes, each with a simulation and a recorder of its own."""
     share = -(-len(seeds) // jobs)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
@@ -343,9 +341,9 @@ def _record(out: Path, spec: Path, seeds: range, job: int, camera: bool, recover
     observer = loop.Observer(scenes=False)
     try:
         disturbance = DISTURBANCES_RAD[job % len(DISTURBANCES_RAD)]
-        simulation = ["--rate", 0, "--disturbance", disturbance, "--recoveries", recoveries]
-        simulation += [] if camera else ["--no-camera"]
-        successes: list[bool] = loop.record(out, spec, seeds, observer, simulation)
+        simulation = ("--rate", 0, "--disturbance", disturbance, "--recoveries", recoveries)
+        images = () if camera else ("--no-camera",)
+        successes: list[bool] = loop.record(out, spec, seeds, observer, simulation + images)
     finally:
         observer.close()
     return successes
@@ -375,19 +373,13 @@ def main() -> None:
     parser.add_argument("--recoveries", type=float, default=0.0, help="Share of them that begin after a failure.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="Folder of the results.")
     given = parser.parse_args()
+    first = given.first
+    if first is None:
+        first = FIRST_START if given.demonstrations is None else FIRST_DEMONSTRATION
     if given.demonstrations is not None:
-        out, spec = given.demonstrations.absolute(), given.spec.absolute()
-        first = FIRST_DEMONSTRATION if given.first is None else given.first
-        record_demonstrations(
-            out,
-            range(first, first + given.episodes),
-            given.jobs,
-            camera=given.camera,
-            spec=spec,
-            recoveries=given.recoveries,
-        )
+        out, spec, seeds = given.demonstrations.absolute(), given.spec.absolute(), range(first, first + given.episodes)
+        record_demonstrations(out, seeds, given.jobs, camera=given.camera, spec=spec, recoveries=given.recoveries)
         return
-    first = FIRST_START if given.first is None else given.first
     if not given.policy:
         parser.error("give a policy, or --demonstrations DIR")
     end_on_sigterm()
